@@ -1,0 +1,56 @@
+# The two commands of the README are `make demo` and `make test`. Each sets up .venv by itself; tools/venv.py says how.
+# Settings:  PYTHON=python3.12   the interpreter .venv is made with (default: python3)
+#            JOBS=8              processes that run the tests (default: 2)
+#            ARGS='-k box -x'    more arguments for pytest or the program that is run
+
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+# The extras each target needs. mypy sees what is installed, so lint takes the same set as the tests.
+DEMO_EXTRAS =
+TEST_EXTRAS = torch jax gymnasium dev
+
+# Somebody else's packages on the path (a ROS shell has them) must not be the ones that are tested.
+unexport PYTHONPATH PYTHONHOME
+
+RUN := .venv/bin/python
+# A PYTHON given by the user means that version; the default is content with the .venv that is there.
+SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test soak lint format bench-rows clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## run the demonstration (installs neither PyTorch nor JAX)
+	$(SETUP) $(DEMO_EXTRAS)
+	@$(RUN) examples/demo.py $(ARGS)
+
+test: ## run the tests, all but the long ones
+	$(SETUP) $(TEST_EXTRAS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+soak: ## run the long tests
+	$(SETUP) $(TEST_EXTRAS)
+	$(RUN) -m pytest -m soak --timeout 7200 $(ARGS)
+
+lint: ## ruff check, ruff format --check, mypy
+	$(SETUP) $(TEST_EXTRAS)
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+
+format: ## let ruff rewrite what it can
+	$(SETUP) $(TEST_EXTRAS)
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+bench-rows: ## what packing and gathering rows costs
+	$(SETUP) $(TEST_EXTRAS)
+	@$(RUN) benchmarks/rows.py $(ARGS)
+
+clean: ## remove .venv and everything the tools left behind
+	rm -rf .venv .venv.lock build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

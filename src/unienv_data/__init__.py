@@ -1,0 +1,1 @@
+"""Storages, replay buffers, samplers and datasets over the spaces of `unienv_interface`."""

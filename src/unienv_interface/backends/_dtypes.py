@@ -1,0 +1,49 @@
+"""Facts about dtypes that hold on every backend, keyed by their array-API name.
+
+A backend only has to say what a dtype of its library is called and back again; everything else about a dtype
+(its kind, its size, what may be cast to what, how it lies in memory) is looked up here once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BOOLEAN = frozenset({"bool"})
+SIGNED = frozenset({"int8", "int16", "int32", "int64"})
+UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
+INTEGER = SIGNED | UNSIGNED
+NATIVE_FLOATING = frozenset({"float16", "float32", "float64"})
+# Floats that NumPy has no arithmetic for, with the number of bytes they take.
+FOREIGN_FLOATING = {"bfloat16": 2}
+FLOATING = NATIVE_FLOATING | frozenset(FOREIGN_FLOATING)
+COMPLEX = frozenset({"complex64", "complex128"})
+KNOWN = BOOLEAN | INTEGER | FLOATING | COMPLEX
+
+
+def host_dtype(name: str) -> np.dtype:
+    """The NumPy dtype that holds every value of the named dtype exactly and can be computed with.
+
+    This is the dtype itself, except for bfloat16, whose values fit float32.
+    """
+    return np.dtype(np.float32) if name in FOREIGN_FLOATING else np.dtype(name)
+
+
+def raw_dtype(name: str) -> np.dtype:
+    """The little-endian NumPy dtype that holds the named dtype bit by bit, as it lies in a row or a file."""
+    if name in FOREIGN_FLOATING:
+        return np.dtype(f"<u{FOREIGN_FLOATING[name]}")
+    # by its string: on a little-endian machine this is NumPy's own dtype object, which compares by identity
+    return np.dtype(np.dtype(name).newbyteorder("<").str)
+
+
+def can_cast_safely(source: str, target: str) -> bool:
+    """Whether every value of the one dtype is a value of the other."""
+    if source == target:
+        return True
+    if source in {"int64", "uint64"} and target in FLOATING | COMPLEX:
+        return False  # NumPy calls this safe, although float64 holds no more than 53 bits
+    if target in FOREIGN_FLOATING:
+        return source in {"bool", "int8", "uint8"}
+    if source in FOREIGN_FLOATING:
+        return target in COMPLEX | {"float32", "float64"}
+    return np.can_cast(np.dtype(source), np.dtype(target), casting="safe")

@@ -1,0 +1,383 @@
+"""What a compute backend is: one array library behind one surface.
+
+A backend is an object used as a namespace. It has the array-API functions of its library (through
+array-api-compat), the helpers of array-api-extra, and on top of these `random`, device moves, conversions and
+facts about dtypes. There is one object per library, so backends compare by identity; they pickle by name.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from . import _dtypes
+
+BArrayType = TypeVar("BArrayType", default=Any)
+BDeviceType = TypeVar("BDeviceType", default=Any)
+BDtypeType = TypeVar("BDtypeType", default=Any)
+BRNGType = TypeVar("BRNGType", default=Any)
+
+ArrayAPIArray = Any
+ArrayAPIGetIndex = Any
+ArrayAPISetIndex = Any
+
+
+class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """Random draws of one backend. Each function takes a generator and returns it with the value.
+
+    A NumPy or PyTorch generator advances in place and is returned as it is; a JAX key is split and the new key
+    is returned. Code that always goes on with the returned generator works on all three.
+    """
+
+    @abc.abstractmethod
+    def random_number_generator(self, seed: int | None = None, *, device: BDeviceType | None = None) -> BRNGType:
+        """A new generator. The same seed gives the same draws; without one the system's entropy is used."""
+
+    @abc.abstractmethod
+    def random_uniform(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: BRNGType,
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+    ) -> tuple[BRNGType, BArrayType]:
+        """Floats drawn evenly from [low, high)."""
+
+    @abc.abstractmethod
+    def random_normal(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: BRNGType,
+        mean: float = 0.0,
+        std: float = 1.0,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+    ) -> tuple[BRNGType, BArrayType]:
+        """Floats of the normal distribution."""
+
+    @abc.abstractmethod
+    def random_exponential(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: BRNGType,
+        lambd: float = 1.0,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+    ) -> tuple[BRNGType, BArrayType]:
+        """Non-negative floats of the exponential distribution with rate `lambd`."""
+
+    @abc.abstractmethod
+    def random_discrete_uniform(
+        self,
+        shape: tuple[int, ...],
+        /,
+        from_num: Any,
+        to_num: Any,
+        *,
+        rng: BRNGType,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+        endpoint: bool = False,
+    ) -> tuple[BRNGType, BArrayType]:
+        """Integers drawn evenly from [from_num, to_num), or [from_num, to_num] with `endpoint`.
+
+        The ends are ints or integer arrays that broadcast to `shape`. `endpoint` makes the whole range of a
+        dtype reachable, whose upper end plus one it cannot hold; there the ends must not be traced by JAX.
+        """
+
+    @abc.abstractmethod
+    def random_permutation(
+        self,
+        n: int,
+        /,
+        *,
+        rng: BRNGType,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+    ) -> tuple[BRNGType, BArrayType]:
+        """The numbers 0 to n-1 in random order."""
+
+    def random_geometric(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        p: float,
+        rng: BRNGType,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+    ) -> tuple[BRNGType, BArrayType]:
+        """The number of trials up to and including the first success, each with probability `p`."""
+        if not 0.0 < p <= 1.0:
+            raise ValueError(f"p is {p}, a probability of success lies in (0, 1]")
+        rng, waits = self.random_exponential(shape, rng=rng, lambd=1.0, device=device)
+        rate = -float(np.log1p(-p)) if p < 1.0 else np.inf
+        trials = self._backend.floor(waits / rate) + 1
+        return rng, self._backend.astype(trials, dtype or self._backend.default_integer_dtype)
+
+    def __init__(self, backend: ComputeBackend) -> None:
+        self._backend = backend
+
+    def __repr__(self) -> str:
+        return f"{self._backend}.random"
+
+
+class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """One array library as a namespace; see the module's docstring.
+
+    Conversions say whether memory is shared. The rule behind all of them: an array that must not be written
+    (a read-only NumPy array, a JAX array) is never handed out as a writable one, and an immutable array is never
+    laid over memory that somebody else may write.
+    """
+
+    simplified_name: str
+    random: RandomFunctions[BArrayType, BDeviceType, BDtypeType, BRNGType]
+    ARRAY_TYPE: Any
+    DTYPE_TYPE: Any
+    DEVICE_TYPE: Any
+    RNG_TYPE: Any
+
+    @property
+    @abc.abstractmethod
+    def namespace(self) -> Any:
+        """The array-API namespace of the library."""
+
+    # -- the namespace -------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"backend {self.simplified_name} has no attribute {name!r}")
+        value = self._look_up(name)
+        self.__dict__[name] = value  # looked up once: the hot path finds it without __getattr__
+        return value
+
+    def _look_up(self, name: str) -> Any:
+        import array_api_extra
+
+        own = getattr(self.namespace, name, None)
+        if own is not None:
+            return own
+        helper = getattr(array_api_extra, name, None)
+        if helper is None or isinstance(helper, types.ModuleType):
+            raise AttributeError(
+                f"backend {self.simplified_name} has no attribute {name!r}: it is neither in the array API, "
+                f"nor in array-api-extra, nor in {self.namespace.__name__}"
+            )
+        takes_namespace = inspect.isfunction(helper) and "xp" in inspect.signature(helper).parameters
+        return functools.partial(helper, xp=self.namespace) if takes_namespace else helper
+
+    def __array_namespace_info__(self) -> Any:
+        return self.namespace.__array_namespace_info__()
+
+    # -- identity ------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return self.simplified_name
+
+    def __reduce__(self) -> tuple[Callable[[str], ComputeBackend], tuple[str]]:
+        from .serialization import deserialize_backend
+
+        return deserialize_backend, (self.simplified_name,)
+
+    def __copy__(self) -> ComputeBackend:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ComputeBackend:
+        return self
+
+    # -- arrays and conversions ----------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def is_backendarray(self, data: Any) -> bool:
+        """Whether `data` is an array of this backend."""
+
+    @abc.abstractmethod
+    def from_numpy(
+        self,
+        data: np.ndarray,
+        /,
+        *,
+        dtype: BDtypeType | None = None,
+        device: BDeviceType | None = None,
+        copy: bool | None = None,
+    ) -> BArrayType:
+        """A NumPy array as an array of this backend.
+
+        NumPy and PyTorch (on the CPU) share the memory of a writable array; a read-only one is copied for
+        PyTorch, which has no read-only tensors. JAX copies, since its arrays may not change. `copy=True` always
+        copies; `copy=False` shares wherever the library can, and the caller promises that nobody writes to it.
+        """
+
+    @abc.abstractmethod
+    def to_numpy(self, data: BArrayType, /) -> np.ndarray:
+        """An array of this backend as a NumPy array.
+
+        On the CPU the memory is shared: writable for NumPy and PyTorch, read-only for JAX.
+        """
+
+    @abc.abstractmethod
+    def to_raw(self, data: BArrayType, /) -> np.ndarray:
+        """The bits of an array as NumPy holds them in a row: like `to_numpy`, with bfloat16 as uint16."""
+
+    @abc.abstractmethod
+    def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: BDeviceType | None = None) -> BArrayType:
+        """The inverse of `to_raw`, over memory the caller owns and will not write to: shared where possible."""
+
+    def to_host(self, data: BArrayType, /) -> np.ndarray:
+        """The values of an array in a dtype NumPy computes with: bfloat16 becomes float32."""
+        values = self.to_numpy(data)
+        wanted = _dtypes.host_dtype(self.dtype_name(data.dtype))  # type: ignore[attr-defined]
+        return values if values.dtype == wanted else values.astype(wanted)
+
+    def from_host(self, values: np.ndarray, /, dtype: BDtypeType, *, device: BDeviceType | None = None) -> BArrayType:
+        """Values computed on the host as a new array of the given dtype: the inverse of `to_host`."""
+        name = self.dtype_name(dtype)
+        if name in _dtypes.FOREIGN_FLOATING:
+            narrow = np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
+            return self.astype(self.from_numpy(narrow, device=device, copy=True), dtype)
+        return self.from_numpy(np.asarray(values, dtype=name), device=device, copy=True)
+
+    def from_other_backend(self, other_backend: ComputeBackend, data: Any, /) -> BArrayType:
+        """An array of another backend as one of this: shared on the CPU where `from_numpy` would share."""
+        if other_backend is self:
+            return data
+        name = other_backend.dtype_name(data.dtype)
+        if name in _dtypes.FOREIGN_FLOATING:
+            # The bits travel, so that NumPy need not know the dtype. Copied: from_raw takes over its memory.
+            return self.from_raw(other_backend.to_raw(data).copy(), name)
+        return self.from_numpy(other_backend.to_numpy(data))
+
+    @abc.abstractmethod
+    def to_dlpack(self, data: BArrayType, /) -> Any:
+        """The DLPack capsule of an array, for a library that UniEnv does not know."""
+
+    @abc.abstractmethod
+    def from_dlpack(self, data: Any, /) -> BArrayType:
+        """An array over the memory of any object that speaks DLPack; shared, so the caller must not write to it."""
+
+    @abc.abstractmethod
+    def device(self, data: BArrayType, /) -> BDeviceType:
+        """The device an array lies on."""
+
+    @abc.abstractmethod
+    def to_device(self, data: BArrayType, device: BDeviceType | None, /) -> BArrayType:
+        """The array on another device; the array itself if it is there already or `device` is None."""
+
+    @abc.abstractmethod
+    def serialize_device(self, device: BDeviceType | None) -> str | None:
+        """The name of a device, for JSON; None for the default device."""
+
+    @abc.abstractmethod
+    def deserialize_device(self, name: str | None) -> BDeviceType | None:
+        """The device of that name; a ValueError that lists what there is if this machine does not have it."""
+
+    def same_device(self, one: BDeviceType | None, other: BDeviceType | None) -> bool:
+        """Whether two devices, as given by a caller, are one."""
+        return self.serialize_device(one) == self.serialize_device(other)
+
+    # -- dtypes --------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def dtype_name(self, dtype: BDtypeType) -> str:
+        """The array-API name of a dtype, such as "float32" or "bfloat16"."""
+
+    @abc.abstractmethod
+    def dtype_from_name(self, name: str) -> BDtypeType:
+        """The dtype of that name; a TypeError if the library has none.
+
+        JAX without `jax_enable_x64` has no 64-bit types and gives the 32-bit ones, as it does everywhere.
+        """
+
+    @property
+    def default_integer_dtype(self) -> BDtypeType:
+        return self.dtype_from_name("int64")
+
+    @property
+    def default_floating_dtype(self) -> BDtypeType:
+        return self.dtype_from_name("float64")
+
+    @property
+    def default_boolean_dtype(self) -> BDtypeType:
+        return self.dtype_from_name("bool")
+
+    @property
+    def default_index_dtype(self) -> BDtypeType:
+        return self.dtype_from_name("int64")
+
+    def dtype_is_real_integer(self, dtype: BDtypeType) -> bool:
+        return self.dtype_name(dtype) in _dtypes.INTEGER
+
+    def dtype_is_real_floating(self, dtype: BDtypeType) -> bool:
+        return self.dtype_name(dtype) in _dtypes.FLOATING
+
+    def dtype_is_boolean(self, dtype: BDtypeType) -> bool:
+        return self.dtype_name(dtype) in _dtypes.BOOLEAN
+
+    def dtype_is_complex(self, dtype: BDtypeType) -> bool:
+        return self.dtype_name(dtype) in _dtypes.COMPLEX
+
+    # -- small helpers -------------------------------------------------------------------------------------
+
+    def abbreviate_array(self, array: BArrayType, try_cast_scalar: bool = True) -> Any:
+        """An array shortened for printing: one entry where all entries of an axis are alike.
+
+        A uniform array becomes a Python number with `try_cast_scalar`, else an array of one element per axis.
+        """
+        short = abbreviate(self.to_host(array))
+        if try_cast_scalar and short.size == 1:
+            return short.item()
+        return self.from_host(short, array.dtype)  # type: ignore[attr-defined]
+
+    def map_fn_over_arrays(self, data: Any, func: Callable[[BArrayType], Any]) -> Any:
+        """Apply `func` to every array of this backend in nested dicts, lists and tuples; the rest stays."""
+        if self.is_backendarray(data):
+            return func(data)
+        if isinstance(data, Mapping):
+            return {key: self.map_fn_over_arrays(value, func) for key, value in data.items()}
+        if isinstance(data, tuple) and hasattr(data, "_fields"):
+            return type(data)(*(self.map_fn_over_arrays(value, func) for value in data))
+        if isinstance(data, (list, tuple)):
+            return type(data)(self.map_fn_over_arrays(value, func) for value in data)
+        return data
+
+    def replaced_at(self, x: BArrayType, index: Any, value: Any) -> BArrayType:
+        """A copy of `x` with `x[index]` replaced; index as in NumPy (ints, slices, index arrays, masks)."""
+        return self.at(x)[index].set(value, copy=True)
+
+    def pad_dim(self, x: BArrayType, dim: int, target_size: int, value: int | float = 0) -> BArrayType:
+        """`x` with `value` appended along axis `dim` up to `target_size`; a ValueError if it is longer already."""
+        shape = tuple(x.shape)  # type: ignore[attr-defined]
+        missing = target_size - shape[dim]
+        if missing < 0:
+            raise ValueError(f"axis {dim} has size {shape[dim]}, it cannot be padded to {target_size}")
+        if missing == 0:
+            return x
+        dim = dim % len(shape)
+        filler_shape = (*shape[:dim], missing, *shape[dim + 1 :])
+        filler = self.full(filler_shape, value, dtype=x.dtype, device=self.device(x))  # type: ignore[attr-defined]
+        return self.concat([x, filler], axis=dim)
+
+
+def abbreviate(values: np.ndarray) -> np.ndarray:
+    """Shorten every axis along which all entries are alike to one entry (empty axes stay)."""
+    for axis in range(values.ndim):
+        if values.shape[axis] > 1:
+            first = values.take([0], axis=axis)
+            if np.array_equal(np.broadcast_to(first, values.shape), values, equal_nan=values.dtype.kind in "fc"):
+                values = first
+    return values

@@ -1,0 +1,272 @@
+"""The JAX backend. Importing this module imports jax."""
+
+from __future__ import annotations
+
+import copyreg
+import secrets
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from ..utils.optional import need
+from . import _dtypes
+from .base import ComputeBackend, RandomFunctions
+
+if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
+else:
+    jax = need("jax", extra="jax")
+    jnp = need("jax.numpy", extra="jax")
+
+__all__ = ["JaxArrayType", "JaxComputeBackend", "JaxDeviceType", "JaxDtypeType", "JaxRNGType"]
+
+JaxArrayType = jax.Array
+JaxDeviceType = Union[jax.Device, jax.sharding.Sharding]
+JaxDtypeType = jnp.dtype
+JaxRNGType = jax.Array
+
+
+class _JaxRandom(RandomFunctions[jax.Array, Any, Any, jax.Array]):
+    """Keys are raw uint32 arrays (`jax.random.PRNGKey`): they pickle, and lie in a row like any other array."""
+
+    def random_number_generator(self, seed: int | None = None, *, device: Any = None) -> jax.Array:
+        if seed is None:
+            seed = secrets.randbits(64)
+        if seed < 0:
+            raise ValueError(f"seed {seed} is negative, a seed is a non-negative integer")
+        if seed < 2**32:
+            return self._backend.to_device(jax.random.PRNGKey(seed), device)
+        # PRNGKey drops all but 32 bits where x64 is off: seeds that differ above would give one key
+        first, second = np.random.SeedSequence(seed).generate_state(2)
+        return self._backend.to_device(jax.random.fold_in(jax.random.PRNGKey(first), second), device)
+
+    def random_uniform(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: jax.Array,
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        rng, key = jax.random.split(rng)
+        values = jax.random.uniform(key, shape, self._drawn_dtype(dtype))
+        return rng, self._finish(low + values * (high - low), dtype, device)
+
+    def random_normal(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: jax.Array,
+        mean: float = 0.0,
+        std: float = 1.0,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        rng, key = jax.random.split(rng)
+        values = jax.random.normal(key, shape, self._drawn_dtype(dtype))
+        return rng, self._finish(mean + std * values, dtype, device)
+
+    def random_exponential(
+        self,
+        shape: tuple[int, ...],
+        /,
+        *,
+        rng: jax.Array,
+        lambd: float = 1.0,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        rng, key = jax.random.split(rng)
+        values = jax.random.exponential(key, shape, self._drawn_dtype(dtype))
+        return rng, self._finish(values / lambd, dtype, device)
+
+    def random_discrete_uniform(
+        self,
+        shape: tuple[int, ...],
+        /,
+        from_num: Any,
+        to_num: Any,
+        *,
+        rng: jax.Array,
+        dtype: Any = None,
+        device: Any = None,
+        endpoint: bool = False,
+    ) -> tuple[jax.Array, jax.Array]:
+        rng, key = jax.random.split(rng)
+        dtype = self._backend.dtype_from_name(np.dtype(dtype or np.int64).name)
+        if endpoint:
+            low, high = (_fitting(end, dtype) for end in (from_num, to_num))
+            values = _draw_inclusive(key, shape, low, high, dtype)
+        else:
+            values = jax.random.randint(key, shape, from_num, to_num, dtype)
+        return rng, self._backend.to_device(values, device)
+
+    def random_permutation(
+        self, n: int, /, *, rng: jax.Array, dtype: Any = None, device: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
+        rng, key = jax.random.split(rng)
+        values = jax.random.permutation(key, n)
+        if dtype is not None:
+            values = values.astype(self._backend.dtype_from_name(np.dtype(dtype).name))
+        return rng, self._backend.to_device(values, device)
+
+    def _drawn_dtype(self, dtype: Any) -> Any:
+        wide = dtype is None or np.dtype(dtype) == np.float64
+        return self._backend.default_floating_dtype if wide else np.dtype(np.float32)
+
+    def _finish(self, values: jax.Array, dtype: Any, device: Any) -> jax.Array:
+        values = values if dtype is None else values.astype(self._backend.dtype_from_name(np.dtype(dtype).name))
+        return self._backend.to_device(values, device)
+
+
+def _fitting(end: Any, dtype: Any) -> np.ndarray:
+    """An end of a range of integers on the host; an OverflowError if the dtype does not hold it."""
+    values, limits = np.asarray(end), np.iinfo(dtype)
+    if values.size and (values.min() < limits.min or values.max() > limits.max):
+        raise OverflowError(f"{end} does not fit {dtype.name}; JAX has 64-bit integers if jax_enable_x64 is set")
+    return values
+
+
+def _draw_inclusive(key: jax.Array, shape: tuple[int, ...], low: np.ndarray, high: np.ndarray, dtype: Any) -> jax.Array:
+    """randint with both ends reachable, although JAX cannot be told an end one above the dtype's largest value."""
+    if dtype.itemsize < 4:
+        return jax.random.randint(key, shape, low.astype(np.int32), high.astype(np.int32) + 1, np.int32).astype(dtype)
+    limits = np.iinfo(dtype)
+    at_top = high == limits.max
+    everything = at_top & (low == limits.min)
+    # Where the upper end is the dtype's own, draw one lower and add one; where the lower end is too, take raw bits.
+    shift = (at_top & ~everything).astype(dtype)
+    start = low.astype(dtype) - shift
+    stop = np.where(at_top, high, np.where(at_top, 0, high) + 1).astype(dtype)
+    if everything.all():
+        return _draw_bits(key, shape, dtype)
+    values = jax.random.randint(key, shape, start, stop, dtype) + shift
+    if everything.any():
+        values = jnp.where(everything, _draw_bits(jax.random.fold_in(key, 1), shape, dtype), values)
+    return values
+
+
+def _draw_bits(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, unsigned), dtype)
+
+
+class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
+    """JAX arrays are immutable. Without `jax_enable_x64` the 64-bit dtypes are their 32-bit counterparts."""
+
+    simplified_name = "jax"
+    ARRAY_TYPE = JaxArrayType
+    DTYPE_TYPE = JaxDtypeType
+    DEVICE_TYPE = JaxDeviceType
+    RNG_TYPE = JaxRNGType
+
+    def __init__(self) -> None:
+        self.random = _JaxRandom(self)
+
+    @property
+    def namespace(self) -> Any:
+        return jnp
+
+    def is_backendarray(self, data: Any) -> bool:
+        return isinstance(data, jax.Array)
+
+    def from_numpy(
+        self, data: np.ndarray, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+    ) -> jax.Array:
+        array = np.asarray(data)
+        kept = self.dtype_from_name(array.dtype.name)
+        if array.dtype.kind in "iu" and kept.itemsize < array.dtype.itemsize and array.size:
+            limits = np.iinfo(kept)
+            low, high = array.min(), array.max()
+            if low < limits.min or high > limits.max:
+                raise OverflowError(
+                    f"values from {low} to {high} do not fit {kept.name}, and JAX holds no {array.dtype.name} "
+                    "unless jax_enable_x64 is set"
+                )
+        if copy is False and dtype is None and kept == array.dtype and _is_sharable(array):
+            return self.to_device(jnp.from_dlpack(array), device)
+        wanted = kept if dtype is None else self.dtype_from_name(np.dtype(dtype).name)
+        return jax.device_put(jnp.array(array.astype(kept, copy=False), dtype=wanted), device)
+
+    def to_numpy(self, data: jax.Array, /) -> np.ndarray:
+        return np.asarray(data)
+
+    def to_raw(self, data: jax.Array, /) -> np.ndarray:
+        array = np.asarray(data)
+        name = array.dtype.name
+        return array.view(_dtypes.raw_dtype(name)) if name in _dtypes.FOREIGN_FLOATING else array
+
+    def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: Any = None) -> jax.Array:
+        if dtype_name in _dtypes.FOREIGN_FLOATING:
+            raw = raw.view(self.dtype_from_name(dtype_name))
+        return self.from_numpy(raw, device=device)
+
+    def to_dlpack(self, data: jax.Array, /) -> Any:
+        return data.__dlpack__()
+
+    def from_dlpack(self, data: Any, /) -> jax.Array:
+        return jnp.from_dlpack(data)
+
+    def device(self, data: jax.Array, /) -> Any:
+        return data.device
+
+    def to_device(self, data: jax.Array, device: Any, /) -> jax.Array:
+        return data if device is None else jax.device_put(data, device)
+
+    def serialize_device(self, device: Any) -> str | None:
+        if device is None:
+            return None
+        device = _without_sharding(device)
+        if not isinstance(device, jax.Device):
+            raise ValueError(f"{device!r} has no name, it must be one JAX device or a sharding over one")
+        return f"{device.platform}:{device.id}"
+
+    def deserialize_device(self, name: str | None) -> Any:
+        if name is None:
+            return None
+        platform, _, number = name.partition(":")
+        try:
+            devices = {str(device.id): device for device in jax.devices(platform)}
+        except RuntimeError:
+            devices = {}
+        if (number or "0") not in devices:
+            there = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
+            raise ValueError(f"JAX has no device {name!r} here, only {there}")
+        return devices[number or "0"]
+
+    def same_device(self, one: Any, other: Any) -> bool:
+        return _without_sharding(one) == _without_sharding(other)  # shardings over several devices have no name
+
+    def dtype_name(self, dtype: Any) -> str:
+        return np.dtype(dtype).name
+
+    def dtype_from_name(self, name: str) -> Any:
+        if name not in _dtypes.KNOWN:
+            raise TypeError(f"JAX has no dtype {name!r}")
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
+
+
+def _is_sharable(array: np.ndarray) -> bool:
+    """Whether JAX takes this memory as it is; NumPy itself refuses to export what is read-only or bfloat16."""
+    known = array.dtype.isnative and array.dtype.name not in _dtypes.FOREIGN_FLOATING
+    return known and array.flags.writeable and array.flags.forc
+
+
+def _without_sharding(device: Any) -> Any:
+    """The device of a sharding over one device; anything else as it is."""
+    if isinstance(device, jax.sharding.Sharding) and len(device.device_set) == 1:
+        (device,) = device.device_set
+    return device
+
+
+def _reduce_device(device: Any) -> Any:
+    return JaxComputeBackend.deserialize_device, (JaxComputeBackend.serialize_device(device),)
+
+
+JaxComputeBackend = _JaxBackend()
+copyreg.pickle(jax.Device, _reduce_device)  # JAX does not say how, and a space on a device is to be pickled

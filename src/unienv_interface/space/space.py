@@ -1,0 +1,169 @@
+"""What a space is: the description of one value, on one backend.
+
+A space says what a value looks like (its kind, shape, dtype and bounds) and where it lives (backend, device). It
+holds no data. Environments, storages and samplers are told their data by spaces, and everything that can be done
+with a value given its space (batching, flattening, packing into rows, JSON) is a function outside these classes,
+dispatched on the kind of space; a new kind registers its rules with those functions.
+"""
+
+from __future__ import annotations
+
+import abc
+import operator
+from collections.abc import Iterable
+from typing import Any, Generic, Literal
+
+from typing_extensions import Self, TypeVar
+
+from ..backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+
+SpaceDataT = TypeVar("SpaceDataT", default=Any)
+BoundedManner = Literal["both", "below", "above"]
+
+
+def parse_integer(value: Any, name: str) -> int:
+    """An integer as a user gives it; a TypeError that names it for anything else, floats among it."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, it wants an integer") from None
+
+
+def parse_shape(shape: Any, name: str = "shape", *, open_ended: bool = False) -> tuple[Any, ...]:
+    """The sizes of the axes as a user gives them, checked; None may stand for any size if `open_ended`."""
+    try:
+        sizes = tuple(None if open_ended and size is None else operator.index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"{name} is {shape!r}, it wants a sequence of integers") from None
+    if any(size is not None and size < 0 for size in sizes):
+        raise ValueError(f"{name} {sizes} has a negative size")
+    return sizes
+
+
+class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
+    """The description of one value; see the module's docstring.
+
+    Spaces are values: two of the same structure, dtype and bounds on the same backend are equal and hash alike,
+    whatever their device. `shape` and `dtype` are None for kinds whose values are not single arrays.
+    """
+
+    backend: ComputeBackend
+    dtype: Any
+
+    def __init__(
+        self,
+        backend: ComputeBackend,
+        shape: tuple[int, ...] | None = None,
+        device: BDeviceType | None = None,
+        dtype: BDtypeType | None = None,
+    ) -> None:
+        if not isinstance(backend, ComputeBackend):
+            raise TypeError(f"backend is {backend!r}, a space wants a ComputeBackend such as NumpyComputeBackend")
+        self.backend = backend
+        self.dtype = dtype
+        self._shape = None if shape is None else parse_shape(shape)
+        self._device = device
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return self._shape
+
+    @property
+    def device(self) -> BDeviceType | None:
+        return self._device
+
+    @staticmethod
+    def abbr_device(spaces: Iterable[Space]) -> Any:
+        """The device that all the spaces agree on, or None."""
+        spaces = list(spaces)
+        agreed = all(space.backend.same_device(space.device, spaces[0].device) for space in spaces)
+        return spaces[0].device if spaces and agreed else None
+
+    # -- the verbs of a kind -------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+        """The same space on another backend or device; the space itself when nothing changes."""
+
+    @abc.abstractmethod
+    def data_to(self, data: SpaceDataT, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+        """A value of this space as a value of `self.to(backend, device)`.
+
+        Memory is shared where `ComputeBackend.from_numpy` says so.
+        """
+
+    @abc.abstractmethod
+    def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, SpaceDataT]:
+        """A random value, after the generator to go on with. The same generator state gives the same value."""
+
+    @abc.abstractmethod
+    def create_empty(self) -> SpaceDataT:
+        """A value of the right structure, shape and dtype with arbitrary contents, to be written to."""
+
+    @abc.abstractmethod
+    def is_bounded(self, manner: BoundedManner = "both") -> bool:
+        """Whether every number in a value has a finite bound below, above, or on both sides."""
+
+    @abc.abstractmethod
+    def contains(self, x: Any) -> bool:
+        """Whether `x` is a value of this space. Any object may be asked about; nothing is raised."""
+
+    @abc.abstractmethod
+    def get_repr(
+        self,
+        abbreviate: bool = False,
+        include_backend: bool = True,
+        include_device: bool = True,
+        include_dtype: bool = True,
+    ) -> str:
+        """The space as text."""
+
+    def is_subspaceeq(self, other: Any) -> bool:
+        """Whether every value of this space is one of `other`. Backend and dtype must be the same."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which spaces it lies in")
+
+    def _key(self) -> tuple[Any, ...]:
+        """What makes two spaces of one class equal, as a hashable value."""
+        raise NotImplementedError(f"{type(self).__name__} must define _key to be compared")
+
+    # -- what follows from them ----------------------------------------------------------------------------
+
+    def is_subspace(self, other: Any) -> bool:
+        """Whether this space lies in `other` and `other` does not lie in it."""
+        return self.is_subspaceeq(other) and not other.is_subspaceeq(self)
+
+    def __contains__(self, x: Any) -> bool:
+        return self.contains(x)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other):
+            return NotImplemented
+        return self.backend is other.backend and self._key() == other._key()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.backend.simplified_name, self._key()))
+
+    def __repr__(self) -> str:
+        return self.get_repr()
+
+    def __str__(self) -> str:
+        return self.get_repr(abbreviate=True, include_dtype=False)
+
+    # -- shared by the kinds -------------------------------------------------------------------------------
+
+    def _same_place(self, backend: ComputeBackend | None, device: Any) -> bool:
+        """Whether `to(backend, device)` asks for what this space already is."""
+        if backend is not None and backend is not self.backend:
+            return False
+        return device is None or (self.device is not None and self.backend.same_device(device, self.device))
+
+    def _place_repr(self, include_backend: bool, include_device: bool) -> str:
+        backend = f", backend={self.backend}" if include_backend else ""
+        return backend + (f", device={self.device}" if include_device and self.device is not None else "")
+
+    def __copy__(self) -> Self:
+        copied = self.__class__.__new__(self.__class__)
+        copied.__dict__.update(self.__dict__)
+        return copied

@@ -1,0 +1,19 @@
+"""Functions over spaces and their values. `gym_utils` is imported by itself, since it needs Gymnasium."""
+
+from .batch_utils import (
+    batch_differing_spaces,
+    batch_size,
+    batch_size_data,
+    batch_space,
+    concatenate,
+    get_at,
+    iterate,
+    reshape_batch_size,
+    reshape_batch_size_in_data,
+    set_at,
+    swap_batch_dims,
+    swap_batch_dims_in_data,
+    unbatch_spaces,
+)
+from .flatten_utils import flat_dim, flatten_data, flatten_space, is_flattenable, unflatten_data
+from .serialization_utils import json_to_space, register_json_reader, space_to_json

@@ -1,0 +1,231 @@
+"""Spaces as JSON, and back.
+
+The JSON of a space names no backend, no device and no class of Python's: it can be read on any of them, and reading
+it imports and runs nothing. Bounds are written as they are kept, shortened to one entry along axes on which they do
+not vary; numbers are exact for every dtype, and infinities are the bare tokens that Python's json writes and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...backends import _dtypes
+from ...backends.base import ComputeBackend
+from ...backends.numpy import NumpyComputeBackend
+from .._dispatch import rule_per_space
+from .._mismatch import at_path, join_path
+from ..space import Space
+from ..spaces import (
+    BatchedSpace,
+    BinarySpace,
+    BoxSpace,
+    DictSpace,
+    DynamicBoxSpace,
+    GraphSpace,
+    TextSpace,
+    TupleSpace,
+    UnionSpace,
+)
+
+__all__ = ["json_to_space", "register_json_reader", "space_to_json"]
+
+FORMAT_VERSION = 1
+# A space nested deeper than this was not written by a person; reading it could exhaust the stack.
+MAX_DEPTH = 64
+
+Reader = Callable[["SpaceJson"], Space]
+_readers: dict[str, Reader] = {}
+
+
+def space_to_json(space: Space) -> dict[str, Any]:
+    """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`."""
+    return {"version": FORMAT_VERSION, **_node(space)}
+
+
+def _node(space: Space) -> dict[str, Any]:
+    return {"type": type(space).__name__, **space_fields(space)}
+
+
+@rule_per_space
+def space_fields(space: Space) -> dict[str, Any]:
+    """What `space_to_json` writes beside the type; children are written with `_node`."""
+
+
+def json_to_space(json_data: Any, map_backend: ComputeBackend, map_device: Any = None) -> Any:
+    """The space on a backend and device. Anything but the JSON of a space is a ValueError that says where."""
+    version = json_data.get("version", FORMAT_VERSION) if isinstance(json_data, Mapping) else FORMAT_VERSION
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(f"format version {version!r} of a space, this release reads up to {FORMAT_VERSION}")
+    return SpaceJson(json_data, map_backend, map_device).read()
+
+
+def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
+    """Register how a space of the type name `kind` is read: a function from its `SpaceJson` to the space."""
+
+    def register(reader: Reader) -> Reader:
+        if _readers.setdefault(kind, reader) is not reader:
+            raise ValueError(f"there is a reader for {kind!r} already")
+        return reader
+
+    return register
+
+
+class SpaceJson:
+    """One node of a space's JSON, with the place to read it for."""
+
+    def __init__(
+        self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0
+    ) -> None:
+        if depth > MAX_DEPTH:
+            raise ValueError(at_path(path, f"nested deeper than {MAX_DEPTH} levels"))
+        if not isinstance(node, Mapping):
+            raise ValueError(at_path(path, f"{type(node).__name__}, the JSON of a space is an object"))
+        self.node, self.backend, self.device, self.path, self._depth = node, backend, device, path, depth
+
+    def read(self) -> Space:
+        kind = self.field("type")
+        reader = _readers.get(kind) if isinstance(kind, str) else None
+        if reader is None:
+            raise ValueError(
+                at_path(self.path, f"unknown type {kind!r} of a space, known are {sorted(_readers)}")
+            )
+        try:
+            return reader(self)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(at_path(self.path, f"not the JSON of a {kind}: {error}")) from error
+
+    def field(self, name: str) -> Any:
+        try:
+            return self.node[name]
+        except KeyError:
+            raise ValueError(at_path(self.path, f"field {name!r} is missing")) from None
+
+    def child(self, node: Any, key: object) -> Space:
+        """The space of a child node."""
+        return SpaceJson(node, self.backend, self.device, join_path(self.path, key), self._depth + 1).read()
+
+    def place(self, build: Callable[[ComputeBackend], Any]) -> Any:
+        """A space with a dtype on the wanted backend, by way of NumPy where the backend has not that dtype."""
+        name = self.field("dtype")
+        if name not in _dtypes.KNOWN:
+            raise ValueError(at_path(self.path, f"unknown dtype {name!r}"))
+        if self.backend.dtype_name(self.backend.dtype_from_name(name)) != name:
+            return build(NumpyComputeBackend).to(self.backend, self.device)
+        built = build(self.backend)
+        return built if self.device is None else built.to(device=self.device)
+
+
+@space_fields.register
+def _(space: BoxSpace) -> dict[str, Any]:
+    low, high = (bound.tolist() for bound in space.bounds)
+    return {"shape": list(space.shape), "low": low, "high": high, "dtype": space.dtype_name}
+
+
+@register_json_reader("BoxSpace")
+def _(json: SpaceJson) -> Space:
+    low, high, dtype, shape = (json.field(name) for name in ("low", "high", "dtype", "shape"))
+    return json.place(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
+
+
+@space_fields.register
+def _(space: BinarySpace) -> dict[str, Any]:
+    return {"shape": list(space.shape), "dtype": space.dtype_name}
+
+
+@register_json_reader("BinarySpace")
+def _(json: SpaceJson) -> Space:
+    return BinarySpace(json.backend, json.field("shape"), device=json.device)
+
+
+@space_fields.register
+def _(space: DynamicBoxSpace) -> dict[str, Any]:
+    low, high = (bound.tolist() for bound in space.bounds)
+    shapes = {"shape_low": list(space.shape_low), "shape_high": list(space.shape_high)}
+    return {"low": low, "high": high, **shapes, "dtype": space.dtype_name, "fill_value": space.fill_value}
+
+
+@register_json_reader("DynamicBoxSpace")
+def _(json: SpaceJson) -> Space:
+    given = [json.field(name) for name in ("low", "high", "shape_low", "shape_high", "dtype")]
+    fill_value = json.field("fill_value")
+    return json.place(lambda backend: DynamicBoxSpace(backend, *given, fill_value=fill_value))
+
+
+@space_fields.register(TupleSpace)
+@space_fields.register(UnionSpace)
+def _(space: Any) -> dict[str, Any]:
+    return {"spaces": [_node(child) for child in space.spaces]}
+
+
+def _children(json: SpaceJson) -> list[Space]:
+    return [json.child(node, key) for key, node in enumerate(json.field("spaces"))]
+
+
+@register_json_reader("TupleSpace")
+def _(json: SpaceJson) -> Space:
+    return TupleSpace(json.backend, _children(json))
+
+
+@register_json_reader("UnionSpace")
+def _(json: SpaceJson) -> Space:
+    return UnionSpace(json.backend, _children(json))
+
+
+@space_fields.register
+def _(space: DictSpace) -> dict[str, Any]:
+    return {"spaces": {key: _node(child) for key, child in space.spaces.items()}}
+
+
+@register_json_reader("DictSpace")
+def _(json: SpaceJson) -> Space:
+    return DictSpace(
+        json.backend, [(key, json.child(node, key)) for key, node in json.field("spaces").items()]
+    )
+
+
+@space_fields.register
+def _(space: TextSpace) -> dict[str, Any]:
+    charset = None if space.charset_list is None else "".join(space.charset_list)
+    return {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
+
+
+@register_json_reader("TextSpace")
+def _(json: SpaceJson) -> Space:
+    lengths = {"min_length": json.field("min_length"), "max_length": json.field("max_length")}
+    return TextSpace(json.backend, **lengths, charset=json.field("charset"), device=json.device)
+
+
+@space_fields.register
+def _(space: GraphSpace) -> dict[str, Any]:
+    features = {
+        name: None if getattr(space, name) is None else _node(getattr(space, name))
+        for name in ("node_feature_space", "edge_feature_space")
+    }
+    names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "is_edge")
+    return {
+        **{name: getattr(space, name) for name in names},
+        **features,
+        "batch_shape": list(space.batch_shape),
+    }
+
+
+@register_json_reader("GraphSpace")
+def _(json: SpaceJson) -> Space:
+    features = {
+        name: None if json.field(name) is None else json.child(json.field(name), name)
+        for name in ("node_feature_space", "edge_feature_space")
+    }
+    names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "is_edge", "batch_shape")
+    rest = {name: json.field(name) for name in names}
+    return GraphSpace(json.backend, **features, **rest, device=json.device)
+
+
+@space_fields.register
+def _(space: BatchedSpace) -> dict[str, Any]:
+    return {"single_space": _node(space.single_space), "batch_shape": list(space.batch_shape)}
+
+
+@register_json_reader("BatchedSpace")
+def _(json: SpaceJson) -> Space:
+    return BatchedSpace(json.child(json.field("single_space"), "single_space"), json.field("batch_shape"))

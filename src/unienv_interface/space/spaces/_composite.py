@@ -1,0 +1,111 @@
+"""What the kinds of space share that are made of child spaces: `DictSpace` and `TupleSpace`.
+
+A rule for composite spaces is written once, over four verbs: the children with their keys, a space with other
+children, the children's values of a value, and a value made of the children's values.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from typing_extensions import Self
+
+from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from .._mismatch import describe_mismatch, join_path
+from ..space import BoundedManner, Space, SpaceDataT
+
+
+class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
+    """A space whose values hold one value per child space.
+
+    Children come in one order everywhere (a dict's keys sorted), so that equal spaces sample, flatten and pack
+    alike, however they were written down.
+    """
+
+    @abc.abstractmethod
+    def child_items(self) -> Sequence[tuple[Any, Space]]:
+        """The children with their keys, in canonical order."""
+
+    @abc.abstractmethod
+    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> Any:
+        """A space of the same keys with other children, given in canonical order."""
+
+    @abc.abstractmethod
+    def child_values(self, data: SpaceDataT) -> Sequence[Any]:
+        """The children's values, in canonical order."""
+
+    @abc.abstractmethod
+    def build_value(self, values: Iterable[Any]) -> SpaceDataT:
+        """A value made of the children's values, given in canonical order."""
+
+    @abc.abstractmethod
+    def structure_mismatch(self, x: Any, path: str) -> str | None:
+        """Why `x` is not built like a value of this space, leaving the children's values aside."""
+
+    @property
+    def children(self) -> Sequence[Space]:
+        return [child for _, child in self.child_items()]
+
+    @property
+    def device(self) -> Any:
+        return self._device if self._device is not None else self.abbr_device(self.children)
+
+    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+        if self._same_place(backend, device):
+            return self
+        moved = self.with_children([child.to(backend, device) for child in self.children], backend)
+        moved._device = device
+        return moved
+
+    def data_to(self, data: SpaceDataT, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+        pairs = zip(self.children, self.child_values(data), strict=True)
+        return self.build_value(child.data_to(value, backend, device) for child, value in pairs)
+
+    def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, SpaceDataT]:
+        values = []
+        for child in self.children:
+            rng, value = child.sample(rng, **kwargs)
+            values.append(value)
+        return rng, self.build_value(values)
+
+    def create_empty(self) -> SpaceDataT:
+        return self.build_value(child.create_empty() for child in self.children)
+
+    def is_bounded(self, manner: BoundedManner = "both") -> bool:
+        return all(child.is_bounded(manner) for child in self.children)
+
+    def contains(self, x: Any) -> bool:
+        return describe_mismatch(self, x) is None
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(self.child_items())
+
+    def _adopt(self, key: Any, child: Any, device: Any) -> Space:
+        """A child as it may enter this space: a Space on the same backend, moved to the given device."""
+        if not isinstance(child, Space):
+            raise TypeError(f"{key}: {type(child).__name__}, the children of a {type(self).__name__} are spaces")
+        if child.backend is not self.backend:
+            raise ValueError(f"{key}: backend {child.backend}, the {type(self).__name__} wants {self.backend}")
+        return child if device is None else child.to(device=device)
+
+    def __len__(self) -> int:
+        return len(self.child_items())
+
+    def __copy__(self) -> Self:
+        copied = self.with_children(self.children)
+        copied._device = self._device
+        return copied
+
+
+@describe_mismatch.register
+def _(space: CompositeSpace, x: Any, path: str = "") -> str | None:
+    finding = space.structure_mismatch(x, path)
+    if finding is not None:
+        return finding
+    for (key, child), value in zip(space.child_items(), space.child_values(x), strict=True):
+        finding = describe_mismatch(child, value, join_path(path, key))
+        if finding is not None:
+            return finding
+    return None

@@ -1,0 +1,61 @@
+"""Arrays of booleans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...backends import _dtypes
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from .._mismatch import describe_mismatch
+from ..space import BoundedManner
+from ._array import ArraySpace, array_mismatch, parse_dtype
+
+
+class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """Boolean arrays of one shape."""
+
+    def __init__(self, backend: ComputeBackend, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
+        dtype = backend.default_boolean_dtype if dtype is None else parse_dtype(backend, dtype)
+        if backend.dtype_name(dtype) not in _dtypes.BOOLEAN:
+            raise ValueError(f"dtype is {backend.dtype_name(dtype)}, a BinarySpace holds booleans: use BoxSpace for numbers")
+        super().__init__(backend, shape, device, dtype)
+
+    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BinarySpace:
+        if self._same_place(backend, device):
+            return self
+        return BinarySpace(backend or self.backend, self.shape, device=device)
+
+    def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, BArrayType]:
+        byte = self.backend.dtype_from_name("uint8")
+        rng, bits = self.backend.random.random_discrete_uniform(
+            self.shape, 0, 2, rng=rng, dtype=byte, device=self.device
+        )
+        return rng, self.backend.astype(bits, self.dtype)
+
+    def is_bounded(self, manner: BoundedManner = "both") -> bool:
+        return True
+
+    def contains(self, x: Any) -> bool:
+        return describe_mismatch(self, x) is None
+
+    def is_subspaceeq(self, other: Any) -> bool:
+        return isinstance(other, BinarySpace) and self == other
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.shape,)
+
+    def get_repr(
+        self,
+        abbreviate: bool = False,
+        include_backend: bool = True,
+        include_device: bool = True,
+        include_dtype: bool = True,
+    ) -> str:
+        name = "Binary(" if abbreviate else "BinarySpace(shape="
+        return f"{name}{self.shape}{self._place_repr(include_backend, include_device)})"
+
+
+@describe_mismatch.register
+def _(space: BinarySpace, x: Any, path: str = "") -> str | None:
+    return array_mismatch(space.backend, space.dtype_name, x, path, space.shape)

@@ -1,0 +1,122 @@
+"""Values by name."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import Any
+
+from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from .._mismatch import at_path, join_path
+from ..space import Space
+from ._composite import CompositeSpace
+
+
+class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType]):
+    """Dictionaries with exactly these keys, each with a space of its own.
+
+    Built from a mapping the keys are sorted; built from pairs they stay in order. A nested mapping becomes a
+    `DictSpace`. The order of the keys is only one of iteration: spaces that differ in nothing else are equal.
+    Assigning or deleting a key changes the space, so do that before anything else has been told of it.
+    """
+
+    spaces: dict[str, Space]
+
+    def __init__(
+        self,
+        backend: ComputeBackend,
+        spaces: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(backend, device=device)
+        self.spaces = {}
+        self._fill(() if spaces is None else spaces, "")
+
+    def _fill(self, spaces: Mapping[str, Any] | Iterable[tuple[str, Any]], path: str) -> None:
+        """Take in the children of a constructor's argument, which lies at `path` in the outermost one's."""
+        if isinstance(spaces, Mapping):
+            spaces = sorted(spaces.items(), key=lambda item: str(item[0]))
+        for key, child in spaces:
+            if key in self.spaces:
+                raise ValueError(at_path(path, f"key {key!r} is given twice"))
+            self._set(key, child, path)
+
+    def _set(self, key: str, child: Any, path: str) -> None:
+        if not isinstance(key, str):
+            raise TypeError(at_path(path, f"key {key!r} is {type(key).__name__}, the keys of a DictSpace are strings"))
+        place = join_path(path, key)
+        if isinstance(child, Mapping):
+            nested = DictSpace(self.backend)
+            nested._fill(child, place)
+            child = nested
+        self.spaces[key] = self._adopt(place, child, self._device)
+
+    def child_items(self) -> Sequence[tuple[str, Space]]:
+        return sorted(self.spaces.items())
+
+    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> DictSpace:
+        by_key = dict(zip(sorted(self.spaces), children, strict=True))
+        return DictSpace(backend or self.backend, [(key, by_key[key]) for key in self.spaces])
+
+    def child_values(self, data: Mapping[str, Any]) -> Sequence[Any]:
+        return [data[key] for key in sorted(self.spaces)]
+
+    def build_value(self, values: Iterable[Any]) -> dict[str, Any]:
+        by_key = dict(zip(sorted(self.spaces), values, strict=True))
+        return {key: by_key[key] for key in self.spaces}
+
+    def structure_mismatch(self, x: Any, path: str) -> str | None:
+        if not isinstance(x, Mapping):
+            return at_path(path, f"{type(x).__name__}, the space wants a dict with the keys {sorted(self.spaces)}")
+        missing = [key for key in self.spaces if key not in x]
+        if missing:
+            return at_path(path, f"key {missing[0]!r} is missing, the space wants {sorted(self.spaces)}")
+        surplus = [key for key in x if key not in self.spaces]
+        if surplus:
+            return at_path(path, f"key {surplus[0]!r} is not in the space, which has {sorted(self.spaces)}")
+        return None
+
+    def is_subspaceeq(self, other: Any) -> bool:
+        """Whether every key here is one of `other`, with a subspace; `other` may have further keys."""
+        return (
+            isinstance(other, DictSpace)
+            and self.backend is other.backend
+            and all(key in other.spaces and child.is_subspaceeq(other.spaces[key]) for key, child in self.spaces.items())
+        )
+
+    def keys(self) -> KeysView[str]:
+        return self.spaces.keys()
+
+    def values(self) -> ValuesView[Space]:
+        return self.spaces.values()
+
+    def items(self) -> ItemsView[str, Space]:
+        return self.spaces.items()
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self.spaces[key]
+        except KeyError:
+            raise KeyError(f"no key {key!r}, the space has {sorted(self.spaces)}") from None
+
+    def __setitem__(self, key: str, child: Any) -> None:
+        self._set(key, child, "")
+
+    def __delitem__(self, key: str) -> None:
+        self[key]  # the KeyError that lists the keys
+        del self.spaces[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.spaces)
+
+    def get_repr(
+        self,
+        abbreviate: bool = False,
+        include_backend: bool = True,
+        include_device: bool = True,
+        include_dtype: bool = True,
+    ) -> str:
+        place = self._place_repr(include_backend, include_device)
+        inner = ", ".join(
+            f"{key}: {child.get_repr(abbreviate, False, False, include_dtype)}" for key, child in self.spaces.items()
+        )
+        return f"{'Dict' if abbreviate else 'DictSpace'}({{{inner}}}{place})"

@@ -1,0 +1,184 @@
+"""Constants that take part in arithmetic with the arrays of any backend.
+
+Constants are worked out on the host, once per space. A constant that is the same everywhere goes into the arithmetic
+as a Python number, which every library takes without a transfer and without widening the dtype of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backends import _dtypes, get_backend_from_tensor
+from ..backends.base import ComputeBackend
+from ..space.space import Space
+from ..space.spaces import BoxSpace
+
+Constant = int | float | np.ndarray
+
+# PyTorch holds these, but neither compares, adds nor gathers them.
+_ONLY_HELD_BY_PYTORCH = frozenset({"uint16", "uint32", "uint64"})
+
+
+def parse_constant(name: str, value: Any) -> Constant:
+    """A setting as a user gives it, a number, a list or an array of any backend: a number or a NumPy array.
+
+    The array is the transformation's own, so that no later write by the caller changes it.
+    """
+    if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
+        array = np.asarray(value)
+    elif isinstance(value, (list, tuple)):
+        array = np.array(value)
+    else:
+        try:
+            array = np.array(get_backend_from_tensor(value).to_host(value))
+        except TypeError:
+            raise TypeError(f"{name} is {type(value).__name__}, it must be a number or an array") from None
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} is {value!r}, it must be a real number or an array of them")
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(f"{name} holds NaN, which is not between any bounds")
+    array.flags.writeable = False
+    return value if isinstance(value, (int, float)) and not isinstance(value, np.generic) else array
+
+
+def check_order(low_name: str, low: Constant, high_name: str, high: Constant) -> None:
+    """Raise unless `low` is nowhere above `high`."""
+    try:
+        lows, highs = np.broadcast_arrays(low, high)
+    except ValueError:
+        raise ValueError(
+            f"{low_name} has shape {np.shape(low)} and {high_name} {np.shape(high)}, which do not broadcast"
+        ) from None
+    wrong = np.argwhere(lows > highs)
+    if len(wrong):
+        place = tuple(wrong[0].tolist())
+        at = f" at {place}" if place else ""
+        raise ValueError(f"{low_name} {lows[place]} is above {high_name} {highs[place]}{at}")
+
+
+def require_box(space: Space, owner: str) -> BoxSpace:
+    """The space, if it is a box of real numbers."""
+    if not isinstance(space, BoxSpace):
+        raise TypeError(
+            f"{owner} wants a BoxSpace, not {space}; DictTransformation and IterativeTransformation reach the boxes "
+            "inside other spaces"
+        )
+    if space.dtype_name in _dtypes.COMPLEX:
+        raise TypeError(f"{owner} wants real numbers, the dtype of {space} is {space.dtype_name}")
+    return space
+
+
+def place_of(backend: ComputeBackend, data: Any) -> Any:
+    """Where the constants for arithmetic with `data` must lie: a device of PyTorch, or None for the host.
+
+    JAX takes host arrays as they are. It must: an array made while JAX traces belongs to that trace and may not be
+    kept for the next one.
+    """
+    return data.device if backend.simplified_name == "pytorch" else None
+
+
+def as_operand(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+    """Host values for arithmetic with arrays: one number if they are one, else an array."""
+    return values.item() if values.size == 1 else as_array(backend, values, dtype_name, place)
+
+
+def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+    """Host values as an array that broadcasts against the last axes of data, with or without axes in front."""
+    array = np.ascontiguousarray(values, dtype=dtype_name).reshape(_without_leading_ones(values.shape))
+    return array if place is None else backend.from_numpy(array, device=place, copy=True)
+
+
+def as_operands(
+    backend: ComputeBackend, low: np.ndarray, high: np.ndarray, dtype_name: str, place: Any
+) -> tuple[Any, Any]:
+    """Two bounds for `clip`, both numbers or both arrays: PyTorch does not take one of each."""
+    if low.size == high.size == 1:
+        return low.item(), high.item()
+    shape = np.broadcast_shapes(low.shape, high.shape)
+    lows, highs = (as_array(backend, np.broadcast_to(bound, shape), dtype_name, place) for bound in (low, high))
+    return lows, highs
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    first = next((axis for axis, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]
+
+
+def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
+    """Whether the backend can hold a dtype but not compute with it."""
+    return backend.simplified_name == "pytorch" and dtype_name in _ONLY_HELD_BY_PYTORCH
+
+
+def as_exact(values: np.ndarray) -> np.ndarray:
+    """Bounds as numbers whose differences do not overflow: Python ints for integers, float64 for floats."""
+    if values.dtype.kind in "iu":
+        return np.array([int(value) for value in values.flat], dtype=object).reshape(values.shape)
+    return values.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class ClipFloats:
+    """The last step towards floats: into the bounds, then to the dtype. Rounding is monotone, so they stay inside."""
+
+    backend: ComputeBackend
+    low: Any
+    high: Any
+    dtype: Any
+
+    @classmethod
+    def into(cls, space: BoxSpace, compute_name: str, place: Any) -> ClipFloats:
+        low, high = (bound.astype(np.float64) for bound in space.bounds)
+        return cls(space.backend, *as_operands(space.backend, low, high, compute_name, place), space.dtype)
+
+    def __call__(self, values: Any) -> Any:
+        # the method, which all three libraries have: on NumPy array-api-compat's function takes five times as long
+        return self.backend.astype(values.clip(self.low, self.high), self.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class RoundToIntegers:
+    """The last step towards integers: into the bounds, to the nearest whole number, to the dtype.
+
+    Values may come as distances from an `anchor`, which is then added as an integer: a float cannot tell large
+    integers apart. Bounds that no float equals are met exactly all the same, and no cast overflows.
+    """
+
+    backend: ComputeBackend
+    low: Any
+    high: Any
+    anchor: Any
+    anchor_dtype: Any
+    dtype: Any
+    ends: tuple[tuple[str, Any, Any], ...]
+
+    @classmethod
+    def into(cls, space: BoxSpace, compute_name: str, place: Any, anchored: bool = False) -> RoundToIntegers:
+        backend, (low, high) = space.backend, (as_exact(bound) for bound in space.bounds)
+        anchor = low if anchored else np.zeros((1,) * low.ndim, dtype=object)
+        nearest = [np.asarray(bound - anchor, dtype=compute_name) for bound in (low, high)]
+        inward_low = np.where(as_exact_floats(nearest[0]) < low - anchor, np.nextafter(nearest[0], np.inf), nearest[0])
+        inward_high = np.where(as_exact_floats(nearest[1]) > high - anchor, np.nextafter(nearest[1], -np.inf), nearest[1])
+        ends = []
+        for side, inward, bound, limit in (
+            ("low", inward_low, low - anchor, low),
+            ("high", inward_high, high - anchor, high),
+        ):
+            if np.any(as_exact_floats(inward) != bound):
+                ends.append(
+                    (
+                        side,
+                        as_array(backend, inward, compute_name, place),
+                        as_array(backend, limit, space.dtype_name, place),
+                    )
+                )
+        return cls(
+            backend,
+            *as_operands(backend, inward_low, inward_high, compute_name, place),
+            as_operand(backend, anchor, "int64", place) if anchored else None,
+            backend.dtype_from_name("int64"),
+            space.dtype,
+            tuple(ends),
+        )

@@ -1,0 +1,40 @@
+"""Keeping what a transformation has worked out about a space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from ..space.space import Space
+
+Plan = TypeVar("Plan")
+
+
+class SpaceCache(Generic[Plan]):
+    """What follows from a space and a place, worked out at the first use and then kept.
+
+    Spaces are told apart by what they describe, so a `DictSpace` that was changed is another space. The cache is
+    bounded: when it is full it starts over. A copy or a pickle of it is empty, since plans hold arrays of a device.
+    """
+
+    LIMIT = 256
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[Space, Any], Plan] = {}
+
+    def get(self, space: Space, place: Any, work_out: Callable[[Any, Any], Plan]) -> Plan:
+        """The plan for a space and a place; `work_out` is asked for it if there is none yet."""
+        key = (space, place)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = work_out(space, place)
+            if len(self._plans) >= self.LIMIT:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (SpaceCache, ())

@@ -1,0 +1,94 @@
+"""Transformations as JSON, and back.
+
+The JSON of a transformation names its kind by a short key, which is looked up among the registered ones. Nothing is
+imported or run by a name in the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..space.space import Space
+from .transformation import DataTransformation
+
+__all__ = ["json_to_transformation", "register_transformation", "transformation_to_json"]
+
+TransformationClass = TypeVar("TransformationClass", bound=type[DataTransformation])
+
+_classes: dict[str, type[DataTransformation]] = {}
+_kinds: dict[type[DataTransformation], str] = {}
+
+# What the reference implementation writes as the type, and what it is called here.
+_PACKAGE = "unienv_interface.transformations"
+_REFERENCE_NAMES = {
+    f"{_PACKAGE}.identity.IdentityTransformation": "identity",
+    f"{_PACKAGE}.rescale.RescaleTransformation": "rescale",
+    f"{_PACKAGE}.crop.CropTransformation": "crop",
+    f"{_PACKAGE}.image_resize.ImageResizeTransformation": "image_resize",
+    f"{_PACKAGE}.batch_and_unbatch.BatchifyTransformation": "batchify",
+    f"{_PACKAGE}.batch_and_unbatch.UnBatchifyTransformation": "unbatchify",
+    f"{_PACKAGE}.chained_transform.ChainedTransformation": "chained",
+    f"{_PACKAGE}.dict_transform.DictTransformation": "dict",
+    f"{_PACKAGE}.filter_dict.DictIncludeKeyTransformation": "dict_include_keys",
+    f"{_PACKAGE}.filter_dict.DictExcludeKeyTransformation": "dict_exclude_keys",
+    f"{_PACKAGE}.flatten_dict_transform.FlattenDictTransformation": "flatten_dict",
+    f"{_PACKAGE}.flatten_dict_transform.UnflattenDictTransformation": "unflatten_dict",
+    f"{_PACKAGE}.iter_transform.IterativeTransformation": "iterative",
+}
+
+
+def register_transformation(kind: str) -> Callable[[TransformationClass], TransformationClass]:
+    """Register a class under the key that stands for it in JSON; the key must stay the same for ever.
+
+    >>> @register_transformation("my_package.negate")  # doctest: +SKIP
+    ... class NegateTransformation(DataTransformation): ...
+    """
+
+    def register(cls: TransformationClass) -> TransformationClass:
+        if _classes.setdefault(kind, cls) is not cls:
+            raise ValueError(f"the kind {kind!r} stands for {_classes[kind].__qualname__} already")
+        _kinds[cls] = kind
+        return cls
+
+    return register
+
+
+def transformation_to_json(transformation: DataTransformation, source_space: Space | None = None) -> dict[str, Any]:
+    """The transformation as an object that `json.dumps` takes: its settings and its kind as "type"."""
+    cls = type(transformation)
+    if cls not in _kinds:
+        raise ValueError(f"{cls.__qualname__} is not registered, so no JSON can stand for it: see register_transformation")
+    settings = transformation.serialize(source_space)
+    if "type" in settings:
+        raise ValueError(f"{cls.__qualname__}.serialize returned the key 'type', which is kept for the kind")
+    return {"type": _kinds[cls], **settings}
+
+
+def json_to_transformation(json_data: Any, source_space: Space | None = None) -> DataTransformation:
+    """The transformation again. Anything but the JSON of one is a ValueError that says what is wrong."""
+    if not isinstance(json_data, Mapping):
+        raise ValueError(f"{type(json_data).__name__}, the JSON of a transformation is an object")
+    if "type" not in json_data:
+        raise ValueError(f"the JSON of a transformation has no 'type', only {sorted(map(str, json_data))}")
+    kind = json_data["type"]
+    cls = _classes.get(_REFERENCE_NAMES.get(kind, kind)) if isinstance(kind, str) else None
+    if cls is None:
+        raise ValueError(
+            f"unknown kind {kind!r} of a transformation, known are {sorted(_classes)}; import the module that "
+            "registers it before reading"
+        )
+    settings = {key: value for key, value in json_data.items() if key != "type"}
+    try:
+        return cls.deserialize_from(settings, source_space)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"not the JSON of a {cls.__name__}: {error}") from error
+    except RecursionError:
+        raise ValueError("the JSON of a transformation is nested too deeply to be read") from None
+
+
+def read_setting(json_data: Mapping[str, Any], name: str, owner: type[DataTransformation]) -> Any:
+    """A setting that must be there."""
+    if name not in json_data:
+        raise ValueError(f"the JSON of a {owner.__name__} lacks {name!r}, it has {sorted(map(str, json_data))}")
+    return json_data[name]

@@ -1,0 +1,104 @@
+"""Nested dictionaries and their flat form, in which the keys on the way to a value are joined by a separator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+__all__ = ["flatten_keys_in_mapping", "nested_get", "unflatten_keys_in_mapping"]
+
+
+def flatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -> dict[str, Any]:
+    """A nested mapping as one dict: `{"a": {"b": 1}}` becomes `{"a/b": 1}`.
+
+    An empty mapping inside counts as a value, so that nothing is lost. A ValueError if the keys could not be told
+    apart again, which is so when one contains the separator.
+    """
+    return dict(flat_items(d, nested_separator, lambda value: isinstance(value, Mapping)))
+
+
+def unflatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -> dict[str, Any]:
+    """The inverse of `flatten_keys_in_mapping`. A ValueError if a key is both a value and a parent of others."""
+    return nest_items(d.items(), nested_separator, dict)
+
+
+def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
+    """The value at the end of a chain of keys; a KeyError that says which key is missing, and what is there."""
+    value: Any = d
+    for depth, key in enumerate(chained_key):
+        if not isinstance(value, Mapping) or key not in value:
+            raise KeyError(missing_key_text(chained_key, depth, value))
+        value = value[key]
+    return value
+
+
+def missing_key_text(chained_key: Sequence[str], depth: int, found: Any) -> str:
+    """What to say when `chained_key[depth]` is not in `found`."""
+    place = "/".join(chained_key[:depth]) or "the dict"
+    there = f"has the keys {sorted(found.keys())}" if hasattr(found, "keys") else f"is a {type(found).__name__}"
+    return f"no key {'/'.join(chained_key)!r}: {place} {there}"
+
+
+# -- for anything that has items: mappings, and dictionaries of spaces -------------------------------------
+
+
+def flat_items(branch: Any, separator: str, is_branch: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+    """The values below `branch` with their joined keys, in order. An empty branch is a value."""
+    check_separator(separator)
+    for path, value in _leaves(branch, is_branch, ()):
+        joined = separator.join(path)
+        if joined.split(separator) != list(path):
+            raise ValueError(
+                f"the keys {list(path)} cannot be joined by {separator!r} and split again: use a separator that no "
+                "key contains"
+            )
+        yield joined, value
+
+
+def _leaves(
+    branch: Any, is_branch: Callable[[Any], bool], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in branch.items():
+        if not isinstance(key, str):
+            raise TypeError(f"key {key!r} is {type(key).__name__}, only strings can be joined")
+        path = (*above, key)
+        if is_branch(value) and len(value) > 0:
+            yield from _leaves(value, is_branch, path)
+        else:
+            yield path, value
+
+
+class _Branch(dict[str, Any]):
+    """A dict that `nest_items` made, as opposed to a value that is one."""
+
+
+def nest_items(
+    items: Iterable[tuple[str, Any]], separator: str, build: Callable[[list[tuple[str, Any]]], Any]
+) -> Any:
+    """The inverse of `flat_items`; `build` makes a branch out of its items."""
+    check_separator(separator)
+    root = _Branch()
+    for key, value in items:
+        *parents, last = key.split(separator)
+        branch = root
+        for part in parents:
+            branch = branch.setdefault(part, _Branch())
+            if not isinstance(branch, _Branch):
+                raise ValueError(f"key {key!r} lies below a key that has a value of its own")
+        if last in branch:
+            raise ValueError(f"key {key!r} has a value of its own and other keys below it, or is given twice")
+        branch[last] = value
+    return _built(root, build)
+
+
+def _built(branch: _Branch, build: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    return build(
+        [(key, _built(value, build) if isinstance(value, _Branch) else value) for key, value in branch.items()]
+    )
+
+
+def check_separator(separator: str) -> str:
+    """The separator, if it is one."""
+    if not isinstance(separator, str) or not separator:
+        raise ValueError(f"nested_separator is {separator!r}, it must be a string of at least one character")
+    return separator
