@@ -10,6 +10,7 @@ new shape and dtype, so few of its entries differ in these.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import string
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -106,7 +107,7 @@ SPACES: dict[str, Builder] = {
     # -- texts
     "text_any": _text(5),
     "text_ascii": _text(3, string.ascii_lowercase, min_length=1),
-    "text_unicode": _text(4, "äß€漢🙂\u0301"),
+    "text_unicode": _text(3, "äß€漢🙂\u0301"),
     "text_nul": _text(4, "\0a\n"),
     "text_surrogate": _text(3, "\ud800a"),
     "text_quotes": _text(4, "'\"\\/"),
@@ -164,6 +165,16 @@ SPACES: dict[str, Builder] = {
         max_nodes=4,
         max_edges=5,
     ),
+    "graph_fixed": lambda backend: GraphSpace(  # one size of everything
+        backend,
+        _build("box_float32", backend),
+        _build("box_small_int", backend),
+        is_edge=True,
+        min_nodes=2,
+        max_nodes=2,
+        min_edges=3,
+        max_edges=3,
+    ),
     "graph_bare_edges": lambda backend: GraphSpace(
         backend, None, is_edge=True, min_nodes=0, max_nodes=2, min_edges=1, max_edges=3
     ),
@@ -216,13 +227,16 @@ def _nest(space: Space, depth: int) -> Space:
     return space
 
 
-# Bounds or dtypes here need 64 bits, which JAX does not have by default.
-NEEDS_64_BITS = frozenset({"box_uint64_top", "box_int64_bottom", "box_int64_ends", "box_widest_float64"})
+# The values of these need 64 bits, which JAX does not have by default.
+NEEDS_64_BITS = frozenset(
+    """box_int64 box_uint64 box_uint64_top box_int64_bottom box_int64_ends box_widest_float64
+    dict_all_dtypes""".split()
+)
 
 ON_JAX = frozenset(
     """box_float32 box_bfloat16 box_scalar box_mixed box_point box_zero_size box_uint8 box_int64 box_uint32
     box_small_int box_complex64 binary text_ascii text_unicode text_empty_charset dict_empty dict_nested
-    dict_from_pairs tuple_mixed union graph_edges dynamic_box batched_text""".split()
+    dict_from_pairs tuple_mixed union graph_fixed dynamic_box batched_text""".split()
 )
 
 
@@ -240,11 +254,22 @@ def space_cases(
     `prefixes` keep the spaces whose name starts with one of them, `where` those it is true for.
     """
     return [
-        pytest.param(space, id=f"{backend.simplified_name}-{name}")
+        pytest.param(space, id=f"{backend}-{name}")
         for backend in backends
         for name in names_on(backend)
         if not prefixes or name.startswith(prefixes)
         if where(space := _build(name, backend))
+    ]
+
+
+def move_cases(*prefixes: str) -> list[Any]:
+    """One pytest parameter (space, backend) for every other backend that can hold the values of a space."""
+    return [
+        pytest.param(SPACES[name](source), target, id=f"{source}-{name}-to-{target}")
+        for source, target in itertools.permutations(BACKENDS, 2)
+        for name in names_on(source)
+        if not prefixes or name.startswith(prefixes)
+        if target.simplified_name != "jax" or name not in NEEDS_64_BITS
     ]
 
 

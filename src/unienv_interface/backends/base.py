@@ -169,9 +169,8 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def _look_up(self, name: str) -> Any:
         import array_api_extra
 
-        own = getattr(self.namespace, name, None)
-        if own is not None:
-            return own
+        if hasattr(self.namespace, name):
+            return getattr(self.namespace, name)
         helper = getattr(array_api_extra, name, None)
         if helper is None or isinstance(helper, types.ModuleType):
             raise AttributeError(

@@ -224,7 +224,7 @@ def representable(value: int | float, dtype_name: str) -> int | float:
     rounded = _round_to_bfloat16(rounded) if dtype_name == "bfloat16" else rounded
     if np.isinf(rounded) and not np.isinf(value):
         raise ValueError(f"{value} is beyond the range of {dtype_name}")
-    return value if rounded == value or np.isnan(value) else rounded.item()
+    return value if np.isnan(value) or rounded.item() == value else rounded.item()
 
 
 def _array(backend: ComputeBackend, operand: Any, like: Any) -> Any:

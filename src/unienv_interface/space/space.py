@@ -21,6 +21,13 @@ SpaceDataT = TypeVar("SpaceDataT", default=Any)
 BoundedManner = Literal["both", "below", "above"]
 
 
+def parse_backend(backend: Any) -> ComputeBackend:
+    """A backend as a user gives it, checked."""
+    if not isinstance(backend, ComputeBackend):
+        raise TypeError(f"backend is {backend!r}, a space wants a ComputeBackend such as NumpyComputeBackend")
+    return backend
+
+
 def parse_integer(value: Any, name: str) -> int:
     """An integer as a user gives it; a TypeError that names it for anything else, floats among it."""
     try:
@@ -57,9 +64,7 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         device: BDeviceType | None = None,
         dtype: BDtypeType | None = None,
     ) -> None:
-        if not isinstance(backend, ComputeBackend):
-            raise TypeError(f"backend is {backend!r}, a space wants a ComputeBackend such as NumpyComputeBackend")
-        self.backend = backend
+        self.backend = parse_backend(backend)
         self.dtype = dtype
         self._shape = None if shape is None else parse_shape(shape)
         self._device = device
@@ -75,9 +80,11 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
     @staticmethod
     def abbr_device(spaces: Iterable[Space]) -> Any:
         """The device that all the spaces agree on, or None."""
-        spaces = list(spaces)
-        agreed = all(space.backend.same_device(space.device, spaces[0].device) for space in spaces)
-        return spaces[0].device if spaces and agreed else None
+        # asked once each: a container asks its own children in turn
+        devices = [(space.backend, space.device) for space in spaces]
+        if not devices or not all(backend.same_device(device, devices[0][1]) for backend, device in devices):
+            return None
+        return devices[0][1]
 
     # -- the verbs of a kind -------------------------------------------------------------------------------
 

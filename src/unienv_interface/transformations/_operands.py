@@ -6,6 +6,8 @@ as a Python number, which every library takes without a transfer and without wid
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,14 +83,8 @@ def place_of(backend: ComputeBackend, data: Any) -> Any:
 
 
 def as_operand(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
-    """Host values for arithmetic with arrays: one number if they are one, else an array."""
-    return values.item() if values.size == 1 else as_array(backend, values, dtype_name, place)
-
-
-def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
-    """Host values as an array that broadcasts against the last axes of data, with or without axes in front."""
-    array = np.ascontiguousarray(values, dtype=dtype_name).reshape(_without_leading_ones(values.shape))
-    return array if place is None else backend.from_numpy(array, device=place, copy=True)
+    """Host values for arithmetic with the last axes of arrays: one number if they are one, else an array."""
+    return values.item() if values.size == 1 else _trailing_array(backend, values, dtype_name, place)
 
 
 def as_operands(
@@ -98,13 +94,20 @@ def as_operands(
     if low.size == high.size == 1:
         return low.item(), high.item()
     shape = np.broadcast_shapes(low.shape, high.shape)
-    lows, highs = (as_array(backend, np.broadcast_to(bound, shape), dtype_name, place) for bound in (low, high))
+    lows, highs = (_trailing_array(backend, np.broadcast_to(bound, shape), dtype_name, place) for bound in (low, high))
     return lows, highs
 
 
-def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    first = next((axis for axis, size in enumerate(shape) if size != 1), len(shape))
-    return shape[first:]
+def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+    """Host values as an array of their shape."""
+    array = np.ascontiguousarray(values, dtype=dtype_name).reshape(values.shape)
+    return array if place is None else backend.from_numpy(array, device=place, copy=True)
+
+
+def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+    """Without leading axes of size one, which would add axes to data that has none in front."""
+    first = next((axis for axis, size in enumerate(values.shape) if size != 1), values.ndim)
+    return as_array(backend, values.reshape(values.shape[first:]), dtype_name, place)
 
 
 def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
@@ -113,7 +116,8 @@ def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
 
 
 def as_exact(values: np.ndarray) -> np.ndarray:
-    """Bounds as numbers whose differences do not overflow: Python ints for integers, float64 for floats."""
+    """Bounds as numbers whose differences do not wrap: Python ints for integers, float64 for floats."""
+    values = np.atleast_1d(values)  # NumPy takes the result out of arrays of objects that have no axes
     if values.dtype.kind in "iu":
         return np.array([int(value) for value in values.flat], dtype=object).reshape(values.shape)
     return values.astype(np.float64)
@@ -142,43 +146,73 @@ class ClipFloats:
 class RoundToIntegers:
     """The last step towards integers: into the bounds, to the nearest whole number, to the dtype.
 
-    Values may come as distances from an `anchor`, which is then added as an integer: a float cannot tell large
-    integers apart. Bounds that no float equals are met exactly all the same, and no cast overflows.
+    With an `anchor` the values come as distances from it, and it is added as an integer: floats cannot tell large
+    integers apart. A bound that no float equals is reached all the same, and no cast overflows.
     """
 
     backend: ComputeBackend
     low: Any
     high: Any
     anchor: Any
-    anchor_dtype: Any
     dtype: Any
-    ends: tuple[tuple[str, Any, Any], ...]
+    # (comparison, float, bound): values beyond the last float inside the bounds become the bound itself
+    ends: tuple[tuple[Callable[[Any, Any], Any], Any, Any], ...]
 
     @classmethod
     def into(cls, space: BoxSpace, compute_name: str, place: Any, anchored: bool = False) -> RoundToIntegers:
-        backend, (low, high) = space.backend, (as_exact(bound) for bound in space.bounds)
-        anchor = low if anchored else np.zeros((1,) * low.ndim, dtype=object)
-        nearest = [np.asarray(bound - anchor, dtype=compute_name) for bound in (low, high)]
-        inward_low = np.where(as_exact_floats(nearest[0]) < low - anchor, np.nextafter(nearest[0], np.inf), nearest[0])
-        inward_high = np.where(as_exact_floats(nearest[1]) > high - anchor, np.nextafter(nearest[1], -np.inf), nearest[1])
-        ends = []
-        for side, inward, bound, limit in (
-            ("low", inward_low, low - anchor, low),
-            ("high", inward_high, high - anchor, high),
-        ):
-            if np.any(as_exact_floats(inward) != bound):
-                ends.append(
-                    (
-                        side,
-                        as_array(backend, inward, compute_name, place),
-                        as_array(backend, limit, space.dtype_name, place),
-                    )
-                )
+        backend = space.backend
+        low, high = (as_exact(bound) for bound in space.bounds)
+        anchor = low if anchored else as_exact(np.zeros(1, np.int64))
+        first, last = _floats_inside(low - anchor, high - anchor, compute_name)
+        ends = tuple(
+            (
+                beyond,
+                _trailing_array(backend, inside, compute_name, place),
+                _trailing_array(backend, bound, space.dtype_name, place),
+            )
+            for beyond, inside, bound in ((operator.lt, first, low), (operator.gt, last, high))
+            if np.any(inside.astype(object) != bound - anchor)
+        )
         return cls(
             backend,
-            *as_operands(backend, inward_low, inward_high, compute_name, place),
-            as_operand(backend, anchor, "int64", place) if anchored else None,
-            backend.dtype_from_name("int64"),
+            *as_operands(backend, first, last, compute_name, place),
+            as_operand(backend, anchor, signed_name(backend), place) if anchored else None,
             space.dtype,
-            tuple(ends),
+            ends,
         )
+
+    def __call__(self, values: Any) -> Any:
+        backend = self.backend
+        whole = backend.round(values.clip(self.low, self.high))
+        if self.anchor is not None:
+            whole = backend.astype(whole, signed_dtype(backend)) + self.anchor
+        result = backend.astype(whole, self.dtype, copy=False)
+        for beyond, inside, bound in self.ends:
+            result = backend.where(beyond(values, inside), bound, result)
+        return result
+
+
+def _floats_inside(low: np.ndarray, high: np.ndarray, compute_name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The floats nearest to exact bounds that do not lie outside them."""
+    first, last = low.astype(compute_name), high.astype(compute_name)
+    # Python compares ints with floats exactly, hence the objects
+    below, above = (first.astype(object) < low).astype(bool), (last.astype(object) > high).astype(bool)
+    return (
+        np.where(below, np.nextafter(first, np.inf), first),
+        np.where(above, np.nextafter(last, -np.inf), last),
+    )
+
+
+def signed_dtype(backend: ComputeBackend) -> Any:
+    """The widest signed integers of the backend."""
+    return backend.dtype_from_name("int64")
+
+
+def signed_name(backend: ComputeBackend) -> str:
+    return backend.dtype_name(signed_dtype(backend))
+
+
+def can_be_anchored(backend: ComputeBackend, low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether exact integers in these bounds, and their distances from the lower one, fit signed integers."""
+    limits = np.iinfo(signed_name(backend))
+    return bool(np.all(low >= limits.min) and np.all(high <= limits.max) and np.all(high - low <= limits.max))

@@ -58,7 +58,9 @@ def transformation_to_json(transformation: DataTransformation, source_space: Spa
     """The transformation as an object that `json.dumps` takes: its settings and its kind as "type"."""
     cls = type(transformation)
     if cls not in _kinds:
-        raise ValueError(f"{cls.__qualname__} is not registered, so no JSON can stand for it: see register_transformation")
+        raise ValueError(
+            f"{cls.__qualname__} is not registered, so no JSON can stand for it: see register_transformation"
+        )
     settings = transformation.serialize(source_space)
     if "type" in settings:
         raise ValueError(f"{cls.__qualname__}.serialize returned the key 'type', which is kept for the kind")

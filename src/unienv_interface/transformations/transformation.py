@@ -61,7 +61,7 @@ class DataTransformation(abc.ABC):
     def deserialize_from(cls, json_data: Mapping[str, Any], source_space: Space | None = None) -> Self:
         """The inverse of `serialize`."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a default, not a duty
         """Let go of what the transformation holds. Most hold nothing."""
 
     def __repr__(self) -> str:

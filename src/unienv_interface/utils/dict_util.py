@@ -72,9 +72,7 @@ class _Branch(dict[str, Any]):
     """A dict that `nest_items` made, as opposed to a value that is one."""
 
 
-def nest_items(
-    items: Iterable[tuple[str, Any]], separator: str, build: Callable[[list[tuple[str, Any]]], Any]
-) -> Any:
+def nest_items(items: Iterable[tuple[str, Any]], separator: str, build: Callable[[list[tuple[str, Any]]], Any]) -> Any:
     """The inverse of `flat_items`; `build` makes a branch out of its items."""
     check_separator(separator)
     root = _Branch()

@@ -81,8 +81,8 @@ def _(space: BoxSpace, data: Any) -> Any:
 def _(space: BoxSpace, data: Any) -> Any:
     if space.backend is NumpyComputeBackend and _fits(data, space.dtype, space.shape):
         return data
-    values = _rounded(np.asarray(data), space.dtype_name, space.bounds)
-    return _from_host(space, space, _checked_shape(values, space.shape))
+    values = _checked_shape(np.asarray(data), space.shape)
+    return _from_host(space, space, _rounded(values, space.dtype_name, space.bounds))
 
 
 @to_gym_data.register
@@ -115,8 +115,8 @@ def _(space: DynamicBoxSpace, data: Any) -> Any:
         stacked = np.stack(items) if items else np.empty((0, *sizes), _HOST[space.dtype_name])
     else:
         stacked = np.asarray(data)
-    values = _rounded(stacked, space.dtype_name, space.bounds)
-    return _from_host(space, space, _checked_shape(values, (values.shape[0] if values.ndim else None, *sizes)))
+    _checked_shape(stacked, (stacked.shape[0] if stacked.ndim else None, *sizes))
+    return _from_host(space, space, _rounded(stacked, space.dtype_name, space.bounds))
 
 
 def _fits(data: Any, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
@@ -345,8 +345,8 @@ def _features_from_gym(space: GraphSpace, leaf: BoxSpace | None, features: Any) 
         raise ValueError("the features of a graph are an array with one entry per node or edge")
     if leaf is None:
         return len(values), None
-    values = _checked_shape(_rounded(values, leaf.dtype_name, leaf.bounds), (len(values), *leaf.shape))
-    return len(values), _from_host(space, leaf, values)
+    _checked_shape(values, (len(values), *leaf.shape))
+    return len(values), _from_host(space, leaf, _rounded(values, leaf.dtype_name, leaf.bounds))
 
 
 def _indices(space: GraphSpace, values: Any) -> Any:

@@ -34,7 +34,7 @@ else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
 _LARGEST = {name: int(np.iinfo(name).max) for name in _dtypes.INTEGER}
-# Before version 1.2.1 every Discrete is of int64.
+# In Gymnasium 1.0 to 1.2.0 every Discrete is of int64.
 _DISCRETE_DTYPES = (
     _dtypes.INTEGER if "dtype" in inspect.signature(gymnasium.spaces.Discrete).parameters else frozenset({"int64"})
 )

@@ -7,20 +7,17 @@ data they are given. Data may be described by the space of one value or of the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ...backends.base import ComputeBackend
 from .._dispatch import rule_per_space
-from .._mismatch import join_path
 from ..space import Space
 from ..spaces import (
     ArraySpace,
     BatchedSpace,
-    BinarySpace,
-    BoxSpace,
     CompositeSpace,
     DynamicBoxSpace,
     GraphInstance,
@@ -30,6 +27,8 @@ from ..spaces import (
 )
 from ..spaces.batched import object_array
 from ..spaces.graph import fields_of, stack_graphs, trim_graphs
+from ._batch_axes import reshape_batch_size, reshape_batch_size_in_data, swap_batch_dims, swap_batch_dims_in_data
+from ._batch_spaces import batch_differing_spaces, batch_size, batch_space, need_batch_size, unbatch_spaces
 
 __all__ = [
     "batch_differing_spaces",
@@ -47,216 +46,6 @@ __all__ = [
 ]
 
 
-# -- spaces ------------------------------------------------------------------------------------------------
-
-
-@rule_per_space
-def batch_space(space: Space, n: int = 1) -> Any:
-    """The space of n values of `space`."""
-
-
-@batch_space.register
-def _(space: BoxSpace, n: int = 1) -> BoxSpace:
-    low, high = (bound[None] for bound in space.bounds)
-    return BoxSpace(space.backend, low, high, space.dtype, space.device, (n, *space.shape))
-
-
-@batch_space.register
-def _(space: BinarySpace, n: int = 1) -> BinarySpace:
-    return BinarySpace(space.backend, (n, *space.shape), device=space.device)
-
-
-@batch_space.register
-def _(space: CompositeSpace, n: int = 1) -> Any:
-    return space.with_children(batch_space(child, n) for child in space.children)
-
-
-@batch_space.register
-def _(space: GraphSpace, n: int = 1) -> GraphSpace:
-    return space.replace(batch_shape=(n, *space.batch_shape))
-
-
-@batch_space.register
-def _(space: BatchedSpace, n: int = 1) -> BatchedSpace:
-    if None in space.batch_shape:
-        return BatchedSpace(space, (n,))
-    return BatchedSpace(space.single_space, (n, *space.batch_shape))
-
-
-@batch_space.register(TextSpace)
-@batch_space.register(UnionSpace)
-@batch_space.register(DynamicBoxSpace)
-def _(space: Space, n: int = 1) -> BatchedSpace:
-    return BatchedSpace(space, (n,))
-
-
-@rule_per_space
-def batch_size(space: Space) -> int | None:
-    """The number of values in the batch that a space describes; None if it has no batch axis."""
-
-
-@batch_size.register
-def _(space: ArraySpace) -> int | None:
-    return space.shape[0] if space.shape else None
-
-
-@batch_size.register(GraphSpace)
-@batch_size.register(BatchedSpace)
-def _(space: Any) -> int | None:
-    return space.batch_shape[0] if space.batch_shape else None
-
-
-@batch_size.register
-def _(space: CompositeSpace) -> int | None:
-    sizes = {batch_size(child) for child in space.children}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-@batch_size.register(TextSpace)
-@batch_size.register(UnionSpace)
-@batch_size.register(DynamicBoxSpace)
-def _(space: Space) -> None:
-    return None
-
-
-def _need_batch_size(space: Space) -> int:
-    size = batch_size(space)
-    if size is None:
-        raise ValueError(f"{space} has no batch axis that all its parts share")
-    return size
-
-
-@rule_per_space
-def unbatch_spaces(space: Space) -> Iterable[Any]:
-    """The spaces of the single values of a batch, in order; each has the bounds of its own place."""
-
-
-@unbatch_spaces.register
-def _(space: BoxSpace) -> Iterator[BoxSpace]:
-    for i in range(_need_batch_size(space)):
-        low, high = (bound[i if bound.shape[0] > 1 else 0] for bound in space.bounds)
-        yield BoxSpace(space.backend, low, high, space.dtype, space.device, space.shape[1:])
-
-
-@unbatch_spaces.register
-def _(space: BinarySpace) -> Iterator[BinarySpace]:
-    for _ in range(_need_batch_size(space)):
-        yield BinarySpace(space.backend, space.shape[1:], device=space.device)
-
-
-@unbatch_spaces.register
-def _(space: CompositeSpace) -> Iterator[Any]:
-    _need_batch_size(space)
-    for children in zip(*(unbatch_spaces(child) for child in space.children), strict=True):
-        yield space.with_children(children)
-
-
-@unbatch_spaces.register
-def _(space: GraphSpace) -> Iterator[GraphSpace]:
-    for _ in range(_need_batch_size(space)):
-        yield space.replace(batch_shape=space.batch_shape[1:])
-
-
-@unbatch_spaces.register
-def _(space: BatchedSpace) -> Iterator[Space]:
-    rest = space.batch_shape[1:]
-    for _ in range(_need_batch_size(space)):
-        yield BatchedSpace(space.single_space, rest) if rest else space.single_space
-
-
-def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
-    """The space of a batch whose i-th value comes from the i-th space.
-
-    The spaces must be of one kind, shape and dtype; bounds may differ and are kept apart. Spaces of the other
-    kinds must be equal, but for dynamic boxes, whose batch admits the sizes and bounds of all of them.
-    """
-    spaces = list(spaces)
-    if not spaces:
-        raise ValueError("there are no spaces to batch")
-    joined = _join(spaces[0], spaces, "")
-    return joined if device is None else joined.to(device=device)
-
-
-@rule_per_space
-def _join(first: Space, spaces: Sequence[Space], path: str) -> Any:
-    """The rules of `batch_differing_spaces`."""
-
-
-def _check_alike(spaces: Sequence[Any], path: str, *attributes: str) -> None:
-    first = spaces[0]
-    for position, space in enumerate(spaces):
-        place = f"{path}: " if path else ""
-        if type(space) is not type(first) or space.backend is not first.backend:
-            raise ValueError(f"{place}space {position} is {space}, space 0 is {first}: they differ in kind")
-        for name in attributes:
-            mine, theirs = getattr(space, name), getattr(first, name)
-            if mine != theirs:
-                raise ValueError(
-                    f"{place}space {position} has {name} {mine}, space 0 has {theirs}: they must agree"
-                )
-
-
-@_join.register
-def _(first: BoxSpace, spaces: Sequence[BoxSpace], path: str) -> BoxSpace:
-    _check_alike(spaces, path, "dtype_name", "shape")
-    low, high = (
-        np.stack([np.broadcast_to(bound, first.shape) for bound in bounds])
-        for bounds in zip(*(space.bounds for space in spaces), strict=True)
-    )
-    return BoxSpace(first.backend, low, high, first.dtype, first.device, (len(spaces), *first.shape))
-
-
-@_join.register
-def _(first: CompositeSpace, spaces: Sequence[CompositeSpace], path: str) -> Any:
-    _check_alike(spaces, path)
-    keys = [key for key, _ in first.child_items()]
-    for position, space in enumerate(spaces):
-        found = [key for key, _ in space.child_items()]
-        if found != keys:
-            place = f"{path}: " if path else ""
-            raise ValueError(
-                f"{place}space {position} has the keys {found}, space 0 has {keys}: they must agree"
-            )
-    columns = zip(*(space.children for space in spaces), strict=True)
-    joined = [
-        _join(column[0], column, join_path(path, key)) for key, column in zip(keys, columns, strict=True)
-    ]
-    return first.with_children(joined)
-
-
-@_join.register
-def _(first: DynamicBoxSpace, spaces: Sequence[DynamicBoxSpace], path: str) -> BatchedSpace:
-    _check_alike(spaces, path, "dtype_name", "fill_value")
-    if len({len(space.shape_low) for space in spaces}) > 1:
-        raise ValueError(f"{path or 'spaces'}: dynamic boxes of different numbers of axes cannot be batched")
-    least = [min(sizes) for sizes in zip(*(space.shape_low for space in spaces), strict=True)]
-    most = [
-        None if None in sizes else max(sizes)  # type: ignore[type-var]
-        for sizes in zip(*(space.shape_high for space in spaces), strict=True)
-    ]
-    varies = tuple(a != b for a, b in zip(least, most, strict=True))
-    low = np.minimum.reduce(np.broadcast_arrays(*(space.bounds.low for space in spaces)))
-    high = np.maximum.reduce(np.broadcast_arrays(*(space.bounds.high for space in spaces)))
-    for axis in np.flatnonzero(varies):
-        low, high = low.min(axis=axis, keepdims=True), high.max(axis=axis, keepdims=True)
-    hull = DynamicBoxSpace(first.backend, low, high, least, most, first.dtype, first.device, first.fill_value)
-    return BatchedSpace(hull, (len(spaces),))
-
-
-@_join.register
-def _(first: Space, spaces: Sequence[Space], path: str) -> Any:
-    differing = [position for position, space in enumerate(spaces) if space != first]
-    if differing:
-        place = f"{path}: " if path else ""
-        raise ValueError(
-            f"{place}space {differing[0]} is {spaces[differing[0]]}, space 0 is {first}: they must be equal"
-        )
-    return batch_space(first, len(spaces))
-
-
-# -- values ------------------------------------------------------------------------------------------------
-
-
 def batch_size_data(data: Any) -> int | None:
     """The size of the first axis of the first array found in `data`; None if there is none."""
     if isinstance(data, GraphInstance):
@@ -271,20 +60,24 @@ def batch_size_data(data: Any) -> int | None:
 
 def iterate(space: Space, items: Any) -> Iterator[Any]:
     """The single values of a batch one by one; `space` describes the batch."""
-    for index in range(_need_batch_size(space)):
-        yield get_at(space, items, index)
+    return (get_at(space, items, index) for index in range(need_batch_size(space)))
+
+
+# -- part of a batch ---------------------------------------------------------------------------------------
 
 
 @rule_per_space
 def get_at(space: Space, items: Any, index: Any) -> Any:
     """Part of a batch: one value for an int, a batch for a slice, an array of indices or a boolean mask.
 
-    NumPy and PyTorch give views for ints and slices, as their indexing does.
+    Negative indices count from the end. NumPy and PyTorch give views for ints and slices, as their indexing does.
+    An int beyond the batch is an IndexError; of an array of indices JAX does not say so, but takes the nearest.
     """
 
 
 @get_at.register(ArraySpace)
 def _(space: ArraySpace, items: Any, index: Any) -> Any:
+    _check_int(index, items.shape[0])
     return items[index]
 
 
@@ -304,6 +97,7 @@ def _(space: CompositeSpace, items: Any, index: Any) -> Any:
 
 @get_at.register
 def _(space: GraphSpace, items: GraphInstance, index: Any) -> GraphInstance:
+    _check_int(index, items.n_nodes.shape[0])
     part = GraphInstance(*(None if array is None else array[index] for array in fields_of(items)))
     return trim_graphs(space.backend, part)
 
@@ -315,6 +109,7 @@ def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
 
 @set_at.register
 def _(space: ArraySpace, items: Any, index: Any, value: Any) -> Any:
+    _check_int(index, items.shape[0])
     return space.backend.replaced_at(items, index, value)
 
 
@@ -337,17 +132,32 @@ def _(space: CompositeSpace, items: Any, index: Any, value: Any) -> Any:
 @set_at.register
 def _(space: GraphSpace, items: GraphInstance, index: Any, value: GraphInstance) -> GraphInstance:
     backend, batch_ndim = space.backend, items.n_nodes.ndim
+    _check_int(index, items.n_nodes.shape[0])
     merged: list[Any] = []
     for position, (old, new) in enumerate(zip(fields_of(items), fields_of(value), strict=True)):
         if old is None:
             merged.append(None)
             continue
         if position >= 2:  # features and edges: fill both up to the larger number of entries
-            new_axis = batch_ndim - (items.n_nodes.ndim - items.n_nodes[index].ndim)
+            new_axis = value.n_nodes.ndim
             most = max(old.shape[batch_ndim], new.shape[new_axis])
             old, new = backend.pad_dim(old, batch_ndim, most), backend.pad_dim(new, new_axis, most)
         merged.append(backend.replaced_at(old, index, new))
     return GraphInstance(*merged)
+
+
+def _check_int(index: Any, size: int) -> None:
+    """Refuse an int beyond the batch: JAX would take the nearest value, or set none."""
+    if isinstance(index, (int, np.integer)) and not -size <= index < size:
+        raise IndexError(f"index {index} of a batch of {size}")
+
+
+def host_index(backend: ComputeBackend, index: Any) -> Any:
+    """An index as NumPy takes it: an array of the backend becomes a NumPy array."""
+    return backend.to_numpy(index) if backend.is_backendarray(index) else index
+
+
+# -- a batch of values -------------------------------------------------------------------------------------
 
 
 @rule_per_space
@@ -357,7 +167,7 @@ def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
 
 @concatenate.register
 def _(space: ArraySpace, items: Iterable[Any], axis: int = 0) -> Any:
-    return space.backend.stack(list(items), axis=axis)
+    return space.backend.stack(_some(items), axis=axis)
 
 
 @concatenate.register(TextSpace)
@@ -365,173 +175,44 @@ def _(space: ArraySpace, items: Iterable[Any], axis: int = 0) -> Any:
 @concatenate.register(DynamicBoxSpace)
 @concatenate.register(BatchedSpace)
 def _(space: Space, items: Iterable[Any], axis: int = 0) -> np.ndarray:
-    items = list(items)
-    are_batches = bool(items) and all(_is_stackable_batch(space, item) for item in items)
-    return np.stack(items, axis=axis) if are_batches else object_array((len(items),), items)
+    values = _some(items)
+    if all(_is_stackable_batch(space, value) for value in values):
+        return np.stack(values, axis=axis)
+    _check_first_axis(space, axis)
+    return object_array((len(values),), values)
 
 
 def _is_stackable_batch(space: Space, item: Any) -> bool:
     """Whether an object array is a batch of fixed shape, rather than one value that happens to be such an array."""
     if not isinstance(item, np.ndarray) or item.dtype != object or not isinstance(space, BatchedSpace):
         return False
-    if None in space.batch_shape:
+    if not space.batch_shape or None in space.batch_shape:
         return False
     return not (isinstance(space.single_space, BatchedSpace) and item in space.single_space)
 
 
 @concatenate.register
 def _(space: CompositeSpace, items: Iterable[Any], axis: int = 0) -> Any:
-    columns = zip(*(space.child_values(item) for item in items), strict=True)
+    columns = zip(*(space.child_values(item) for item in _some(items)), strict=True)
     pairs = zip(space.children, columns, strict=True)
     return space.build_value(concatenate(child, column, axis) for child, column in pairs)
 
 
 @concatenate.register
 def _(space: GraphSpace, items: Iterable[GraphInstance], axis: int = 0) -> GraphInstance:
-    if axis != 0:
-        raise ValueError(f"graphs are stacked along axis 0, not {axis}")
-    graphs = list(items)
+    graphs = _some(items)
+    _check_first_axis(space, axis)
     single_ndim = graphs[0].n_nodes.ndim
-    return stack_graphs(
-        space.replace(batch_shape=(len(graphs),) + (1,) * single_ndim), graphs, (len(graphs),)
-    )
+    return stack_graphs(space.replace(batch_shape=(len(graphs),) + (1,) * single_ndim), graphs, (len(graphs),))
 
 
-def host_index(backend: ComputeBackend, index: Any) -> Any:
-    """An index as NumPy takes it: an array of the backend becomes a NumPy array."""
-    return backend.to_numpy(index) if backend.is_backendarray(index) else index
+def _some(items: Iterable[Any]) -> list[Any]:
+    values = list(items)
+    if not values:
+        raise ValueError("there are no values to stack")
+    return values
 
 
-# -- the batch axes ----------------------------------------------------------------------------------------
-
-
-@rule_per_space
-def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
-    """The space with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
-
-
-def _check_batch_shape(found: Sequence[int | None], old: Sequence[int], new: Sequence[int]) -> None:
-    if tuple(found[: len(old)]) != tuple(old):
-        raise ValueError(f"the leading axes are {tuple(found)}, they do not start with {tuple(old)}")
-    if np.prod(old, dtype=np.int64) != np.prod(new, dtype=np.int64):
-        raise ValueError(f"{tuple(old)} and {tuple(new)} hold different numbers of values")
-
-
-@reshape_batch_size.register
-def _(space: BoxSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BoxSpace:
-    _check_batch_shape(space.shape, old_batch_shape, new_batch_shape)
-    old_ndim = len(old_batch_shape)
-    shape = (*new_batch_shape, *space.shape[old_ndim:])
-
-    def reshape(bound: np.ndarray) -> np.ndarray:
-        leading, rest = bound.shape[:old_ndim], bound.shape[old_ndim:]
-        if all(size == 1 for size in leading):
-            return bound.reshape((1,) * len(new_batch_shape) + rest)
-        return np.broadcast_to(bound, (*old_batch_shape, *rest)).reshape((*new_batch_shape, *rest))
-
-    low, high = (reshape(bound) for bound in space.bounds)
-    return BoxSpace(space.backend, low, high, space.dtype, space.device, shape)
-
-
-@reshape_batch_size.register
-def _(space: BinarySpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BinarySpace:
-    _check_batch_shape(space.shape, old_batch_shape, new_batch_shape)
-    return BinarySpace(
-        space.backend, (*new_batch_shape, *space.shape[len(old_batch_shape) :]), device=space.device
-    )
-
-
-@reshape_batch_size.register
-def _(space: CompositeSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
-    return space.with_children(
-        reshape_batch_size(child, old_batch_shape, new_batch_shape) for child in space.children
-    )
-
-
-@reshape_batch_size.register
-def _(space: GraphSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> GraphSpace:
-    _check_batch_shape(space.batch_shape, old_batch_shape, new_batch_shape)
-    return space.replace(batch_shape=(*new_batch_shape, *space.batch_shape[len(old_batch_shape) :]))
-
-
-@reshape_batch_size.register
-def _(space: BatchedSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BatchedSpace:
-    _check_batch_shape(space.batch_shape, old_batch_shape, new_batch_shape)
-    return BatchedSpace(space.single_space, (*new_batch_shape, *space.batch_shape[len(old_batch_shape) :]))
-
-
-def reshape_batch_size_in_data(
-    backend: ComputeBackend, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
-) -> Any:
-    """Batched data with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
-
-    def reshape(array: Any) -> Any:
-        _check_batch_shape(array.shape, old_batch_shape, new_batch_shape)
-        shape = (*new_batch_shape, *array.shape[len(old_batch_shape) :])
-        return array.reshape(shape) if isinstance(array, np.ndarray) else backend.reshape(array, shape)
-
-    return _map_batches(backend, data, reshape)
-
-
-@rule_per_space
-def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
-    """The space with two of its leading axes exchanged."""
-
-
-def _swapped(shape: Sequence[Any], dim1: int, dim2: int) -> list[Any]:
-    if not (-len(shape) <= dim1 < len(shape) and -len(shape) <= dim2 < len(shape)):
-        raise ValueError(f"axes {dim1} and {dim2} are not both among the {len(shape)} axes of {tuple(shape)}")
-    swapped = list(shape)
-    swapped[dim1], swapped[dim2] = swapped[dim2], swapped[dim1]
-    return swapped
-
-
-@swap_batch_dims.register
-def _(space: BoxSpace, dim1: int, dim2: int) -> BoxSpace:
-    shape = _swapped(space.shape, dim1, dim2)
-    low, high = (np.swapaxes(bound, dim1, dim2) for bound in space.bounds)
-    return BoxSpace(space.backend, low, high, space.dtype, space.device, shape)
-
-
-@swap_batch_dims.register
-def _(space: BinarySpace, dim1: int, dim2: int) -> BinarySpace:
-    return BinarySpace(space.backend, _swapped(space.shape, dim1, dim2), device=space.device)
-
-
-@swap_batch_dims.register
-def _(space: CompositeSpace, dim1: int, dim2: int) -> Any:
-    return space.with_children(swap_batch_dims(child, dim1, dim2) for child in space.children)
-
-
-@swap_batch_dims.register
-def _(space: GraphSpace, dim1: int, dim2: int) -> GraphSpace:
-    return space.replace(batch_shape=_swapped(space.batch_shape, dim1, dim2))
-
-
-@swap_batch_dims.register
-def _(space: BatchedSpace, dim1: int, dim2: int) -> BatchedSpace:
-    return BatchedSpace(space.single_space, _swapped(space.batch_shape, dim1, dim2))
-
-
-def swap_batch_dims_in_data(backend: ComputeBackend, data: Any, dim1: int, dim2: int) -> Any:
-    """Batched data with two of its leading axes exchanged."""
-
-    def swap(array: Any) -> Any:
-        if isinstance(array, np.ndarray):
-            return np.swapaxes(array, dim1, dim2)
-        return backend.permute_dims(array, tuple(_swapped(range(array.ndim), dim1, dim2)))
-
-    return _map_batches(backend, data, swap)
-
-
-def _map_batches(backend: ComputeBackend, data: Any, fn: Any) -> Any:
-    """Apply `fn` to every array of the backend and every object array in nested data."""
-    if isinstance(data, Mapping):
-        return {key: _map_batches(backend, value, fn) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(_map_batches(backend, value, fn) for value in data)
-    if isinstance(data, GraphInstance):
-        return GraphInstance(*(None if array is None else fn(array) for array in fields_of(data)))
-    if isinstance(data, np.ndarray) or backend.is_backendarray(data):
-        return fn(data)
-    raise TypeError(f"{type(data).__name__} is not batched data: dicts, tuples, graphs and arrays are")
+def _check_first_axis(space: Space, axis: int) -> None:
+    if axis != 0:
+        raise ValueError(f"axis is {axis}, values of {space} can only be stacked along axis 0")

@@ -4,17 +4,20 @@ A value becomes one array whose last axis holds all its numbers, in canonical or
 leading `start_dim` axes stay, so a batch flattened with `start_dim=1` is still a batch. The way back gives exactly
 the value that was flattened:
 
-- parts of different dtypes go into the smallest common dtype; an integer that this cannot hold is an error;
+- parts of different dtypes go into the smallest common dtype; an integer that this cannot hold is an OverflowError;
 - booleans become 0 and 1; a text its characters' indices, filled up with the length of the charset;
-- an array whose shape varies is filled up to its largest, with the sizes of the varying axes in front;
+- an array whose shape varies is filled up to its largest (with 0 where `fill_value` is NaN, which lies in no box),
+  with the sizes of the varying axes in front;
 - a union is the index of the alternative, then its value, filled up to the longest.
 
 Graphs and batches of objects have no flat form; neither has a text without a charset nor an array without a largest
-shape. `flat_dim` is None for them.
+shape. `flat_dim` is None for them. Dicts and tuples with no arrays in them have one only without leading axes, since
+nothing says how long these are.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,7 @@ from ..spaces import (
     TextSpace,
     UnionSpace,
 )
+from ._flat_dtypes import cast, common_dtype, counting_dtype, real
 
 __all__ = ["flat_dim", "flatten_data", "flatten_space", "is_flattenable", "unflatten_data"]
 
@@ -49,7 +53,7 @@ def flat_dim(space: Space, start_dim: int = 0) -> int | None:
 
 
 @rule_per_space
-def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:
+def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore[empty-body]
     """The box of the flat values."""
 
 
@@ -68,23 +72,18 @@ def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
 
 @flat_dim.register
 def _(space: ArraySpace, start_dim: int = 0) -> int | None:
-    if start_dim > len(space.shape):
-        return None
-    return int(np.prod(space.shape[start_dim:], dtype=np.int64))
+    return math.prod(space.shape[start_dim:]) if 0 <= start_dim <= len(space.shape) else None
 
 
 @flatten_space.register
 def _(space: BoxSpace, start_dim: int = 0) -> BoxSpace:
-    _check(space, start_dim)
+    size = _check(space, start_dim)
     leading, rest = space.shape[:start_dim], space.shape[start_dim:]
-    size = int(np.prod(rest, dtype=np.int64))
 
     def flatten(bound: np.ndarray) -> np.ndarray:
         if all(axis == 1 for axis in bound.shape[start_dim:]):
             return bound.reshape((*bound.shape[:start_dim], 1))
-        return np.broadcast_to(bound, (*bound.shape[:start_dim], *rest)).reshape(
-            (*bound.shape[:start_dim], size)
-        )
+        return np.broadcast_to(bound, (*bound.shape[:start_dim], *rest)).reshape((*bound.shape[:start_dim], size))
 
     low, high = (flatten(bound) for bound in space.bounds)
     return BoxSpace(space.backend, low, high, space.dtype, space.device, (*leading, size))
@@ -92,15 +91,15 @@ def _(space: BoxSpace, start_dim: int = 0) -> BoxSpace:
 
 @flatten_data.register
 def _(space: BoxSpace, data: Any, start_dim: int = 0) -> Any:
-    _check(space, start_dim)
-    return space.backend.reshape(data, (*data.shape[:start_dim], flat_dim(space, start_dim)))
+    flat = space.backend.reshape(data, (*data.shape[:start_dim], _check(space, start_dim)))
+    return cast(space.backend, flat, space.dtype_name)
 
 
 @unflatten_data.register
 def _(space: BoxSpace, data: Any, start_dim: int = 0) -> Any:
-    _check(space, start_dim)
+    _check_flat(space, data, start_dim)
     shaped = space.backend.reshape(data, (*data.shape[:start_dim], *space.shape[start_dim:]))
-    return _cast(space.backend, shaped, space.dtype_name)
+    return cast(space.backend, shaped, space.dtype_name)
 
 
 @flatten_space.register
@@ -112,12 +111,12 @@ def _(space: BinarySpace, start_dim: int = 0) -> BoxSpace:
 @flatten_data.register
 def _(space: BinarySpace, data: Any, start_dim: int = 0) -> Any:
     flat = space.backend.reshape(data, (*data.shape[:start_dim], _check(space, start_dim)))
-    return _cast(space.backend, flat, "uint8")
+    return cast(space.backend, flat, "uint8")
 
 
 @unflatten_data.register
 def _(space: BinarySpace, data: Any, start_dim: int = 0) -> Any:
-    _check(space, start_dim)
+    _check_flat(space, data, start_dim)
     return space.backend.reshape(data, (*data.shape[:start_dim], *space.shape[start_dim:])) != 0
 
 
@@ -126,10 +125,16 @@ def _(space: BinarySpace, data: Any, start_dim: int = 0) -> Any:
 
 @flat_dim.register
 def _(space: CompositeSpace, start_dim: int = 0) -> int | None:
-    sizes = [flat_dim(child, start_dim) for child in space.children]
-    if any(size is None for size in sizes) or len(_leading_shapes(space, start_dim)) > 1:
+    children = [child for child in space.children if _holds_anything(child)]
+    sizes = [flat_dim(child, start_dim) for child in children]
+    if None in sizes or len(_leading_shapes(space, start_dim)) > 1:
         return None
-    return sum(sizes)  # type: ignore[arg-type]
+    return sum(sizes) if sizes or start_dim == 0 else None
+
+
+def _holds_anything(space: Space) -> bool:
+    """Whether there is more to a value than empty dicts and tuples."""
+    return not isinstance(space, CompositeSpace) or any(map(_holds_anything, space.children))
 
 
 def _leading_shapes(space: Space, start_dim: int) -> set[tuple[int, ...]]:
@@ -142,40 +147,45 @@ def _leading_shapes(space: Space, start_dim: int) -> set[tuple[int, ...]]:
 @flatten_space.register
 def _(space: CompositeSpace, start_dim: int = 0) -> BoxSpace:
     size = _check(space, start_dim)
-    parts = [flatten_space(child, start_dim) for child in space.children]
+    parts = [flatten_space(child, start_dim) for child in space.children if _holds_anything(child)]
     if not parts:
         return BoxSpace(space.backend, 0, 0, space.backend.default_floating_dtype, space.device, (0,))
-    leading = parts[0].shape[:start_dim]
+    dtype = common_dtype(space.backend, *(part.dtype_name for part in parts))
     low, high = (
-        np.concatenate(
-            [np.broadcast_to(bound, part.shape) for part, bound in zip(parts, bounds, strict=True)], axis=-1
-        )
+        np.concatenate([np.broadcast_to(bound, part.shape) for part, bound in zip(parts, bounds, strict=True)], axis=-1)
         for bounds in zip(*(part.bounds for part in parts), strict=True)
     )
-    dtype = _common_dtype(space.backend, *(part.dtype_name for part in parts))
-    return BoxSpace(space.backend, low, high, dtype, space.device, (*leading, size))
+    return _box(space, low, high, dtype, (*parts[0].shape[:start_dim], size))
+
+
+def _box(space: Space, low: np.ndarray, high: np.ndarray, dtype: str, shape: tuple[int, ...]) -> BoxSpace:
+    """The box of flat values, whose parts had bounds of their own; none of these is left among complex numbers."""
+    bounds: tuple[Any, Any] = (-np.inf, np.inf) if dtype in _dtypes.COMPLEX else (low, high)
+    return BoxSpace(space.backend, bounds[0], bounds[1], dtype, space.device, shape)
 
 
 @flatten_data.register
 def _(space: CompositeSpace, data: Any, start_dim: int = 0) -> Any:
     pairs = zip(space.children, space.child_values(data), strict=True)
-    flat = [flatten_data(child, value, start_dim) for child, value in pairs]
-    if not flat:
-        return flatten_space(space, start_dim).create_empty()
-    return _join(space.backend, flat)
+    flat = [flatten_data(child, value, start_dim) for child, value in pairs if _holds_anything(child)]
+    return _join(space.backend, flat) if flat else flatten_space(space, start_dim).create_empty()
 
 
 def _join(backend: ComputeBackend, parts: list[Any]) -> Any:
     """Flat parts one after the other, in their common dtype."""
-    common = _common_dtype(backend, *(backend.dtype_name(part.dtype) for part in parts))
-    return backend.concat([_cast(backend, part, common) for part in parts], axis=-1)
+    common = common_dtype(backend, *(backend.dtype_name(part.dtype) for part in parts))
+    return backend.concat([cast(backend, part, common) for part in parts], axis=-1)
 
 
 @unflatten_data.register
 def _(space: CompositeSpace, data: Any, start_dim: int = 0) -> Any:
-    _check(space, start_dim)
-    values, start = [], 0
+    _check_flat(space, data, start_dim)
+    values: list[Any] = []
+    start = 0
     for child in space.children:
+        if not _holds_anything(child):
+            values.append(child.create_empty())
+            continue
         size: int = flat_dim(child, start_dim)
         values.append(unflatten_data(child, data[..., start : start + size], start_dim))
         start += size
@@ -208,17 +218,13 @@ def _(space: TextSpace, data: str, start_dim: int = 0) -> Any:
 
 @unflatten_data.register
 def _(space: TextSpace, data: Any, start_dim: int = 0) -> str:
-    _check(space, start_dim)
+    _check_flat(space, data, start_dim)
     characters = space.charset_list or ()
-    indices = space.backend.to_host(data).astype(np.int64).tolist()
-    return "".join(characters[i] for i in indices if i < len(characters))
+    indices = real(space.backend.to_host(data)).astype(np.int64).tolist()
+    return "".join(characters[i] for i in indices if 0 <= i < len(characters))
 
 
 # -- arrays whose shape varies -----------------------------------------------------------------------------
-
-
-def _sizes_dtype(space: DynamicBoxSpace) -> str:
-    return np.min_scalar_type(max(size or 0 for size in space.shape_high)).name
 
 
 def _varying(space: DynamicBoxSpace) -> list[int]:
@@ -226,45 +232,61 @@ def _varying(space: DynamicBoxSpace) -> list[int]:
     return [axis for axis, (least, most) in enumerate(sizes) if least != most]
 
 
+def _dynamic_dtype(space: DynamicBoxSpace) -> str:
+    """Of the values and of the sizes in front of them."""
+    return common_dtype(space.backend, space.dtype_name, counting_dtype(max(size or 0 for size in space.shape_high)))
+
+
+def _filling(space: DynamicBoxSpace) -> int | float:
+    return 0 if math.isnan(space.fill_value) else space.fill_value
+
+
 @flat_dim.register
 def _(space: DynamicBoxSpace, start_dim: int = 0) -> int | None:
-    if start_dim != 0 or None in space.shape_high:
+    sizes = [size for size in space.shape_high if size is not None]
+    if start_dim != 0 or len(sizes) < len(space.shape_high):
         return None
-    return len(_varying(space)) + int(np.prod(space.shape_high, dtype=np.int64))  # type: ignore[arg-type]
+    return len(_varying(space)) + math.prod(sizes)
 
 
 @flatten_space.register
 def _(space: DynamicBoxSpace, start_dim: int = 0) -> BoxSpace:
-    size = _check(space, start_dim)
-    axes = _varying(space)
-    sizes = [np.array([shape[axis] for axis in axes]) for shape in (space.shape_low, space.shape_high)]
+    size, dtype = _check(space, start_dim), _dynamic_dtype(space)
+    axes, most = _varying(space), [size or 0 for size in space.shape_high]
     low, high = (
-        np.concatenate([counts, np.broadcast_to(pick(bound, space.fill_value), space.shape_high).ravel()])
-        for counts, bound, pick in zip(sizes, space.bounds, (np.minimum, np.maximum), strict=True)
+        np.concatenate(
+            [
+                np.array([sizes[axis] for axis in axes], _dtypes.host_dtype(dtype)),
+                np.broadcast_to(pick(bound, _filling(space)), most).ravel(),
+            ]
+        )
+        for sizes, bound, pick in zip((space.shape_low, most), space.bounds, (np.minimum, np.maximum), strict=True)
     )
-    dtype = _common_dtype(space.backend, space.dtype_name, _sizes_dtype(space))
     return BoxSpace(space.backend, low, high, dtype, space.device, (size,))
 
 
 @flatten_data.register
 def _(space: DynamicBoxSpace, data: Any, start_dim: int = 0) -> Any:
-    size = _check(space, start_dim)
+    backend, size, dtype = space.backend, _check(space, start_dim), _dynamic_dtype(space)
     axes = _varying(space)
-    sizes = np.array([data.shape[axis] for axis in axes], _sizes_dtype(space))
-    values = space.backend.reshape(space.pad_data(data), (size - len(axes),))
-    device = space.backend.device(data)
-    return _join(space.backend, [space.backend.from_numpy(sizes, device=device), values])
+    sizes = np.array([data.shape[axis] for axis in axes])
+    for axis in axes:
+        data = backend.pad_dim(data, axis, space.shape_high[axis] or 0, _filling(space))
+    values = cast(backend, backend.reshape(data, (size - len(axes),)), dtype)
+    head = backend.from_host(sizes, backend.dtype_from_name(dtype), device=backend.device(data))
+    return backend.concat([head, values])
 
 
 @unflatten_data.register
 def _(space: DynamicBoxSpace, data: Any, start_dim: int = 0) -> Any:
-    _check(space, start_dim)
+    _check_flat(space, data, start_dim)
     axes = _varying(space)
-    shape = list(space.shape_high)
-    for axis, size in zip(axes, space.backend.to_host(data[: len(axes)]), strict=True):
+    most = [size or 0 for size in space.shape_high]
+    shape = list(most)
+    for axis, size in zip(axes, real(space.backend.to_host(data[: len(axes)])), strict=True):
         shape[axis] = int(size)
-    full = space.backend.reshape(data[len(axes) :], space.shape_high)
-    return _cast(space.backend, space.unpad_data(full, shape=shape), space.dtype_name)  # type: ignore[arg-type]
+    full = space.backend.reshape(data[len(axes) :], tuple(most))
+    return cast(space.backend, space.unpad_data(full, shape=shape), space.dtype_name)
 
 
 # -- unions ------------------------------------------------------------------------------------------------
@@ -273,47 +295,45 @@ def _(space: DynamicBoxSpace, data: Any, start_dim: int = 0) -> Any:
 @flat_dim.register
 def _(space: UnionSpace, start_dim: int = 0) -> int | None:
     sizes = [flat_dim(child) for child in space.spaces]
-    if start_dim != 0 or any(size is None for size in sizes):
-        return None
-    return 1 + max(sizes)  # type: ignore[type-var, operator]
+    return None if start_dim != 0 or None in sizes else 1 + max(sizes)
 
 
 @flatten_space.register
 def _(space: UnionSpace, start_dim: int = 0) -> BoxSpace:
-    size = _check(space, start_dim)
-    low, high = np.zeros(size), np.zeros(size)
-    parts = [flatten_space(child) for child in space.spaces]
-    high[0] = len(parts) - 1
-    bounds: list[Any] = [low.astype(object), high.astype(object)]  # Python numbers: exact for every dtype
-    for part in parts:
-        for merged, bound, pick in zip(bounds, part.bounds, (min, max), strict=True):
-            full = np.broadcast_to(bound, part.shape).tolist()
-            merged[1 : 1 + len(full)] = [pick(a, b) for a, b in zip(merged[1:], full, strict=False)]
-    dtype = _union_dtype(space)
-    low, high = (np.array(bound.tolist(), _dtypes.host_dtype(dtype)) for bound in bounds)
-    return BoxSpace(space.backend, low, high, dtype, space.device, (size,))
+    size, dtype = _check(space, start_dim), _union_dtype(space)
+    low: list[Any] = [0] * size  # Python's numbers: exact, whatever the alternatives' dtypes
+    high: list[Any] = [len(space.spaces) - 1] + [0] * (size - 1)
+    for part in map(flatten_space, space.spaces):
+        for merged, bound, pick in ((low, part.bounds.low, min), (high, part.bounds.high, max)):
+            entries = np.broadcast_to(bound, part.shape).tolist()
+            merged[1 : 1 + len(entries)] = map(pick, merged[1:], entries)
+    host_dtype = np.float64 if dtype in _dtypes.COMPLEX else _dtypes.host_dtype(dtype)
+    return _box(space, np.array(low, host_dtype), np.array(high, host_dtype), dtype, (size,))
 
 
 def _union_dtype(space: UnionSpace) -> str:
-    return _common_dtype(space.backend, "uint8", *(flatten_space(child).dtype_name for child in space.spaces))
+    """Of the index and of every alternative."""
+    alternatives = (flatten_space(child).dtype_name for child in space.spaces)
+    return common_dtype(space.backend, counting_dtype(len(space.spaces) - 1), *alternatives)
 
 
 @flatten_data.register
 def _(space: UnionSpace, data: tuple[int, Any], start_dim: int = 0) -> Any:
     size = _check(space, start_dim)
     index, value = data
-    flat = _cast(space.backend, flatten_data(space.spaces[index], value), _union_dtype(space))
+    flat = cast(space.backend, flatten_data(space.spaces[index], value), _union_dtype(space))
     head = space.backend.full((1,), int(index), dtype=flat.dtype, device=space.backend.device(flat))
     return space.backend.pad_dim(space.backend.concat([head, flat]), 0, size)
 
 
 @unflatten_data.register
 def _(space: UnionSpace, data: Any, start_dim: int = 0) -> tuple[int, Any]:
-    _check(space, start_dim)
-    index = int(data[0])
+    _check_flat(space, data, start_dim)
+    index = int(real(space.backend.to_host(data[:1]))[0])
+    if not 0 <= index < len(space.spaces):
+        raise ValueError(f"alternative {index}, the space has 0 to {len(space.spaces) - 1}")
     child = space.spaces[index]
-    child_dtype = flatten_space(child).dtype_name
-    flat = _cast(space.backend, data[1 : 1 + flat_dim(child)], child_dtype)
+    flat = cast(space.backend, data[1 : 1 + flat_dim(child)], flatten_space(child).dtype_name)
     return (index, unflatten_data(child, flat))
 
 
@@ -351,24 +371,10 @@ def _check(space: Space, start_dim: int) -> int:
     return size
 
 
-def _common_dtype(backend: ComputeBackend, *names: str) -> str:
-    """The smallest dtype that NumPy finds for all of them together, as this backend has it."""
-    if len(set(names)) == 1:
-        return names[0]
-    common = np.result_type(*(_dtypes.host_dtype(name) for name in names)).name
-    return backend.dtype_name(backend.dtype_from_name(common))
-
-
-def _cast(backend: ComputeBackend, array: Any, name: str) -> Any:
-    """An array in another dtype, or an OverflowError where an integer would change by that."""
-    found = backend.dtype_name(array.dtype)
-    if found == name:
-        return array
-    cast = backend.astype(array, backend.dtype_from_name(name))
-    if found in _dtypes.INTEGER and not _dtypes.can_cast_safely(found, name):
-        before, after = backend.to_host(array), backend.to_host(cast)
-        with np.errstate(invalid="ignore"):
-            changed = after.astype(before.dtype) != before
-        if np.any(changed):
-            raise OverflowError(f"integer {before[changed].flat[0]} of {found} has no exact value in {name}")
-    return cast
+def _check_flat(space: Space, data: Any, start_dim: int) -> None:
+    """A ValueError unless the data is as long as the flat values of the space."""
+    size = _check(space, start_dim)
+    if tuple(data.shape[start_dim:]) != (size,):
+        raise ValueError(
+            f"shape {tuple(data.shape)}, flat values of {space} want {size} along axis {start_dim}, the last"
+        )

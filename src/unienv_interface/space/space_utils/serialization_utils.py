@@ -3,10 +3,13 @@
 The JSON of a space names no backend, no device and no class of Python's: it can be read on any of them, and reading
 it imports and runs nothing. Bounds are written as they are kept, shortened to one entry along axes on which they do
 not vary; numbers are exact for every dtype, and infinities are the bare tokens that Python's json writes and reads.
+
+The JSON may come from anywhere: whatever is wrong with it, reading it gives a ValueError that says where.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,28 +43,35 @@ _readers: dict[str, Reader] = {}
 
 def space_to_json(space: Space) -> dict[str, Any]:
     """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`."""
-    return {"version": FORMAT_VERSION, **_node(space)}
+    return {"version": FORMAT_VERSION, **spacespace_node(space)}
 
 
-def _node(space: Space) -> dict[str, Any]:
+def spacespace_node(space: Space) -> dict[str, Any]:
+    """The JSON of a space inside another; `space_fields` of the outer one calls it for its children."""
     return {"type": type(space).__name__, **space_fields(space)}
 
 
 @rule_per_space
-def space_fields(space: Space) -> dict[str, Any]:
-    """What `space_to_json` writes beside the type; children are written with `_node`."""
+def space_fields(space: Space) -> dict[str, Any]:  # type: ignore[empty-body]
+    """What `space_to_json` writes beside the type."""
 
 
 def json_to_space(json_data: Any, map_backend: ComputeBackend, map_device: Any = None) -> Any:
     """The space on a backend and device. Anything but the JSON of a space is a ValueError that says where."""
     version = json_data.get("version", FORMAT_VERSION) if isinstance(json_data, Mapping) else FORMAT_VERSION
-    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
-        raise ValueError(f"format version {version!r} of a space, this release reads up to {FORMAT_VERSION}")
+    if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
+        raise ValueError(
+            f"format version {reprlib.repr(version)} of a space, this release reads up to {FORMAT_VERSION}"
+        )
     return SpaceJson(json_data, map_backend, map_device).read()
 
 
 def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
-    """Register how a space of the type name `kind` is read: a function from its `SpaceJson` to the space."""
+    """Register how a space of the type name `kind` is read: a function from its `SpaceJson` to the space.
+
+    What it raises for a field that is not as it should be (ValueError, TypeError and the like) becomes a ValueError
+    with the path.
+    """
 
     def register(reader: Reader) -> Reader:
         if _readers.setdefault(kind, reader) is not reader:
@@ -71,35 +81,44 @@ def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
     return register
 
 
+class _LocatedError(ValueError):
+    """A finding that has its path in front already."""
+
+
 class SpaceJson:
     """One node of a space's JSON, with the place to read it for."""
 
-    def __init__(
-        self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0
-    ) -> None:
-        if depth > MAX_DEPTH:
-            raise ValueError(at_path(path, f"nested deeper than {MAX_DEPTH} levels"))
-        if not isinstance(node, Mapping):
-            raise ValueError(at_path(path, f"{type(node).__name__}, the JSON of a space is an object"))
+    def __init__(self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0) -> None:
         self.node, self.backend, self.device, self.path, self._depth = node, backend, device, path, depth
+        if depth > MAX_DEPTH:
+            raise self._error(f"nested deeper than {MAX_DEPTH} levels")
+        if not isinstance(node, Mapping):
+            raise self._error(f"{type(node).__name__}, the JSON of a space is an object")
+
+    def _error(self, finding: str) -> ValueError:
+        return _LocatedError(at_path(self.path, finding))
 
     def read(self) -> Space:
         kind = self.field("type")
         reader = _readers.get(kind) if isinstance(kind, str) else None
         if reader is None:
-            raise ValueError(
-                at_path(self.path, f"unknown type {kind!r} of a space, known are {sorted(_readers)}")
-            )
+            raise self._error(f"unknown type {reprlib.repr(kind)} of a space, known are {sorted(_readers)}")
         try:
             return reader(self)
-        except (TypeError, AttributeError) as error:
-            raise ValueError(at_path(self.path, f"not the JSON of a {kind}: {error}")) from error
+        except _LocatedError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            raise self._error(f"not the JSON of a {kind}: {error}") from error
 
-    def field(self, name: str) -> Any:
+    def field(self, name: str, kind: type | tuple[type, ...] = object) -> Any:
+        """The value of a field, which must be there and of that type."""
         try:
-            return self.node[name]
+            value = self.node[name]
         except KeyError:
-            raise ValueError(at_path(self.path, f"field {name!r} is missing")) from None
+            raise self._error(f"field {name!r} is missing") from None
+        if not isinstance(value, kind):
+            raise self._error(f"field {name!r} is {reprlib.repr(value)}, which is of the wrong type")
+        return value
 
     def child(self, node: Any, key: object) -> Space:
         """The space of a child node."""
@@ -107,9 +126,9 @@ class SpaceJson:
 
     def place(self, build: Callable[[ComputeBackend], Any]) -> Any:
         """A space with a dtype on the wanted backend, by way of NumPy where the backend has not that dtype."""
-        name = self.field("dtype")
+        name = self.field("dtype", str)
         if name not in _dtypes.KNOWN:
-            raise ValueError(at_path(self.path, f"unknown dtype {name!r}"))
+            raise self._error(f"unknown dtype {reprlib.repr(name)}")
         if self.backend.dtype_name(self.backend.dtype_from_name(name)) != name:
             return build(NumpyComputeBackend).to(self.backend, self.device)
         built = build(self.backend)
@@ -135,7 +154,7 @@ def _(space: BinarySpace) -> dict[str, Any]:
 
 @register_json_reader("BinarySpace")
 def _(json: SpaceJson) -> Space:
-    return BinarySpace(json.backend, json.field("shape"), device=json.device)
+    return BinarySpace(json.backend, json.field("shape", list), json.field("dtype", str), device=json.device)
 
 
 @space_fields.register
@@ -147,59 +166,66 @@ def _(space: DynamicBoxSpace) -> dict[str, Any]:
 
 @register_json_reader("DynamicBoxSpace")
 def _(json: SpaceJson) -> Space:
-    given = [json.field(name) for name in ("low", "high", "shape_low", "shape_high", "dtype")]
-    fill_value = json.field("fill_value")
-    return json.place(lambda backend: DynamicBoxSpace(backend, *given, fill_value=fill_value))
+    low, high, shape_low, shape_high, dtype = (
+        json.field(name) for name in ("low", "high", "shape_low", "shape_high", "dtype")
+    )
+    fill_value = json.field("fill_value", (int, float))
+    return json.place(
+        lambda backend: DynamicBoxSpace(backend, low, high, shape_low, shape_high, dtype, fill_value=fill_value)
+    )
 
 
 @space_fields.register(TupleSpace)
 @space_fields.register(UnionSpace)
 def _(space: Any) -> dict[str, Any]:
-    return {"spaces": [_node(child) for child in space.spaces]}
+    return {"spaces": [space_node(child) for child in space.spaces]}
 
 
 def _children(json: SpaceJson) -> list[Space]:
-    return [json.child(node, key) for key, node in enumerate(json.field("spaces"))]
+    return [json.child(node, key) for key, node in enumerate(json.field("spaces", list))]
 
 
 @register_json_reader("TupleSpace")
 def _(json: SpaceJson) -> Space:
-    return TupleSpace(json.backend, _children(json))
+    return TupleSpace(json.backend, _children(json), json.device)
 
 
 @register_json_reader("UnionSpace")
 def _(json: SpaceJson) -> Space:
-    return UnionSpace(json.backend, _children(json))
+    return UnionSpace(json.backend, _children(json), json.device)
 
 
 @space_fields.register
 def _(space: DictSpace) -> dict[str, Any]:
-    return {"spaces": {key: _node(child) for key, child in space.spaces.items()}}
+    return {"spaces": {key: space_node(child) for key, child in space.spaces.items()}}
 
 
 @register_json_reader("DictSpace")
 def _(json: SpaceJson) -> Space:
-    return DictSpace(
-        json.backend, [(key, json.child(node, key)) for key, node in json.field("spaces").items()]
-    )
+    children = [(key, json.child(node, key)) for key, node in json.field("spaces", Mapping).items()]
+    return DictSpace(json.backend, children, json.device)
 
 
 @space_fields.register
 def _(space: TextSpace) -> dict[str, Any]:
-    charset = None if space.charset_list is None else "".join(space.charset_list)
+    characters = space.charset_list
+    charset: Any = None if characters is None else "".join(characters)
+    if characters is not None and any("\ud800" <= char <= "\udfff" for char in characters):
+        charset = list(characters)  # JSON would make one character of two surrogates side by side
     return {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
 
 
 @register_json_reader("TextSpace")
 def _(json: SpaceJson) -> Space:
-    lengths = {"min_length": json.field("min_length"), "max_length": json.field("max_length")}
-    return TextSpace(json.backend, **lengths, charset=json.field("charset"), device=json.device)
+    lengths = {"min_length": json.field("min_length", int), "max_length": json.field("max_length", int)}
+    charset = json.field("charset", (str, list, type(None)))
+    return TextSpace(json.backend, **lengths, charset=charset, device=json.device)
 
 
 @space_fields.register
 def _(space: GraphSpace) -> dict[str, Any]:
     features = {
-        name: None if getattr(space, name) is None else _node(getattr(space, name))
+        name: None if getattr(space, name) is None else space_node(getattr(space, name))
         for name in ("node_feature_space", "edge_feature_space")
     }
     names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "is_edge")
@@ -212,18 +238,18 @@ def _(space: GraphSpace) -> dict[str, Any]:
 
 @register_json_reader("GraphSpace")
 def _(json: SpaceJson) -> Space:
-    features = {
+    features: dict[str, Any] = {
         name: None if json.field(name) is None else json.child(json.field(name), name)
         for name in ("node_feature_space", "edge_feature_space")
     }
-    names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "is_edge", "batch_shape")
+    names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "batch_shape")
     rest = {name: json.field(name) for name in names}
-    return GraphSpace(json.backend, **features, **rest, device=json.device)
+    return GraphSpace(json.backend, **features, is_edge=json.field("is_edge", bool), **rest, device=json.device)
 
 
 @space_fields.register
 def _(space: BatchedSpace) -> dict[str, Any]:
-    return {"single_space": _node(space.single_space), "batch_shape": list(space.batch_shape)}
+    return {"single_space": space_node(space.single_space), "batch_shape": list(space.batch_shape)}
 
 
 @register_json_reader("BatchedSpace")

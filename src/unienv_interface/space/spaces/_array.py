@@ -8,14 +8,14 @@ from typing import Any
 from ...backends import _dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from .._mismatch import at_path
-from ..space import Space
+from ..space import Space, parse_backend, parse_shape
 
 
 class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A space whose values are arrays of one shape and dtype: `BoxSpace` and `BinarySpace`."""
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], device: Any, dtype: Any) -> None:
-        super().__init__(backend, shape=tuple(shape), device=device, dtype=dtype)
+        super().__init__(backend, shape=parse_shape(shape), device=device, dtype=dtype)
         self.dtype_name = backend.dtype_name(dtype)
 
     @property
@@ -33,6 +33,7 @@ class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
 def parse_dtype(backend: ComputeBackend, dtype: Any) -> Any:
     """A dtype as a user gives it (of the library, or its name) as the one the backend works with."""
+    parse_backend(backend)
     if dtype is None:  # NumPy reads it as float64
         raise TypeError("dtype is None, an array space wants one, such as 'float32'")
     name = dtype if isinstance(dtype, str) else backend.dtype_name(dtype)

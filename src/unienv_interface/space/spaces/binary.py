@@ -16,7 +16,7 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Boolean arrays of one shape."""
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
-        dtype = backend.default_boolean_dtype if dtype is None else parse_dtype(backend, dtype)
+        dtype = parse_dtype(backend, "bool" if dtype is None else dtype)
         if backend.dtype_name(dtype) not in _dtypes.BOOLEAN:
             raise ValueError(f"dtype is {backend.dtype_name(dtype)}, a BinarySpace holds booleans: use BoxSpace for numbers")
         super().__init__(backend, shape, device, dtype)

@@ -117,6 +117,6 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
     ) -> str:
         place = self._place_repr(include_backend, include_device)
         inner = ", ".join(
-            f"{key}: {child.get_repr(abbreviate, False, False, include_dtype)}" for key, child in self.spaces.items()
+            f"{key!r}: {child.get_repr(abbreviate, False, False, include_dtype)}" for key, child in self.spaces.items()
         )
         return f"{'Dict' if abbreviate else 'DictSpace'}({{{inner}}}{place})"

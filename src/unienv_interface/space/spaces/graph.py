@@ -10,7 +10,7 @@ import numpy as np
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from .._mismatch import at_path, describe_mismatch, join_path
-from ..space import BoundedManner, Space, parse_integer, parse_shape
+from ..space import BoundedManner, Space, parse_backend, parse_integer, parse_shape
 from ._array import array_mismatch
 from .box import BoxSpace
 from .dynamic_box import sample_size
@@ -52,6 +52,7 @@ class GraphSpace(Space[GraphInstance, BDeviceType, BDtypeType, BRNGType]):
         batch_shape: Sequence[int] = (),
         device: Any = None,
     ) -> None:
+        parse_backend(backend)
         for name, features in (("node_feature_space", node_feature_space), ("edge_feature_space", edge_feature_space)):
             if features is not None and not isinstance(features, BoxSpace):
                 raise TypeError(f"{name} is {type(features).__name__}, it wants a BoxSpace or None")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from .._mismatch import at_path, describe_mismatch, join_path
-from ..space import BoundedManner, Space
+from ..space import BoundedManner, Space, parse_backend
 
 
 class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
@@ -18,6 +18,7 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
     spaces: tuple[Space, ...]
 
     def __init__(self, backend: ComputeBackend, spaces: Iterable[Space], device: Any = None) -> None:
+        parse_backend(backend)
         alternatives = tuple(spaces)
         if not alternatives:
             raise ValueError("a UnionSpace wants at least one alternative")

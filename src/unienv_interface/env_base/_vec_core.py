@@ -1,0 +1,260 @@
+"""What the two kinds of vector environment share: everything but where the work is done."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..space import Space, validate
+from ..space.space_utils import batch_utils
+from ._env_group import EnvSpec, Slots
+from ._stacking import stack_infos
+from .env import Env
+
+Infos = list[dict[str, Any]]
+
+
+class VecEnv(Env):
+    """A batch of environments. Asking and waiting are two verbs; see `vec_env` for what is promised."""
+
+    def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
+        """Take over what the environments say of themselves."""
+        if not specs:
+            raise ValueError("env_fn gives no environments, a vector environment wants at least one")
+        first = specs[0]
+        for index, spec in enumerate(specs):
+            if spec.backend is not first.backend:
+                raise ValueError(f"environment {index} is on {spec.backend}, environment 0 on {first.backend}")
+            if (spec.context_space is None) != (first.context_space is None):
+                raise ValueError(f"environment {index} and environment 0 do not both have a context space")
+        self._spec = first
+        self._count = len(specs)
+        self.action_space = _join("action_space", [spec.action_space for spec in specs], first.device)
+        self.observation_space = _join("observation_space", [spec.observation_space for spec in specs], first.device)
+        self.context_space = None
+        if first.context_space is not None:
+            contexts = [spec.context_space for spec in specs if spec.context_space is not None]
+            self.context_space = _join("context_space", contexts, first.device)
+        self.rng = first.backend.random.random_number_generator(seed, device=first.device)
+        self._validates = validate_actions
+        self._all = np.arange(self._count)
+        self._reward_dtype = first.backend.default_floating_dtype
+        self._resetting: np.ndarray | None = None
+        self._stepping: np.ndarray | None = None
+
+    # -- what each kind does in its own way ----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _begin_reset(
+        self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Ask the environments with these indices to reset."""
+
+    @abc.abstractmethod
+    def _begin_step(self, indices: np.ndarray, action: Any) -> None:
+        """Ask the environments with these indices to step, with one action each."""
+
+    @abc.abstractmethod
+    def _finish(self, indices: np.ndarray, what: str, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+        """Wait; returns which environments are ready, their results in that order, and their infos."""
+
+    # -- reset and step ------------------------------------------------------------------------------------
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset all environments or those of the mask; returns context, observation and infos of these alone."""
+        self.reset_async(*args, mask=mask, seed=seed, **kwargs)
+        return self.reset_wait()
+
+    def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+        """Begin a reset; `reset_wait` completes it."""
+        self._check_idle("reset")
+        indices = self._all if mask is None else self._selected(mask)
+        if seed is None:
+            seed = self._next_seed()
+        elif mask is None:
+            self.rng = self.backend.random.random_number_generator(seed, device=self.device)
+        seeds = derive_seeds(seed, self._count)
+        self._begin_reset(indices, [seeds[index] for index in indices], args, kwargs)
+        self._resetting = indices
+
+    def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Wait for the reset that was begun."""
+        indices, self._resetting = self._resetting, None
+        if indices is None:
+            raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
+        _, slots, infos = self._finish(indices, "reset", None)
+        observation = slots.observations.layout.unpack(slots.observations)
+        context = None if slots.contexts is None else slots.contexts.layout.unpack(slots.contexts)
+        return context, observation, stack_infos(infos, self.backend, self.device)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments; returns observation, reward, terminated, truncated and infos."""
+        self.step_async(action)
+        return self.step_wait()
+
+    def step_async(self, action: Any, index: Any = None) -> None:
+        """Begin a step; `step_wait` completes it.
+
+        With `index` (an array or list of indices) only these environments step, and `action` holds one action for
+        each of them, in that order. Others may still be stepping.
+        """
+        if index is None:
+            self._check_idle("step")
+            indices = self._all
+        else:
+            indices = self._checked_indices(index)
+        if self._validates:
+            self._validate(action, indices)
+        self._begin_step(indices, action)
+        busy = self._stepping
+        self._stepping = indices if busy is None else np.concatenate([busy, indices])
+
+    def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait for the step that was begun.
+
+        With `min_envs` only until that many environments are ready. The results are then those of the ready ones,
+        and `info["env_index"]` says which they are; the others go on, and are waited for next time.
+        """
+        pending = self._stepping
+        if pending is None:
+            raise RuntimeError("step_wait without step_async: there is no step to wait for")
+        if min_envs is not None and not 1 <= min_envs <= len(pending):
+            raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
+        self._stepping = None  # whatever goes wrong now, the next reset begins anew
+        ready, slots, infos = self._finish(pending, "step", min_envs)
+        if len(ready) < len(pending):
+            self._stepping = pending[~np.isin(pending, ready)]
+        backend, device, signals = self.backend, self.device, slots.signals
+        reward = backend.from_numpy(signals["reward"].copy(), dtype=self._reward_dtype, device=device)
+        terminated, truncated = (
+            backend.from_numpy(signals[name].copy(), device=device) for name in ("terminated", "truncated")
+        )
+        info = stack_infos(infos, backend, device) if any(infos) else {}
+        if min_envs is not None or len(pending) < self._count:
+            info["env_index"] = backend.from_numpy(ready, device=device)
+        observation = slots.observations.layout.unpack(slots.observations)
+        return observation, reward, terminated, truncated, info
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def _check_idle(self, command: str) -> None:
+        if self._resetting is not None or self._stepping is not None:
+            pending = "reset" if self._resetting is not None else "step"
+            raise RuntimeError(f"{command} while a {pending} is under way: call {pending}_wait first")
+
+    def _selected(self, mask: Any) -> np.ndarray:
+        """The indices that a mask selects."""
+        found = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
+        if found.dtype != bool or found.shape != (self._count,):
+            raise ValueError(
+                f"mask of dtype {found.dtype} and shape {found.shape}, {self._count} environments want booleans of "
+                f"shape ({self._count},)"
+            )
+        return np.flatnonzero(found)
+
+    def _checked_indices(self, index: Any) -> np.ndarray:
+        found = self.backend.to_numpy(index) if self.backend.is_backendarray(index) else np.asarray(index)
+        if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+            raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
+        if found.min() < 0 or found.max() >= self._count:
+            raise IndexError(f"index {found.min()} to {found.max()}, there are {self._count} environments")
+        if len(np.unique(found)) != len(found):
+            raise ValueError(f"index {index!r} names an environment twice")
+        if self._resetting is not None:
+            raise RuntimeError("step while a reset is under way: call reset_wait first")
+        if self._stepping is not None and np.isin(found, self._stepping).any():
+            twice = found[np.isin(found, self._stepping)].tolist()
+            raise RuntimeError(f"environments {twice} are stepping already: call step_wait first")
+        return found
+
+    def _validate(self, action: Any, indices: np.ndarray) -> None:
+        """A ValueError unless the action is in the action space; no environment has moved by then."""
+        if len(indices) == self._count and np.array_equal(indices, self._all):
+            validate(self.action_space, action, "action")
+            return
+        singles = list(batch_utils.unbatch_spaces(self.action_space))
+        for place, index in enumerate(indices):
+            value = batch_utils.get_at(self.action_space, action, place)
+            validate(singles[index], value, f"action of environment {index}")
+
+    def _next_seed(self) -> int:
+        self.rng, drawn = self.backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
+        return int(drawn)
+
+    # -- what the environments say -------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._spec.metadata
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        return self._spec.render_mode
+
+    @property
+    def render_fps(self) -> int | None:  # type: ignore[override]
+        return self._spec.render_fps
+
+    @property
+    def backend(self) -> ComputeBackend:  # type: ignore[override]
+        return self._spec.backend
+
+    @property
+    def device(self) -> Any:  # type: ignore[override]
+        return self._spec.device
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        return self._count
+
+    # -- calls over all environments or some ---------------------------------------------------------------
+
+    @abc.abstractmethod
+    def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
+        """Call a method of every environment, or of those of `index`; returns the results in order."""
+
+    @abc.abstractmethod
+    def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
+        """An attribute of every environment, or of those of `index`."""
+
+    @abc.abstractmethod
+    def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
+        """Set an attribute of every environment, or of those of `index`: one value for all, or a list of values."""
+
+    def _targets(self, index: Iterable[int] | None) -> list[int]:
+        targets = list(range(self._count)) if index is None else [int(i) for i in index]
+        for target in targets:
+            if not 0 <= target < self._count:
+                raise IndexError(f"index {target}, there are {self._count} environments")
+        return targets
+
+    def _values_for(self, value: Any, targets: list[int]) -> list[Any]:
+        if not isinstance(value, list):
+            return [value] * len(targets)
+        if len(value) != len(targets):
+            raise ValueError(f"{len(value)} values for {len(targets)} environments")
+        return value
+
+
+def _join(name: str, spaces: list[Space], device: Any) -> Space:
+    try:
+        return batch_utils.batch_differing_spaces(spaces, device=device)
+    except ValueError as error:
+        raise ValueError(f"{name}: the environments' spaces cannot be batched: {error}") from None
+
+
+def derive_seeds(seed: int, count: int) -> list[int]:
+    """Distinct 32-bit seeds, the i-th of which depends on `seed` and i alone."""
+    wanted = count
+    while True:
+        drawn = np.random.SeedSequence(seed).generate_state(wanted).tolist()
+        distinct = list(dict.fromkeys(drawn))
+        if len(distinct) >= count:
+            return distinct[:count]
+        wanted += count

@@ -1,0 +1,173 @@
+"""What an environment is.
+
+An environment is one world, or a batch of them stepped together. `batch_size` is None for one, and a number (1
+included) for a batch. The spaces of a batched environment already hold the batch axis: an observation is a value of
+`observation_space` as it stands, never of a batch of it. Rewards and flags of a batched environment are arrays of
+shape (batch_size,); those of a single one are numbers and booleans, or arrays without axes.
+
+What is legal when: `reset` first, then `step` as often as wanted, `render` after either, `reset` again at any time,
+`close` at any time and more than once; after `close` nothing but `close`. An episode that has ended (terminated or
+truncated) is not restarted by itself: the caller resets it, with a mask in a batch.
+
+What is whose: all that `reset`, `step` and `render` return is the caller's, and no later call changes it. An action
+or a mask that the caller gives is neither written to nor kept.
+
+What is random: `reset(seed=...)` fixes it, in the environment as well as in `rng`, which the sampling helpers draw
+from. The same seed and the same actions give the same episode.
+
+`unienv_interface.testing.check_env` checks an environment against all of this.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Generic, SupportsFloat
+
+import numpy as np
+from typing_extensions import Self, TypeVar
+
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ..space import Space
+from ..space.space_utils import batch_utils
+
+ContextType = TypeVar("ContextType", default=Any)
+ObsType = TypeVar("ObsType", default=Any)
+ActType = TypeVar("ActType", default=Any)
+RenderFrame = TypeVar("RenderFrame", default=Any)
+
+
+class Env(abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
+    """One environment or a batch of them; see the module's docstring.
+
+    A subclass sets `backend`, `action_space` and `observation_space`, and where they apply `device`, `batch_size`,
+    `context_space`, `rng`, `metadata`, `render_mode` and `render_fps`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - replaced as a whole, never changed
+    render_mode: str | None = None
+    render_fps: int | None = None
+    backend: ComputeBackend
+    device: Any = None
+    batch_size: int | None = None
+    action_space: Space
+    observation_space: Space
+    context_space: Space | None = None
+    rng: Any = None
+
+    # -- the verbs -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def reset(
+        self, *, mask: BArrayType | None = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[ContextType, ObsType, dict[str, Any]]:
+        """Begin a new episode: everywhere, or in a batch only where `mask` (booleans, (batch_size,)) says so.
+
+        Returns context (None where there is no `context_space`), observation and infos. With a mask these hold only
+        the reset slots, in order, and no other slot is touched; merge them with `update_observation_post_reset` and
+        `update_context_post_reset`.
+        """
+
+    @abc.abstractmethod
+    def step(
+        self, action: ActType
+    ) -> tuple[ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
+        """Act once; returns observation, reward, terminated, truncated and infos."""
+
+    @abc.abstractmethod
+    def render(self) -> RenderFrame | Sequence[RenderFrame] | None:
+        """Render the current environment state using the configured render mode; None if there is none."""
+
+    def close(self) -> None:
+        """Release what the environment holds. May be called more than once."""
+
+    # -- sampling ------------------------------------------------------------------------------------------
+
+    def sample_space(self, space: Space) -> Any:
+        """Sample from `space` using and updating `self.rng`."""
+        if self.rng is None:
+            self.rng = self.backend.random.random_number_generator(device=self.device)
+        self.rng, value = space.sample(self.rng)
+        return value
+
+    def sample_action(self) -> ActType:
+        """Sample one action from `action_space`."""
+        return self.sample_space(self.action_space)
+
+    def sample_observation(self) -> ObsType:
+        """Sample one observation from `observation_space`."""
+        return self.sample_space(self.observation_space)
+
+    def sample_context(self) -> ContextType | None:
+        """Sample one context value if `context_space` is defined."""
+        return None if self.context_space is None else self.sample_space(self.context_space)
+
+    # -- masked resets -------------------------------------------------------------------------------------
+
+    def update_observation_post_reset(self, old_obs: ObsType, newobs_masked: ObsType, mask: BArrayType) -> ObsType:
+        """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
+        return merge_masked(self.observation_space, self.batch_size, old_obs, newobs_masked, mask)
+
+    def update_context_post_reset(
+        self, old_context: ContextType, new_context: ContextType, mask: BArrayType
+    ) -> ContextType:
+        """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
+        if self.context_space is None:
+            return new_context
+        return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
+
+    # -- layers --------------------------------------------------------------------------------------------
+
+    @property
+    def unwrapped(self) -> Env:
+        """The environment under all wrappers."""
+        return self
+
+    @property
+    def prev_wrapper_layer(self) -> Env | None:
+        """The environment one layer down, or None at the bottom."""
+        return None
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Checks if the attribute `name` exists in the environment."""
+        return hasattr(self, name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Gets the attribute `name` from the environment."""
+        return getattr(self, name)
+
+    def set_wrapper_attr(self, name: str, value: Any) -> None:
+        """Sets the attribute `name` on the environment with `value`."""
+        setattr(self, name, value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        batch = "" if self.batch_size is None else f", batch_size={self.batch_size}"
+        return f"{type(self).__name__}(backend={self.backend}{batch})"
+
+
+def merge_masked(space: Space, batch_size: int | None, old: Any, new: Any, mask: Any) -> Any:
+    """Batched data with the slots of `mask` replaced, in order, by the rows of `new`."""
+    slots = parse_mask(mask, batch_size, space.backend)
+    rows, wanted = batch_utils.batch_size_data(new), int(slots.sum())
+    if rows is not None and rows != wanted:
+        raise ValueError(f"{rows} rows for the {wanted} slots of the mask, there must be one for each")
+    return batch_utils.set_at(space, old, space.backend.from_numpy(slots), new)
+
+
+def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np.ndarray:
+    """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
+    if batch_size is None:
+        raise ValueError("the environment is not batched, so a mask has nothing to select")
+    slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
+    if slots.dtype != np.bool_ or slots.shape != (batch_size,):
+        raise ValueError(
+            f"the mask has dtype {slots.dtype} and shape {slots.shape}, "
+            f"it must be one boolean per slot: shape ({batch_size},)"
+        )
+    return slots

@@ -1,0 +1,259 @@
+"""The space of a batch, and the spaces of the single values in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._dispatch import rule_per_space
+from .._mismatch import at_path, join_path
+from ..space import Space
+from ..spaces import (
+    ArraySpace,
+    BatchedSpace,
+    BinarySpace,
+    BoxSpace,
+    CompositeSpace,
+    DynamicBoxSpace,
+    GraphSpace,
+    TextSpace,
+    UnionSpace,
+)
+
+# -- batching ----------------------------------------------------------------------------------------------
+
+
+@rule_per_space
+def batch_space(space: Space, n: int = 1) -> Any:
+    """The space of n values of `space`."""
+
+
+@batch_space.register
+def _(space: BoxSpace, n: int = 1) -> BoxSpace:
+    low, high = (bound[None] for bound in space.bounds)
+    return BoxSpace(space.backend, low, high, space.dtype, space.device, (n, *space.shape))
+
+
+@batch_space.register
+def _(space: BinarySpace, n: int = 1) -> BinarySpace:
+    return BinarySpace(space.backend, (n, *space.shape), device=space.device)
+
+
+@batch_space.register
+def _(space: CompositeSpace, n: int = 1) -> Any:
+    return space.with_children(batch_space(child, n) for child in space.children)
+
+
+@batch_space.register
+def _(space: GraphSpace, n: int = 1) -> GraphSpace:
+    return space.replace(batch_shape=(n, *space.batch_shape))
+
+
+@batch_space.register
+def _(space: BatchedSpace, n: int = 1) -> BatchedSpace:
+    if not space.batch_shape or None in space.batch_shape:  # its values are no arrays of one shape with axes
+        return BatchedSpace(space, (n,))
+    return BatchedSpace(space.single_space, (n, *space.batch_shape))
+
+
+@batch_space.register(TextSpace)
+@batch_space.register(UnionSpace)
+@batch_space.register(DynamicBoxSpace)
+def _(space: Space, n: int = 1) -> BatchedSpace:
+    return BatchedSpace(space, (n,))
+
+
+# -- the size of a batch -----------------------------------------------------------------------------------
+
+
+@rule_per_space
+def batch_size(space: Space) -> int | None:
+    """The number of values in the batch that a space describes; None if it has no batch axis.
+
+    A dict or tuple without any arrays in it has none, however often it was batched.
+    """
+
+
+@batch_size.register
+def _(space: ArraySpace) -> int | None:
+    return space.shape[0] if space.shape else None
+
+
+@batch_size.register(GraphSpace)
+@batch_size.register(BatchedSpace)
+def _(space: Any) -> int | None:
+    return space.batch_shape[0] if space.batch_shape else None
+
+
+@batch_size.register
+def _(space: CompositeSpace) -> int | None:
+    sizes = _leaf_sizes(space)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+@batch_size.register(TextSpace)
+@batch_size.register(UnionSpace)
+@batch_size.register(DynamicBoxSpace)
+def _(space: Space) -> None:
+    return None
+
+
+def _leaf_sizes(space: Space) -> set[int | None]:
+    """The different batch sizes of the leaves; empty dicts and tuples have no say."""
+    if isinstance(space, CompositeSpace):
+        return set().union(*(_leaf_sizes(child) for child in space.children))
+    return {batch_size(space)}
+
+
+def need_batch_size(space: Space) -> int:
+    """The size of the batch, or a ValueError if the space does not describe one."""
+    size = batch_size(space)
+    if size is None:
+        raise ValueError(f"{space} has no batch axis that all its parts share")
+    return size
+
+
+# -- unbatching --------------------------------------------------------------------------------------------
+
+
+@rule_per_space
+def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
+    """The spaces of the single values of a batch, in order; each has the bounds of its own place."""
+
+
+@unbatch_spaces.register
+def _(space: BoxSpace) -> Iterator[BoxSpace]:
+    size = need_batch_size(space)
+
+    def at(position: int) -> BoxSpace:
+        low, high = (bound[position if bound.shape[0] > 1 else 0] for bound in space.bounds)
+        return BoxSpace(space.backend, low, high, space.dtype, space.device, space.shape[1:])
+
+    return map(at, range(size))
+
+
+@unbatch_spaces.register
+def _(space: BinarySpace) -> Iterator[BinarySpace]:
+    size = need_batch_size(space)
+    return itertools.repeat(BinarySpace(space.backend, space.shape[1:], device=space.device), size)
+
+
+@unbatch_spaces.register
+def _(space: CompositeSpace) -> Iterator[Any]:
+    size = need_batch_size(space)
+    columns = [
+        unbatch_spaces(child) if _leaf_sizes(child) else itertools.repeat(child, size) for child in space.children
+    ]
+    return map(space.with_children, zip(*columns, strict=True))
+
+
+@unbatch_spaces.register
+def _(space: GraphSpace) -> Iterator[GraphSpace]:
+    size = need_batch_size(space)
+    return itertools.repeat(space.replace(batch_shape=space.batch_shape[1:]), size)
+
+
+@unbatch_spaces.register
+def _(space: BatchedSpace) -> Iterator[Space]:
+    size, rest = need_batch_size(space), space.batch_shape[1:]
+    return itertools.repeat(BatchedSpace(space.single_space, rest) if rest else space.single_space, size)
+
+
+@unbatch_spaces.register(TextSpace)
+@unbatch_spaces.register(UnionSpace)
+@unbatch_spaces.register(DynamicBoxSpace)
+def _(space: Space) -> Iterator[Space]:
+    return itertools.repeat(space, need_batch_size(space))
+
+
+# -- batches of differing spaces ---------------------------------------------------------------------------
+
+
+def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
+    """The space of a batch whose i-th value comes from the i-th space.
+
+    The spaces must be of one kind, shape and dtype; bounds may differ and are kept apart. Spaces of the other
+    kinds must be equal, but for dynamic boxes, whose batch admits the sizes and bounds of all of them.
+    """
+    spaces = list(spaces)
+    if not spaces:
+        raise ValueError("there are no spaces to batch")
+    joined = _join(spaces[0], spaces, "")
+    return joined if device is None else joined.to(device=device)
+
+
+@rule_per_space
+def _join(first: Space, spaces: Sequence[Space], path: str) -> Any:
+    """The rules of `batch_differing_spaces`."""
+
+
+def _differ(path: str, position: int, what: str, mine: object, theirs: object, rule: str) -> ValueError:
+    return ValueError(at_path(path, f"space {position} {what} {mine}, space 0 {what} {theirs}: {rule}"))
+
+
+def _check_alike(spaces: Sequence[Any], path: str, *attributes: str) -> None:
+    first = spaces[0]
+    for position, space in enumerate(spaces):
+        if type(space) is not type(first) or space.backend is not first.backend:
+            raise _differ(path, position, "is", space, first, "they must be of one kind and backend")
+        for name in attributes:
+            mine, theirs = getattr(space, name), getattr(first, name)
+            if mine != theirs and not (mine != mine and theirs != theirs):  # NaN is a fill_value, alike to itself
+                raise _differ(path, position, f"has {name}", mine, theirs, "they must agree")
+
+
+@_join.register
+def _(first: BoxSpace, spaces: Sequence[BoxSpace], path: str) -> BoxSpace:
+    _check_alike(spaces, path, "dtype_name", "shape")
+    low, high = (
+        np.stack([np.broadcast_to(bound, first.shape) for bound in bounds])
+        for bounds in zip(*(space.bounds for space in spaces), strict=True)
+    )
+    return BoxSpace(first.backend, low, high, first.dtype, first.device, (len(spaces), *first.shape))
+
+
+@_join.register
+def _(first: CompositeSpace, spaces: Sequence[CompositeSpace], path: str) -> Any:
+    _check_alike(spaces, path)
+    keys = [key for key, _ in first.child_items()]
+    for position, space in enumerate(spaces):
+        found = [key for key, _ in space.child_items()]
+        if found != keys:
+            raise _differ(path, position, "has the keys", found, keys, "they must agree")
+    columns = zip(*(space.children for space in spaces), strict=True)
+    joined = [_join(column[0], column, join_path(path, key)) for key, column in zip(keys, columns, strict=True)]
+    return first.with_children(joined)
+
+
+@_join.register
+def _(first: DynamicBoxSpace, spaces: Sequence[DynamicBoxSpace], path: str) -> BatchedSpace:
+    _check_alike(spaces, path, "dtype_name", "fill_value")
+    for position, space in enumerate(spaces):
+        mine, theirs = len(space.shape_low), len(first.shape_low)
+        if mine != theirs:
+            raise _differ(path, position, "has a number of axes of", mine, theirs, "they must agree")
+    least = [min(sizes) for sizes in zip(*(space.shape_low for space in spaces), strict=True)]
+    most = [
+        None if None in sizes else max(sizes) for sizes in zip(*(space.shape_high for space in spaces), strict=True)
+    ]
+    varying = tuple(axis for axis, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
+    low, high = (
+        # along an axis that varies in the batch there can only be one bound, whatever it was in each space
+        pick.reduce(np.broadcast_arrays(*(pick.reduce(bound, axis=varying, keepdims=True) for bound in bounds)))
+        for pick, bounds in zip(
+            (np.minimum, np.maximum), zip(*(space.bounds for space in spaces), strict=True), strict=True
+        )
+    )
+    hull = DynamicBoxSpace(first.backend, low, high, least, most, first.dtype, first.device, first.fill_value)
+    return BatchedSpace(hull, (len(spaces),))
+
+
+@_join.register
+def _(first: Space, spaces: Sequence[Space], path: str) -> Any:
+    for position, space in enumerate(spaces):
+        if space != first:
+            raise _differ(path, position, "is", space, first, "they must be equal")
+    return batch_space(first, len(spaces))

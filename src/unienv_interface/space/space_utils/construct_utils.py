@@ -1,0 +1,386 @@
+"""Spaces found by looking at data.
+
+A dict becomes a `DictSpace`, a tuple a `TupleSpace`, a string a `TextSpace`, booleans a `BinarySpace`, numbers a
+`BoxSpace`, and arrays of numbers whose sizes vary a `DynamicBoxSpace`. Python numbers, lists of numbers and NumPy
+arrays stand for the arrays of the backend made of them: NumPy's with their own dtype, Python's with that of the
+space so far if they fit it, else with the backend's default one or, where a value needs it, that of 64 bits. Python
+integers that floats of Python follow become floats.
+
+The space found contains all the data it was found from. What no space can hold (NaN, ragged lists, other objects,
+data of different kinds or keys in the same place) is a ValueError that says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ...backends import _dtypes
+from ...backends.base import ComputeBackend
+from ...backends.numpy import NumpyComputeBackend
+from .._mismatch import at_path, describe_mismatch, validate
+from ..space import Space
+from ..spaces import BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace
+
+__all__ = ["construct_space_from_data", "construct_space_from_data_stream"]
+
+# The keys that lead to a value. Not joined to a path before it is shown: keys may hold slashes, or be empty.
+_Place = tuple[Any, ...]
+_FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace)
+
+
+def construct_space_from_data(
+    data: Any, backend: ComputeBackend, candidate_space: Space | None = None, add_bounds: bool = False
+) -> Space:
+    """A space on `backend` that contains `data`, and everything in `candidate_space`, the space found so far.
+
+    With `add_bounds` the bounds of numbers, and the lengths and characters of texts, are those of the data; without
+    it there are none (a text still has its largest length). A candidate that contains the data is returned as it
+    is; otherwise it is widened where it must be: a bound that the data break moves with `add_bounds` and falls
+    without, dtypes become the common one, sizes that differ vary. A candidate of a kind that data do not tell (a
+    union, a graph, a batch of objects) is never widened: the data must lie in it.
+    """
+    if candidate_space is not None and candidate_space.backend is not backend:
+        raise ValueError(f"candidate_space has the backend {candidate_space.backend}, the data {backend}")
+    return _Finder(backend, add_bounds).find(data, candidate_space, ())
+
+
+def construct_space_from_data_stream(data: Iterable[Any], backend: ComputeBackend, add_bounds: bool = True) -> Space:
+    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`."""
+    finder = _Finder(backend, add_bounds)
+    space: Space | None = None
+    for position, item in enumerate(data):
+        try:
+            space = finder.find(item, space, ())
+        except ValueError as error:
+            raise ValueError(f"item {position}: {error}") from error
+    if space is None:
+        raise ValueError("the stream is empty, a space wants at least one value to be found from")
+    return space
+
+
+def reshape_to_broadcastable(
+    backend: ComputeBackend, target_shape: Sequence[int], array: Any, method: Literal["min", "max"] = "min"
+) -> Any:
+    """`array` reduced to its smallest or largest entries until it broadcasts to `target_shape`.
+
+    Each axis, counted from the last, that is neither of the target's size nor of size one is reduced to one entry;
+    axes in front that the target does not have are reduced away.
+    """
+    if method not in ("min", "max"):
+        raise ValueError(f"method is {method!r}, it must be 'min' or 'max'")
+    shape, target = tuple(array.shape), tuple(target_shape)
+    surplus = max(len(shape) - len(target), 0)
+    wanted = target[len(target) - (len(shape) - surplus) :]
+    axes = [*range(surplus)]
+    axes += [axis for axis, size in enumerate(wanted, start=surplus) if shape[axis] not in (size, 1)]
+    if not axes:
+        return array
+    if any(shape[axis] == 0 for axis in axes):
+        raise ValueError(f"shape {shape} has no entries to reduce to {target}")
+    reduced = getattr(backend, method)(array, axis=tuple(axes), keepdims=True)
+    return backend.reshape(reduced, tuple(reduced.shape)[surplus:])
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """An array of numbers found in the data: as the backend has it, and as the host computes with it."""
+
+    native: Any
+    dtype_name: str
+    device: Any
+    host: np.ndarray
+    from_python: bool
+
+
+@dataclass(frozen=True)
+class _Finder:
+    """Finds spaces on one backend, with or without bounds.
+
+    `python_integers` are the places at which all numbers so far were Python integers, and may yet become floats.
+    """
+
+    backend: ComputeBackend
+    add_bounds: bool
+    python_integers: set[_Place] = field(default_factory=set)
+
+    def find(self, data: Any, known: Space | None, place: _Place) -> Space:
+        """`known` widened to contain `data`, or a new space; `known` itself if it contains the data already."""
+        if known is not None and not isinstance(known, _FOUND_KINDS):
+            validate(known, data, _as_path(place))
+            return known
+        if isinstance(data, str):
+            return self._find_text(data, _of_kind(TextSpace, known, data, place))
+        if isinstance(data, Mapping):
+            return self._find_dict(data, _of_kind(DictSpace, known, data, place), place)
+        if isinstance(data, tuple):
+            return self._find_tuple(data, _of_kind(TupleSpace, known, data, place), place)
+        numbers = self._read_numbers(data, place)
+        if numbers.dtype_name in _dtypes.BOOLEAN:
+            return self._find_booleans(numbers, _of_kind(BinarySpace, known, data, place), place)
+        return self._find_numbers(numbers, _of_kind((BoxSpace, DynamicBoxSpace), known, data, place), place)
+
+    # -- composites and texts ------------------------------------------------------------------------------
+
+    def _find_dict(self, data: Mapping[str, Any], known: DictSpace | None, place: _Place) -> Space:
+        odd = [key for key in data if not isinstance(key, str)]
+        if odd:
+            raise ValueError(_at(place, f"key {odd[0]!r} is {type(odd[0]).__name__}, keys are strings"))
+        if known is None:
+            children = {key: self.find(value, None, (*place, key)) for key, value in data.items()}
+            return DictSpace(self.backend, children)
+        return self._widen_children(data, known, place)
+
+    def _find_tuple(self, data: tuple[Any, ...], known: TupleSpace | None, place: _Place) -> Space:
+        if known is None:
+            pairs = enumerate(data)
+            return TupleSpace(self.backend, [self.find(value, None, (*place, key)) for key, value in pairs])
+        return self._widen_children(data, known, place)
+
+    def _widen_children(self, data: Any, known: DictSpace | TupleSpace, place: _Place) -> Space:
+        finding = known.structure_mismatch(data, _as_path(place))
+        if finding is not None:
+            raise ValueError(finding)
+        items = known.child_items()
+        widened = [self.find(data[key], child, (*place, key)) for key, child in items]
+        if all(new is old for new, (_, old) in zip(widened, items, strict=True)):
+            return known
+        return known.with_children(widened)
+
+    def _find_text(self, text: str, known: TextSpace | None) -> Space:
+        if known is not None and text in known:
+            return known
+        length, charset = len(text), frozenset(text) if self.add_bounds else None
+        if known is None:
+            return TextSpace(self.backend, length, min_length=length if self.add_bounds else 0, charset=charset)
+        if known.charset is None or frozenset(text) <= known.charset:
+            charset = known.charset
+        elif charset is not None:
+            charset |= known.charset
+        shortest, longest = min(known.min_length, length), max(known.max_length, length)
+        if shortest < known.min_length and not self.add_bounds:
+            shortest = 0
+        return TextSpace(self.backend, longest, min_length=shortest, charset=charset, device=known.device)
+
+    # -- arrays --------------------------------------------------------------------------------------------
+
+    def _read_numbers(self, data: Any, place: _Place) -> _Numbers:
+        backend = self.backend
+        if backend.is_backendarray(data):
+            name = self._name_of(data.dtype)
+            if name not in _dtypes.KNOWN:
+                raise ValueError(_at(place, f"dtype {name}, an array of a space holds numbers or booleans"))
+            device = None if backend is NumpyComputeBackend else backend.device(data)
+            found = _Numbers(data, name, device, backend.to_host(data), False)
+        else:
+            host, name = self._read_host(data, place)
+            native = backend.from_host(host, backend.dtype_from_name(name))
+            found = _Numbers(native, name, None, host, not isinstance(data, (np.ndarray, np.generic)))
+        if found.host.dtype.kind in "fc" and np.isnan(found.host).any():
+            raise ValueError(_at(place, "NaN, which no space contains: replace it before"))
+        return found
+
+    def _name_of(self, dtype: Any) -> str:
+        try:
+            return self.backend.dtype_name(dtype)
+        except TypeError:
+            return str(dtype)
+
+    def _read_host(self, data: Any, place: _Place) -> tuple[np.ndarray, str]:
+        """Numbers, a list of them or a NumPy array, as values of a dtype of the backend, with its name."""
+        try:
+            given = np.asarray(data)
+        except Exception as error:
+            raise ValueError(_at(place, f"{type(data).__name__} is no array of one shape: {error}")) from None
+        if given.dtype.name not in _dtypes.KNOWN:
+            what = f"{type(data).__name__} of dtype {given.dtype}"
+            raise ValueError(_at(place, f"{what}, a space wants numbers, texts, or dicts and tuples of these"))
+        own = given.dtype.name if isinstance(data, (np.ndarray, np.generic)) else self._default_dtype(given)
+        name = self.backend.dtype_name(self.backend.dtype_from_name(own))
+        with np.errstate(over="ignore"):
+            host = given.astype(_dtypes.host_dtype(name))
+        lost = np.isinf(host) & np.isfinite(given) if host.dtype.kind in "fc" else host != given
+        if lost.any():
+            raise ValueError(_at(place, f"value {given[lost].flat[0]} does not fit {name} of {self.backend}"))
+        return host, name
+
+    def _default_dtype(self, values: np.ndarray) -> str:
+        """The backend's default dtype for Python numbers, or one with 64 bits if they do not fit."""
+        backend, kind = self.backend, values.dtype.kind
+        if kind == "b":
+            return "bool"
+        if kind == "c":
+            return "complex128"
+        if kind == "f":
+            name = backend.dtype_name(backend.default_floating_dtype)
+            finite = values[np.isfinite(values)]
+            return name if np.abs(finite).max(initial=0) <= np.finfo(name).max else "float64"
+        for name in (backend.dtype_name(backend.default_integer_dtype), "int64"):
+            limits = np.iinfo(name)
+            if values.size == 0 or (limits.min <= values.min() and values.max() <= limits.max):
+                return name
+        return "uint64"
+
+    def _find_booleans(self, found: _Numbers, known: BinarySpace | None, place: _Place) -> Space:
+        if known is None:
+            return BinarySpace(self.backend, found.host.shape, device=found.device)
+        if known.shape != found.host.shape:
+            way_out = "booleans of varying shape have no space: make them uint8"
+            raise ValueError(_at(place, f"shape {found.host.shape} after {known.shape}, {way_out}"))
+        return known
+
+    def _find_numbers(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace | None, place: _Place) -> Space:
+        shape = found.host.shape
+        if known is None:
+            if found.from_python and found.dtype_name in _dtypes.INTEGER:
+                self.python_integers.add(place)
+            low, high = self._bounds_of(found.host, found.dtype_name)
+            return BoxSpace(self.backend, low, high, found.dtype_name, found.device, shape)
+        known, found = self._reconcile_python_numbers(known, found, place)
+        if describe_mismatch(known, found.native) is None:
+            return known
+        name = self._common_dtype(known.dtype_name, found.dtype_name, place)
+        least, most = _sizes(known)
+        if len(least) != len(shape):
+            raise ValueError(_at(place, f"{len(shape)} axes after {len(least)}, no space holds arrays of both"))
+        least = tuple(min(pair) for pair in zip(least, shape, strict=True))
+        most = tuple(None if size is None else max(size, other) for size, other in zip(most, shape, strict=True))
+        bound_shape = tuple(size if size == other else 1 for size, other in zip(least, most, strict=True))
+        if least != most and name in _dtypes.COMPLEX:
+            raise ValueError(_at(place, f"shape {shape} of complex numbers varies, which no space holds"))
+        return _like(known, self._widened_bounds(known, found.host, name, bound_shape), least, most, name)
+
+    def _reconcile_python_numbers(
+        self, known: BoxSpace | DynamicBoxSpace, found: _Numbers, place: _Place
+    ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
+        """Both with one dtype, where one of them is made of Python numbers, which have no dtype to keep."""
+        only_integers_so_far = place in self.python_integers
+        if not found.from_python or found.dtype_name not in _dtypes.INTEGER:
+            self.python_integers.discard(place)
+        if not found.from_python:
+            return known, found
+        if found.dtype_name in _dtypes.FLOATING and only_integers_so_far:
+            name = found.dtype_name
+            return _like(known, self._recast_bounds(known, name), *_sizes(known), name), found
+        return known, self._with_dtype(found, known)
+
+    def _with_dtype(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace) -> _Numbers:
+        """Python numbers with the dtype of `known` if they fit it, else as they are."""
+        fitting = _dtypes.INTEGER if known.dtype_name in _dtypes.INTEGER else _dtypes.INTEGER | _dtypes.FLOATING
+        if known.dtype_name in _dtypes.COMPLEX or found.dtype_name not in fitting:
+            return found
+        with np.errstate(over="ignore"):
+            host = found.host.astype(_dtypes.host_dtype(known.dtype_name))
+        fits = host == found.host if host.dtype.kind != "f" else np.isfinite(host) | ~np.isfinite(found.host)
+        if not fits.all():
+            return found
+        return _Numbers(self.backend.from_host(host, known.dtype), known.dtype_name, None, host, True)
+
+    def _common_dtype(self, one: str, other: str, place: _Place) -> str:
+        if one == other:
+            return one
+        if _dtypes.can_cast_safely(one, other):
+            return other
+        if _dtypes.can_cast_safely(other, one):
+            return one
+        wide = np.result_type(_dtypes.host_dtype(one), _dtypes.host_dtype(other)).name
+        name = self.backend.dtype_name(self.backend.dtype_from_name(wide))
+        if not all(_dtypes.can_cast_safely(each, name) for each in (one, other)):
+            raise ValueError(_at(place, f"dtype {other} after {one}, {self.backend} has none that holds both"))
+        return name
+
+    # -- bounds, on the host -------------------------------------------------------------------------------
+
+    def _bounds_of(self, values: np.ndarray, name: str) -> tuple[Any, Any]:
+        if not self.add_bounds or name in _dtypes.COMPLEX:
+            return _ends(name)
+        if name in _dtypes.INTEGER:
+            return values, values
+        # A bound of +inf below or of -inf above would leave no value, the largest float leaves the infinite one.
+        largest = _largest_float(name)
+        return np.minimum(values, largest), np.maximum(values, -largest)
+
+    def _widened_bounds(
+        self, known: BoxSpace | DynamicBoxSpace, values: np.ndarray, name: str, shape: tuple[int, ...]
+    ) -> tuple[Any, Any]:
+        """The bounds of `known`, moved or dropped where `values` break them, reduced to broadcast to `shape`."""
+
+        def fit(array: Any, method: Literal["min", "max"]) -> np.ndarray:
+            return reshape_to_broadcastable(NumpyComputeBackend, shape, np.asarray(array), method)
+
+        lowest, highest = _ends(name)
+        if name in _dtypes.COMPLEX:
+            return lowest, highest
+        values = values.astype(_dtypes.host_dtype(name))
+        low, high = self._recast_bounds(known, name)
+        if values.size and 0 in _sizes(known)[1]:  # arrays without entries say nothing about bounds
+            low, high = self._bounds_of(values, name)
+        low, high = fit(low, "min"), fit(high, "max")
+        if values.size == 0:
+            return low, high
+        smallest, largest = fit(values, "min"), fit(values, "max")
+        if self.add_bounds:
+            return np.minimum(low, smallest), np.maximum(high, largest)
+        return np.where(smallest < low, lowest, low), np.where(largest > high, highest, high)
+
+    def _recast_bounds(self, known: BoxSpace | DynamicBoxSpace, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds of `known` in a wider dtype, in which no bound is still no bound."""
+        low, high = (bound.astype(_dtypes.host_dtype(name)) for bound in known.bounds)
+        if not self.add_bounds:
+            (old_lowest, old_highest), (lowest, highest) = _ends(known.dtype_name), _ends(name)
+            low = np.where(known.bounds.low == old_lowest, lowest, low)
+            high = np.where(known.bounds.high == old_highest, highest, high)
+        return low, high
+
+
+def _as_path(place: _Place) -> str:
+    return "/".join(str(key) for key in place)
+
+
+def _at(place: _Place, finding: str) -> str:
+    return at_path(_as_path(place), finding)
+
+
+def _of_kind(kinds: Any, known: Any, data: Any, place: _Place) -> Any:
+    """`known`, which must be of one of these kinds if there is one."""
+    if known is None or isinstance(known, kinds):
+        return known
+    raise ValueError(_at(place, f"{type(data).__name__}, but the space so far is {known}: no space holds both"))
+
+
+def _like(
+    known: BoxSpace | DynamicBoxSpace,
+    bounds: tuple[Any, Any],
+    least: tuple[int, ...],
+    most: tuple[int | None, ...],
+    dtype_name: str,
+) -> BoxSpace | DynamicBoxSpace:
+    """A box in the place of `known`: a dynamic one if its sizes vary."""
+    if least == most:
+        return BoxSpace(known.backend, *bounds, dtype_name, known.device, least)
+    fill = known.fill_value if isinstance(known, DynamicBoxSpace) else 0
+    return DynamicBoxSpace(known.backend, *bounds, least, most, dtype_name, known.device, fill)
+
+
+def _sizes(space: BoxSpace | DynamicBoxSpace) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """The smallest and the largest size of each axis."""
+    if isinstance(space, DynamicBoxSpace):
+        return space.shape_low, space.shape_high
+    return space.shape, space.shape
+
+
+def _ends(name: str) -> tuple[Any, Any]:
+    """The bounds that mean none for the named dtype."""
+    if name in _dtypes.INTEGER:
+        dtype = np.dtype(name)
+        return dtype.type(np.iinfo(dtype).min), dtype.type(np.iinfo(dtype).max)
+    return -np.inf, np.inf
+
+
+def _largest_float(name: str) -> Any:
+    if name == "bfloat16":
+        return np.uint32(0x7F7F0000).view(np.float32)  # the bits of the largest bfloat16, in front of 16 zeros
+    return np.finfo(name).max

@@ -1,0 +1,36 @@
+"""Pure mappings between spaces."""
+
+from .batch_and_unbatch import BatchifyTransformation, UnBatchifyTransformation
+from .chained_transform import ChainedTransformation
+from .crop import CropTransformation
+from .dict_transform import DictTransformation
+from .filter_dict import DictExcludeKeyTransformation, DictIncludeKeyTransformation
+from .flatten_dict_transform import FlattenDictTransformation, UnflattenDictTransformation
+from .identity import IdentityTransformation
+from .image_resize import ImageResizeTransformation
+from .iter_transform import IterativeTransformation, LeafwiseTransformation, register_leaf_function
+from .rescale import RescaleTransformation
+from .serialization_utils import json_to_transformation, register_transformation, transformation_to_json
+from .transformation import DataTransformation
+
+__all__ = [
+    "DataTransformation",
+    "IdentityTransformation",
+    "RescaleTransformation",
+    "CropTransformation",
+    "ImageResizeTransformation",
+    "BatchifyTransformation",
+    "UnBatchifyTransformation",
+    "ChainedTransformation",
+    "DictTransformation",
+    "DictIncludeKeyTransformation",
+    "DictExcludeKeyTransformation",
+    "FlattenDictTransformation",
+    "UnflattenDictTransformation",
+    "IterativeTransformation",
+    "LeafwiseTransformation",
+    "transformation_to_json",
+    "json_to_transformation",
+    "register_transformation",
+    "register_leaf_function",
+]

@@ -1,0 +1,162 @@
+"""Transforming some of the values in a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..space.space import Space
+from ..utils.dict_util import check_separator
+from ._nested import call_at, has_key, replace_child, require_dict, require_key
+from .serialization_utils import (
+    json_to_transformation,
+    read_setting,
+    register_transformation,
+    transformation_to_json,
+)
+from .transformation import DataTransformation
+
+
+def get_chained_value(data: Any, chained_key: list[str], ignore_missing_keys: bool = False) -> Any:
+    """The value at the end of a chain of keys, in nested dicts or in a `DictSpace`.
+
+    A missing key is a KeyError, or with `ignore_missing_keys` the result is None.
+    """
+    for depth, key in enumerate(chained_key):
+        if ignore_missing_keys and not has_key(data, key):
+            return None
+        require_key(data, chained_key, depth)
+        data = data[key]
+    return data
+
+
+def call_function_on_chained_dict(
+    data: Any, chained_key: list[str], function: Callable[[Any], Any], ignore_missing_keys: bool = False
+) -> Any:
+    """Nested dicts, or a `DictSpace`, with the value at the end of a chain of keys replaced by `function` of it.
+
+    The dicts on the way are new, `data` stays as it is. A missing key is a KeyError, or with `ignore_missing_keys`
+    the result is `data` itself.
+    """
+    return _replace(data, None, chained_key, 0, lambda _, value: function(value), ignore_missing_keys)
+
+
+def call_conditioned_function_on_chained_dict(
+    space: Any,
+    data: Any,
+    chained_key: list[str],
+    function: Callable[[Any, Any], Any],
+    ignore_missing_keys: bool = False,
+) -> Any:
+    """Like `call_function_on_chained_dict`, with `function` given the space at the same place before the value."""
+    return _replace(data, space, chained_key, 0, function, ignore_missing_keys)
+
+
+def _replace(
+    data: Any, space: Any, keys: list[str], depth: int, function: Callable[[Any, Any], Any], ignore_missing_keys: bool
+) -> Any:
+    if depth == len(keys):
+        return function(space, data)
+    key = keys[depth]
+    if ignore_missing_keys and not has_key(data, key):
+        return data
+    require_key(data, keys, depth)
+    if space is not None:
+        require_key(space, keys, depth)
+    child_space = None if space is None else space[key]
+    child = call_at(key, _replace, data[key], child_space, keys, depth + 1, function, ignore_missing_keys)
+    return data if child is data[key] else replace_child(data, key, child)
+
+
+def get_mapping_source_space(
+    source_space: Space | None, mapping_key: str, nested_separator: str, ignore_missing_keys: bool
+) -> Any:
+    """The space at a joined key; None if there is no source space, or the key is missing and that is allowed."""
+    if source_space is None:
+        return None
+    return get_chained_value(source_space, mapping_key.split(nested_separator), ignore_missing_keys)
+
+
+@register_transformation("dict")
+class DictTransformation(DataTransformation):
+    """Applies a transformation to each of some keys of a dictionary; the other values pass through.
+
+    A key in `mapping` reaches into nested dictionaries by joining the keys on the way with `nested_separator`. A key
+    that the source does not have is a KeyError, or is left out with `ignore_missing_keys`.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping[str, DataTransformation],
+        ignore_missing_keys: bool = False,
+        nested_separator: str = "/",
+    ) -> None:
+        self.mapping = dict(mapping)
+        self.ignore_missing_keys = ignore_missing_keys
+        self.nested_separator = check_separator(nested_separator)
+        for key, transformation in self.mapping.items():
+            if not isinstance(transformation, DataTransformation):
+                raise TypeError(f"{key}: {type(transformation).__name__}, a mapping wants transformations")
+        self._chained_keys = {key: key.split(nested_separator) for key in self.mapping}
+        _check_apart(self._chained_keys)
+        self.has_inverse = all(transformation.has_inverse for transformation in self.mapping.values())
+
+    def get_target_space_from_source(self, source_space: Space) -> Any:
+        target: Any = require_dict(source_space, type(self).__name__)
+        for key, transformation in self.mapping.items():
+            target = call_function_on_chained_dict(
+                target, self._chained_keys[key], transformation.get_target_space_from_source, self.ignore_missing_keys
+            )
+        return target
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        for key, transformation in self.mapping.items():
+            data = call_conditioned_function_on_chained_dict(
+                source_space, data, self._chained_keys[key], transformation.transform, self.ignore_missing_keys
+            )
+        return data
+
+    def direction_inverse(self, source_space: Space | None = None) -> DictTransformation:
+        inverses = {}
+        for key, transformation in self.mapping.items():
+            child = self._source_space_of(key, source_space)
+            if child is not None or source_space is None:  # else the key is missing, and there is nothing to undo
+                inverses[key] = call_at(key, transformation.direction_inverse, child)
+        return DictTransformation(inverses, self.ignore_missing_keys, self.nested_separator)
+
+    def _source_space_of(self, key: str, source_space: Space | None) -> Any:
+        return get_mapping_source_space(source_space, key, self.nested_separator, self.ignore_missing_keys)
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        return {
+            "mapping": {
+                key: transformation_to_json(transformation, self._source_space_of(key, source_space))
+                for key, transformation in self.mapping.items()
+            },
+            "ignore_missing_keys": self.ignore_missing_keys,
+            "nested_separator": self.nested_separator,
+        }
+
+    @classmethod
+    def deserialize_from(cls, json_data: Mapping[str, Any], source_space: Space | None = None) -> DictTransformation:
+        ignore_missing_keys = json_data.get("ignore_missing_keys", False)
+        separator = check_separator(json_data.get("nested_separator", "/"))
+        mapping = {
+            key: json_to_transformation(
+                child, get_mapping_source_space(source_space, key, separator, ignore_missing_keys)
+            )
+            for key, child in read_setting(json_data, "mapping", cls).items()
+        }
+        return cls(mapping, ignore_missing_keys, separator)
+
+    def close(self) -> None:
+        for transformation in self.mapping.values():
+            transformation.close()
+
+
+def _check_apart(chained_keys: Mapping[str, list[str]]) -> None:
+    """Refuse a key that lies below another: which of the two is applied first would change the result."""
+    for outer, above in chained_keys.items():
+        for inner, below in chained_keys.items():
+            if len(below) > len(above) and below[: len(above)] == above:
+                raise ValueError(f"{inner!r} lies below {outer!r}: put one DictTransformation after the other instead")

@@ -1,0 +1,194 @@
+"""Keeping or dropping some of the keys of a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from typing_extensions import Self
+
+from ..space.space import Space
+from ..utils.dict_util import check_separator, missing_key_text
+from ._nested import has_key, is_branch, rebuild, require_dict
+from .serialization_utils import read_setting, register_transformation
+from .transformation import DataTransformation
+
+# Which keys are meant: all that lies below a key (None), or only some of it.
+KeyTree = dict[str, Optional["KeyTree"]]
+
+
+def exclude_chained_key_in_dict(d: Any, chained_key: list[str], /, ignore_missing_keys: bool = False) -> Any:
+    """Nested dicts, or a `DictSpace`, without the value at the end of a chain of keys. `d` stays as it is.
+
+    A dict that is left empty stays. A missing key is a ValueError unless that is allowed.
+    """
+    return _without(d, _key_tree([chained_key]), ignore_missing_keys)
+
+
+def include_chained_key_in_dict(
+    d: Any, chained_key: list[str], *, target_d: Any = None, ignore_missing_keys: bool = False
+) -> Any:
+    """Nested dicts, or a `DictSpace`, with nothing but the value at the end of a chain of keys, at the same place.
+
+    With `target_d`, what that holds besides. Both `d` and `target_d` stay as they are. A missing key is a ValueError
+    unless that is allowed.
+    """
+    included = _only(d, _key_tree([chained_key]), ignore_missing_keys)
+    return included if target_d is None else _merged(target_d, included)
+
+
+def _key_tree(chained_keys: Iterable[list[str]]) -> KeyTree:
+    root: KeyTree = {}
+    for chained_key in sorted(chained_keys):  # so that a key comes before those below it, which it covers
+        node: KeyTree | None = root
+        for key in chained_key[:-1]:
+            node = None if node is None else node.setdefault(key, {})
+        if node is not None:
+            node[chained_key[-1]] = None
+    return root
+
+
+def _only(branch: Any, tree: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...] = ()) -> Any:
+    _check_keys(branch, tree, ignore_missing_keys, above)
+    kept = []
+    for key, child in branch.items():
+        if key not in tree:
+            continue
+        below = tree[key]
+        if below is None:
+            kept.append((key, child))
+        elif _is_reachable(child, below, ignore_missing_keys, (*above, key)):
+            part = _only(child, below, ignore_missing_keys, (*above, key))
+            if len(part) > 0:
+                kept.append((key, part))
+    return rebuild(branch, kept)
+
+
+def _without(branch: Any, tree: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...] = ()) -> Any:
+    _check_keys(branch, tree, ignore_missing_keys, above)
+    kept = []
+    for key, child in branch.items():
+        if key not in tree:
+            kept.append((key, child))
+            continue
+        below = tree[key]
+        if below is not None:
+            if _is_reachable(child, below, ignore_missing_keys, (*above, key)):
+                child = _without(child, below, ignore_missing_keys, (*above, key))
+            kept.append((key, child))
+    return rebuild(branch, kept)
+
+
+def _is_reachable(child: Any, below: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...]) -> bool:
+    """Whether keys below a child can be looked up at all; if not, they are missing."""
+    if not is_branch(child):
+        _check_keys(child, below, ignore_missing_keys, above)
+    return is_branch(child)
+
+
+def _check_keys(node: Any, tree: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...]) -> None:
+    if not ignore_missing_keys:
+        for key in tree:
+            if not has_key(node, key):
+                raise ValueError(missing_key_text((*above, key), len(above), node))
+
+
+def _merged(target: Any, extra: Any) -> Any:
+    """A branch with what `extra` holds besides."""
+    children = dict(target.items())
+    for key, child in extra.items():
+        both = is_branch(child) and is_branch(children.get(key))
+        children[key] = _merged(children[key], child) if both else child
+    return rebuild(target, children.items())
+
+
+class _DictKeyFilter(DataTransformation):
+    """What the two filters share. Keys are kept as a set; results have the order of the source."""
+
+    has_inverse = False
+    _keys_name: str
+
+    def __init__(self, keys: Iterable[str], ignore_missing_keys: bool, nested_separator: str) -> None:
+        self.nested_separator = check_separator(nested_separator)
+        self.ignore_missing_keys = ignore_missing_keys
+        self._set_keys(keys)
+
+    def _set_keys(self, keys: Iterable[str]) -> None:
+        if isinstance(keys, str):
+            raise TypeError(f"{self._keys_name} is the string {keys!r}, it must be a collection of keys")
+        self._keys = frozenset(keys)
+        self._tree = _key_tree(key.split(self.nested_separator) for key in self._keys)
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        return {
+            self._keys_name: sorted(self._keys),
+            "ignore_missing_keys": self.ignore_missing_keys,
+            "nested_separator": self.nested_separator,
+        }
+
+    @classmethod
+    def deserialize_from(cls, json_data: Mapping[str, Any], source_space: Space | None = None) -> Self:
+        options = {name: json_data[name] for name in ("ignore_missing_keys", "nested_separator") if name in json_data}
+        return cls(read_setting(json_data, cls._keys_name, cls), **options)
+
+
+@register_transformation("dict_include_keys")
+class DictIncludeKeyTransformation(_DictKeyFilter):
+    """Keeps only some keys of a dictionary.
+
+    A key reaches into nested dictionaries by joining the keys on the way with `nested_separator`; the dictionaries on
+    the way stay. A key that the source does not have is a ValueError, unless `ignore_missing_keys`.
+    """
+
+    _keys_name = "enabled_keys"
+
+    def __init__(
+        self, enabled_keys: Iterable[str], *, ignore_missing_keys: bool = False, nested_separator: str = "/"
+    ) -> None:
+        super().__init__(enabled_keys, ignore_missing_keys, nested_separator)
+
+    @property
+    def enabled_keys(self) -> frozenset[str]:
+        """The keys that are kept. Assign to change them."""
+        return self._keys
+
+    @enabled_keys.setter
+    def enabled_keys(self, keys: Iterable[str]) -> None:
+        self._set_keys(keys)
+
+    def get_target_space_from_source(self, source_space: Space) -> Any:
+        return _only(require_dict(source_space, type(self).__name__), self._tree, self.ignore_missing_keys)
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        return _only(data, self._tree, self.ignore_missing_keys)
+
+
+@register_transformation("dict_exclude_keys")
+class DictExcludeKeyTransformation(_DictKeyFilter):
+    """Drops some keys of a dictionary.
+
+    A key reaches into nested dictionaries by joining the keys on the way with `nested_separator`; a dictionary that is
+    left empty stays. A key that the source does not have is a ValueError, unless `ignore_missing_keys`.
+    """
+
+    _keys_name = "excluded_keys"
+
+    def __init__(
+        self, excluded_keys: Iterable[str], *, ignore_missing_keys: bool = False, nested_separator: str = "/"
+    ) -> None:
+        super().__init__(excluded_keys, ignore_missing_keys, nested_separator)
+
+    @property
+    def excluded_keys(self) -> frozenset[str]:
+        """The keys that are dropped. Assign to change them."""
+        return self._keys
+
+    @excluded_keys.setter
+    def excluded_keys(self, keys: Iterable[str]) -> None:
+        self._set_keys(keys)
+
+    def get_target_space_from_source(self, source_space: Space) -> Any:
+        return _without(require_dict(source_space, type(self).__name__), self._tree, self.ignore_missing_keys)
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        return _without(data, self._tree, self.ignore_missing_keys)

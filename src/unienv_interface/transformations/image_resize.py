@@ -1,0 +1,173 @@
+"""Resizing images by bilinear interpolation."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..backends import _dtypes
+from ..backends.base import ComputeBackend
+from ..space.space import Space
+from ..space.spaces import BoxSpace
+from ._operands import ClipFloats, RoundToIntegers, as_array, lacks_arithmetic, place_of, require_box, signed_name
+from ._space_cache import SpaceCache
+from .serialization_utils import read_setting, register_transformation
+from .transformation import DataTransformation, need_source_space
+
+_HEIGHT, _WIDTH = -3, -2
+
+
+@register_transformation("image_resize")
+class ImageResizeTransformation(DataTransformation):
+    """Resizes arrays whose last three axes are height, width and channels; any number of axes may lie in front.
+
+    Bilinear, pixel centres aligned, without smoothing before shrinking: what `torch.nn.functional.interpolate` does
+    with `mode="bilinear", align_corners=False`. The dtype stays, integers are rounded to the nearest. Every new pixel
+    lies between old ones of its channel, so the new bounds are the old ones; where those vary over the pixels of a
+    channel, the widest. The inverse resizes back, which does not bring back what was lost.
+    """
+
+    has_inverse = True
+
+    def __init__(self, new_height: int, new_width: int) -> None:
+        self._new_height = _size("new_height", new_height)
+        self._new_width = _size("new_width", new_width)
+        self._plans: SpaceCache[_Plan] = SpaceCache()
+
+    @property
+    def new_height(self) -> int:
+        return self._new_height
+
+    @property
+    def new_width(self) -> int:
+        return self._new_width
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        box = _require_images(source_space, type(self).__name__)
+        low, high = box.bounds
+        shape = (*box.shape[:_HEIGHT], self._new_height, self._new_width, box.shape[-1])
+        return BoxSpace(
+            box.backend,
+            low.min(axis=(_HEIGHT, _WIDTH), keepdims=True),
+            high.max(axis=(_HEIGHT, _WIDTH), keepdims=True),
+            box.dtype,
+            box.device,
+            shape,
+        )
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        return self._plans.get(source_space, place_of(source_space.backend, data), self._work_out)(data)
+
+    def direction_inverse(self, source_space: Space | None = None) -> ImageResizeTransformation:
+        box = _require_images(need_source_space(self, source_space), type(self).__name__)
+        return ImageResizeTransformation(box.shape[_HEIGHT], box.shape[_WIDTH])
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        return {"new_height": self._new_height, "new_width": self._new_width}
+
+    @classmethod
+    def deserialize_from(
+        cls, json_data: Mapping[str, Any], source_space: Space | None = None
+    ) -> ImageResizeTransformation:
+        return cls(read_setting(json_data, "new_height", cls), read_setting(json_data, "new_width", cls))
+
+    def _work_out(self, source: Space, place: Any) -> _Plan:
+        target = self.get_target_space_from_source(source)
+        return _Plan.between(_require_images(source, type(self).__name__), target, place)
+
+
+def _size(name: str, value: Any) -> int:
+    size = operator.index(value)
+    if size < 1:
+        raise ValueError(f"{name} is {size}, it must be at least 1")
+    return size
+
+
+def _require_images(space: Space, owner: str) -> BoxSpace:
+    box = require_box(space, owner)
+    if len(box.shape) < 3:
+        raise ValueError(f"{owner} wants at least three axes, the last being height, width and channels: {box}")
+    if 0 in box.shape[_HEIGHT:-1]:
+        raise ValueError(f"{owner} wants images of at least one pixel: {box}")
+    return box
+
+
+# -- the arithmetic ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that is to be done with an array, with its constants ready."""
+
+    backend: ComputeBackend
+    dtype: Any
+    compute_dtype: Any
+    cast_first: bool
+    axes: tuple[_AxisBlend, ...]
+    finish: ClipFloats | RoundToIntegers
+
+    @classmethod
+    def between(cls, source: BoxSpace, target: BoxSpace, place: Any) -> _Plan:
+        backend, name = source.backend, source.dtype_name
+        wide = name == "float64" or (name in _dtypes.INTEGER and np.dtype(name).itemsize > 2)
+        compute_dtype = backend.dtype_from_name("float64" if wide else "float32")
+        compute = backend.dtype_name(compute_dtype)
+        # the axis that shrinks most goes first, which leaves the least to do for the other
+        by_ratio = sorted((_HEIGHT, _WIDTH), key=lambda axis: target.shape[axis] / source.shape[axis])
+        axes = tuple(
+            _AxisBlend.along(axis, source, target, compute, place)
+            for axis in by_ratio
+            if source.shape[axis] != target.shape[axis]
+        )
+        finish = (RoundToIntegers if name in _dtypes.INTEGER else ClipFloats).into(target, compute, place)
+        return cls(backend, source.dtype, compute_dtype, lacks_arithmetic(backend, name), axes, finish)
+
+    def __call__(self, data: Any) -> Any:
+        backend = self.backend
+        if not self.axes:
+            return backend.astype(data, self.dtype, copy=False)
+        if self.cast_first:
+            data = backend.astype(data, self.compute_dtype)
+        for axis in self.axes:
+            data = axis(backend, data, self.compute_dtype)
+        return self.finish(data)
+
+
+@dataclass(frozen=True)
+class _AxisBlend:
+    """New entries along one axis, each between two old neighbours."""
+
+    axis: int
+    lower: Any
+    upper: Any
+    share: Any
+
+    @classmethod
+    def along(cls, axis: int, source: BoxSpace, target: BoxSpace, compute_name: str, place: Any) -> _AxisBlend:
+        backend, old, new = source.backend, source.shape[axis], target.shape[axis]
+        centres = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
+        lower = np.floor(centres).astype(np.int64)
+        upper = np.minimum(lower + 1, old - 1)
+        # one share per channel too for the width, or NumPy would run an inner loop over just the channels
+        shape = (new, 1, 1) if axis == _HEIGHT else (new, source.shape[-1])
+        share = np.broadcast_to((centres - lower).reshape((new,) + (1,) * (len(shape) - 1)), shape)
+        index_name = signed_name(backend)
+        return cls(
+            axis,
+            as_array(backend, lower, index_name, place),
+            as_array(backend, upper, index_name, place),
+            as_array(backend, share, compute_name, place),
+        )
+
+    def __call__(self, backend: ComputeBackend, data: Any, compute_dtype: Any) -> Any:
+        # gathered in the dtype of the data, which for images is a quarter of the bytes; both arrays are our own
+        near = backend.astype(backend.take(data, self.lower, axis=self.axis), compute_dtype, copy=False)
+        far = backend.astype(backend.take(data, self.upper, axis=self.axis), compute_dtype, copy=False)
+        far -= near
+        far *= self.share
+        near += far
+        return near

@@ -1,0 +1,253 @@
+"""One transformation for every leaf of a nested space."""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..space.space import Space
+from ..space.spaces import CompositeSpace
+from ._nested import call_at, with_children
+from .serialization_utils import (
+    json_to_transformation,
+    read_setting,
+    register_transformation,
+    transformation_to_json,
+)
+from .transformation import DataTransformation
+
+LeafFunction = Callable[[Space], bool]
+
+_leaf_functions: dict[str, LeafFunction] = {}
+# What the reference implementation writes for its function, and what it is called here.
+_REFERENCE_NAMES = {"unienv_interface.transformations.iter_transform.default_is_leaf_fn": "default"}
+
+
+def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
+    """Register a leaf function under the name that stands for it in JSON; the name must stay the same for ever."""
+    if _leaf_functions.setdefault(name, function) is not function:
+        raise ValueError(f"there is a leaf function {name!r} already")
+    return function
+
+
+def default_is_leaf_fn(space: Space) -> bool:
+    """Whether a space is neither a dictionary nor a tuple of others."""
+    return not isinstance(space, CompositeSpace)
+
+
+register_leaf_function("default", default_is_leaf_fn)
+
+
+def find_leaf_source_space(source_space: Space | None, is_leaf_node_fn: LeafFunction) -> Any:
+    """The first leaf of a space; None if there is none."""
+    return None if source_space is None else next(_leaves(source_space, is_leaf_node_fn), None)
+
+
+def _leaves(space: Space, is_leaf: LeafFunction) -> Iterator[Space]:
+    if is_leaf(space):
+        yield space
+    else:
+        for child in _require_composite(space).children:
+            yield from _leaves(child, is_leaf)
+
+
+def _leaf_sources(source_space: Space | None, is_leaf: LeafFunction, count: int) -> list[Any]:
+    """The leaves of a space, of which there must be `count`; that many times None without one."""
+    if source_space is None:
+        return [None] * count
+    leaves = list(_leaves(source_space, is_leaf))
+    if len(leaves) != count:
+        raise ValueError(f"{source_space} has {len(leaves)} leaves for {count} transformations")
+    return leaves
+
+
+def _require_composite(space: Space) -> CompositeSpace:
+    if not isinstance(space, CompositeSpace):
+        raise TypeError(f"the leaf function says that {space} is not a leaf, but it has no children to go on to")
+    return space
+
+
+def _leaf_function_name(function: LeafFunction) -> str:
+    for name, known in _leaf_functions.items():
+        if known is function:
+            return name
+    label = getattr(function, "__qualname__", repr(function))
+    raise ValueError(
+        f"the leaf function {label} is not registered, so no JSON can stand for it: see register_leaf_function"
+    )
+
+
+def _leaf_function(stored: Any) -> LeafFunction:
+    """The leaf function that a name in JSON stands for; looked up, never imported or unpickled."""
+    name = stored
+    if isinstance(stored, Mapping):  # as the reference writes it
+        if stored.get("mode") != "name":
+            raise ValueError(
+                f"a leaf function in mode {stored.get('mode')!r} is refused: it would run code from the data"
+            )
+        name = next((value for key, value in stored.items() if key != "mode"), None)
+    function = _leaf_functions.get(_REFERENCE_NAMES.get(name, name)) if isinstance(name, str) else None
+    if function is None:
+        raise ValueError(
+            f"unknown leaf function {name!r}, known are {sorted(_leaf_functions)}: see register_leaf_function"
+        )
+    return function
+
+
+class _LeafTransformation(DataTransformation):
+    """What the two transformations of leaves share: going down to the leaves, and back up with the results.
+
+    Leaves come in the canonical order of their spaces, in which the keys of a dictionary are sorted.
+    """
+
+    def __init__(self, is_leaf_node_fn: LeafFunction, inv_is_leaf_node_fn: LeafFunction) -> None:
+        self.is_leaf_node_fn = is_leaf_node_fn
+        self.inv_is_leaf_node_fn = inv_is_leaf_node_fn
+
+    @abc.abstractmethod
+    def _per_leaf(self) -> Iterator[DataTransformation]:
+        """The transformations of the first leaf, the second, and so on."""
+
+    def get_target_space_from_source(self, source_space: Space) -> Any:
+        return self._target(source_space, self._per_leaf())
+
+    def _target(self, space: Space, per_leaf: Iterator[DataTransformation]) -> Any:
+        if self.is_leaf_node_fn(space):
+            return next(per_leaf).get_target_space_from_source(space)
+        composite = _require_composite(space)
+        return with_children(
+            composite, [call_at(key, self._target, child, per_leaf) for key, child in composite.child_items()]
+        )
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        return self._walk(source_space, data, self._per_leaf())
+
+    def _walk(self, space: Space, data: Any, per_leaf: Iterator[DataTransformation]) -> Any:
+        if self.is_leaf_node_fn(space):
+            return next(per_leaf).transform(space, data)
+        composite = _require_composite(space)
+        pairs = zip(composite.child_items(), composite.child_values(data), strict=True)
+        return composite.build_value(
+            [call_at(key, self._walk, child, value, per_leaf) for (key, child), value in pairs]
+        )
+
+    def _serialize_leaf_functions(self) -> dict[str, str]:
+        return {
+            "is_leaf_node_fn": _leaf_function_name(self.is_leaf_node_fn),
+            "inv_is_leaf_node_fn": _leaf_function_name(self.inv_is_leaf_node_fn),
+        }
+
+
+def _read_leaf_functions(json_data: Mapping[str, Any]) -> tuple[LeafFunction, LeafFunction]:
+    return (
+        _leaf_function(json_data.get("is_leaf_node_fn", "default")),
+        _leaf_function(json_data.get("inv_is_leaf_node_fn", "default")),
+    )
+
+
+@register_transformation("iterative")
+class IterativeTransformation(_LeafTransformation):
+    """Applies one transformation to every leaf of nested dictionaries and tuples, which keep their structure.
+
+    `is_leaf_node_fn` says which spaces are leaves, of the source going down and, as `inv_is_leaf_node_fn`, of the
+    target for the inverse. Where the leaves' inverses depend on their spaces and these differ, the inverse is a
+    `LeafwiseTransformation`.
+    """
+
+    def __init__(
+        self,
+        transformation: DataTransformation,
+        is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
+        inv_is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
+    ) -> None:
+        super().__init__(is_leaf_node_fn, inv_is_leaf_node_fn)
+        if not isinstance(transformation, DataTransformation):
+            raise TypeError(f"transformation is {type(transformation).__name__}, not a DataTransformation")
+        self.transformation = transformation
+        self.has_inverse = transformation.has_inverse
+
+    def _per_leaf(self) -> Iterator[DataTransformation]:
+        return itertools.repeat(self.transformation)
+
+    def direction_inverse(self, source_space: Space | None = None) -> DataTransformation:
+        leaves = [] if source_space is None else list(_leaves(source_space, self.is_leaf_node_fn))
+        turned = (self.inv_is_leaf_node_fn, self.is_leaf_node_fn)
+        if all(leaf == leaves[0] for leaf in leaves):
+            return IterativeTransformation(self.transformation.direction_inverse(next(iter(leaves), None)), *turned)
+        return LeafwiseTransformation([self.transformation.direction_inverse(leaf) for leaf in leaves], *turned)
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        leaf = find_leaf_source_space(source_space, self.is_leaf_node_fn)
+        return {
+            "transformation": transformation_to_json(self.transformation, leaf),
+            **self._serialize_leaf_functions(),
+        }
+
+    @classmethod
+    def deserialize_from(
+        cls, json_data: Mapping[str, Any], source_space: Space | None = None
+    ) -> IterativeTransformation:
+        is_leaf, inv_is_leaf = _read_leaf_functions(json_data)
+        inner = read_setting(json_data, "transformation", cls)
+        leaf = find_leaf_source_space(source_space, is_leaf)
+        return cls(json_to_transformation(inner, leaf), is_leaf, inv_is_leaf)
+
+    def close(self) -> None:
+        self.transformation.close()
+
+
+@register_transformation("leafwise")
+class LeafwiseTransformation(_LeafTransformation):
+    """Applies to every leaf of nested dictionaries and tuples a transformation of its own.
+
+    The transformations come in the order of the leaves. `IterativeTransformation` explains the leaf functions.
+    """
+
+    def __init__(
+        self,
+        transformations: Iterable[DataTransformation],
+        is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
+        inv_is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
+    ) -> None:
+        super().__init__(is_leaf_node_fn, inv_is_leaf_node_fn)
+        self.transformations = tuple(transformations)
+        self.has_inverse = all(transformation.has_inverse for transformation in self.transformations)
+
+    def _per_leaf(self) -> Iterator[DataTransformation]:
+        yield from self.transformations
+        raise ValueError(f"the space has more leaves than the {len(self.transformations)} transformations")
+
+    def get_target_space_from_source(self, source_space: Space) -> Any:
+        self._sources(source_space)
+        return super().get_target_space_from_source(source_space)
+
+    def direction_inverse(self, source_space: Space | None = None) -> LeafwiseTransformation:
+        pairs = zip(self.transformations, self._sources(source_space), strict=True)
+        inverses = [transformation.direction_inverse(source) for transformation, source in pairs]
+        return LeafwiseTransformation(inverses, self.inv_is_leaf_node_fn, self.is_leaf_node_fn)
+
+    def _sources(self, source_space: Space | None) -> list[Any]:
+        return _leaf_sources(source_space, self.is_leaf_node_fn, len(self.transformations))
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        pairs = zip(self.transformations, self._sources(source_space), strict=True)
+        return {
+            "transformations": [transformation_to_json(transformation, source) for transformation, source in pairs],
+            **self._serialize_leaf_functions(),
+        }
+
+    @classmethod
+    def deserialize_from(
+        cls, json_data: Mapping[str, Any], source_space: Space | None = None
+    ) -> LeafwiseTransformation:
+        is_leaf, inv_is_leaf = _read_leaf_functions(json_data)
+        stored = read_setting(json_data, "transformations", cls)
+        leaves = _leaf_sources(source_space, is_leaf, len(stored))
+        members = [json_to_transformation(child, leaf) for child, leaf in zip(stored, leaves, strict=True)]
+        return cls(members, is_leaf, inv_is_leaf)
+
+    def close(self) -> None:
+        for transformation in self.transformations:
+            transformation.close()

@@ -1,0 +1,23 @@
+"""Seeds drawn from a generator, for whatever wants a number rather than a generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import BRNGType, ComputeBackend
+
+# Seeds lie in [0, 2**31 - 1): never negative, and within the 32-bit integers that simulators take.
+_END = 2**31 - 1
+
+
+def next_seed(np_rng: np.random.Generator) -> int:
+    """A seed, drawn from a NumPy generator."""
+    return int(np_rng.integers(0, _END))
+
+
+def next_seed_rng(rng: BRNGType, backend: ComputeBackend[Any, Any, Any, BRNGType]) -> tuple[BRNGType, int]:
+    """The generator to go on with and a seed, drawn from a generator of any backend."""
+    rng, drawn = backend.random.random_discrete_uniform((), 0, _END, rng=rng)
+    return rng, int(drawn)

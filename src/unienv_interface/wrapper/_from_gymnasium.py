@@ -1,0 +1,241 @@
+"""Environments of Gymnasium as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..backends.numpy import NumpyComputeBackend
+from ..env_base.env import Env
+from ..space.space_utils import batch_utils
+from ..space.space_utils.gym_utils import from_gym_space
+from ..utils.optional import need
+from ._gym_values import array_reader, batched_from_gym, owned_info, reader, rows_of_info, writer
+
+if TYPE_CHECKING:
+    import gymnasium
+else:
+    gymnasium = need("gymnasium", extra="gymnasium")
+
+_WAY_OUT = (
+    "make it with autoreset_mode=AutoresetMode.DISABLED (in gymnasium.make_vec: vectorization_mode='sync' or 'async' "
+    "and vector_kwargs={'autoreset_mode': AutoresetMode.DISABLED})"
+)
+
+
+class FromGymnasiumEnv(Env):
+    """A `gymnasium.Env`, or a `gymnasium.vector.VectorEnv` as a batch, on any backend.
+
+    Observations are the caller's: the environment cannot change them afterwards. One environment gives rewards and
+    flags as float and bool, a batch as arrays of the backend. Infos stay as Gymnasium has them, NumPy arrays included;
+    those of a batch are a dict of arrays with masks `_key`. There is no context. Seeds are handed on as they are, so
+    that a seed gives the episode it gives without the bridge; `rng`, which only sampling uses, follows them.
+
+    A batch is never restarted by itself, whatever Gymnasium's vector environment would do: to step one in which an
+    episode has ended is a RuntimeError, so reset those slots with a mask. A vector environment that resets in the same
+    step (`AutoresetMode.SAME_STEP`) hides the last observation and is refused; one that can only be reset as a whole,
+    such as CartPoleVectorEnv, says so when some slots are to be reset.
+    """
+
+    context_space = None
+
+    def __init__(
+        self,
+        env: gymnasium.Env | gymnasium.vector.VectorEnv,
+        *,
+        backend: ComputeBackend = NumpyComputeBackend,
+        device: Any = None,
+    ) -> None:
+        if not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+            raise TypeError(f"env is {type(env).__qualname__}, wanted a gymnasium.Env or gymnasium.vector.VectorEnv")
+        self.env: Any = env
+        self.backend = backend
+        self.device = device
+        self.rng = backend.random.random_number_generator(device=device)
+        self._closed = False
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            self._init_batch(env)
+        else:
+            self._init_single(env)
+
+    def _init_single(self, env: gymnasium.Env) -> None:
+        self.batch_size = None
+        self.action_space = from_gym_space(env.action_space, self.backend, device=self.device)
+        self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
+        self._write_action = writer(env.action_space, self.action_space, "action", copy=False)
+        self._read_observation = reader(env.observation_space, self.observation_space, "observation")
+
+    def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
+        self.batch_size = env.num_envs
+        actions, observations = env.single_action_space, env.single_observation_space
+        place = self.backend, self.device
+        self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
+        self.observation_space = batched_from_gym(observations, env.observation_space, *place, "observation")
+        self._write_action = writer(actions, self.action_space, "action", copy=False, batched=True)
+        self._read_observation = reader(observations, self.observation_space, "observation", batched=True)
+        self._read_array = array_reader(*place)
+        self._resets_some = _resets_some(env)
+        self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
+
+    # -- the verbs -----------------------------------------------------------------------------------------
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if self.batch_size is not None:
+            return self._step_batch(action)
+        observation, reward, terminated, truncated, info = self.env.step(self._write_action(action))
+        return (
+            self._read_observation(observation),
+            float(reward),
+            bool(terminated),
+            bool(truncated),
+            owned_info(info) if info else {},
+        )
+
+    def _step_batch(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if self._ended is None:
+            raise RuntimeError("step before reset: there is no state to step from")
+        if self._ended.any():
+            raise RuntimeError(f"the episodes of slots {np.flatnonzero(self._ended)} have ended: reset(mask=...) first")
+        observation, reward, terminated, truncated, info = self.env.step(self._write_action(action))
+        self._ended = np.logical_or(terminated, truncated)
+        return (
+            self._read_observation(observation),
+            self._read_array(reward),
+            self._read_array(terminated),
+            self._read_array(truncated),
+            owned_info(info),
+        )
+
+    def reset(
+        self, *, mask: Any = None, seed: int | None = None, options: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[None, Any, dict[str, Any]]:
+        """Begin a new episode, as in `Env.reset`. Further keywords join the `options` that Gymnasium hands on."""
+        if options is not None or kwargs:
+            options = {**(options or {}), **kwargs}
+        chosen = None if mask is None else self._checked_mask(mask)
+        if seed is not None:
+            self.rng = self.backend.random.random_number_generator(_sampling_seed(seed), device=self.device)
+        if chosen is not None and not chosen.all():
+            return self._reset_some(chosen, seed, options or {})
+        observation, info = self.env.reset(seed=seed, options=options)
+        if self.batch_size is not None:
+            self._ended = np.zeros(self.batch_size, bool)
+        return None, self._read_observation(observation), owned_info(info)
+
+    def _reset_some(
+        self, mask: np.ndarray, seed: int | None, options: Mapping[str, Any]
+    ) -> tuple[None, Any, dict[str, Any]]:
+        if self._ended is None:
+            raise RuntimeError("reset with a mask before any reset: there are no other slots to keep yet")
+        space, rows = self.observation_space, self.backend.from_numpy(mask, device=self.device)
+        if not mask.any():
+            return None, batch_utils.get_at(space, space.create_empty(), rows), {}
+        if not self._resets_some:
+            raise ValueError(f"{self.env} can only be reset as a whole, not slots {np.flatnonzero(mask)}: {_WAY_OUT}")
+        observation, info = self.env.reset(seed=seed, options={**options, "reset_mask": mask.copy()})
+        self._ended = self._ended & ~mask
+        return (
+            None,
+            batch_utils.get_at(space, self._read_observation(observation), rows),
+            rows_of_info(info, mask),
+        )
+
+    def _checked_mask(self, mask: Any) -> np.ndarray:
+        if self.batch_size is None:
+            raise ValueError("the environment is not batched, so a mask has nothing to select")
+        host = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
+        if host.dtype != bool or host.shape != (self.batch_size,):
+            raise ValueError(f"mask of {host.dtype} {host.shape}, wanted one of bool ({self.batch_size},)")
+        return host
+
+    def render(self) -> Any:
+        """Gymnasium's frame; the frames of a batch are one array if their shapes are the same."""
+        frame = self.env.render()
+        if self.batch_size is None or not isinstance(frame, (tuple, list)):
+            return frame
+        shapes = {getattr(slot, "shape", None) for slot in frame}
+        return np.stack(frame) if len(shapes) == 1 and None not in shapes else frame
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.env.close()
+
+    # -- what Gymnasium's environment says about itself ----------------------------------------------------
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.env.metadata
+
+    @metadata.setter
+    def metadata(self, value: dict[str, Any]) -> None:
+        self.env.metadata = value
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        return self.env.render_mode
+
+    @render_mode.setter
+    def render_mode(self, value: str | None) -> None:
+        self.env.unwrapped.render_mode = value  # wrappers only show it
+
+    @property
+    def render_fps(self) -> int | None:  # type: ignore[override]
+        return self.metadata.get("render_fps")
+
+    @render_fps.setter
+    def render_fps(self, value: int | None) -> None:
+        self.metadata = {**self.metadata, "render_fps": value}
+
+    # -- layers --------------------------------------------------------------------------------------------
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether the bridge, or a layer of the Gymnasium environment below it, has the attribute."""
+        return any(hasattr(layer, name) for layer in self._layers())
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        for layer in self._layers():
+            if hasattr(layer, name):
+                return getattr(layer, name)
+        raise AttributeError(f"neither {type(self).__name__} nor a layer of {self.env} below it has {name!r}")
+
+    def set_wrapper_attr(self, name: str, value: Any) -> None:
+        """Sets the attribute on the outermost layer that has it, or on the bottom one if none has."""
+        layers = list(self._layers())
+        setattr(next((layer for layer in layers if hasattr(layer, name)), layers[-1]), name, value)
+
+    def _layers(self) -> Iterator[Any]:
+        yield self
+        layer = self.env
+        while isinstance(layer, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)):
+            yield layer
+            layer = layer.env
+        yield layer
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.env}, backend={self.backend})"
+
+
+def _resets_some(env: gymnasium.vector.VectorEnv) -> bool:
+    """Whether some slots of a vector environment can be reset; a ValueError if it cannot be stepped properly."""
+    declared = env.metadata.get("autoreset_mode")
+    mode = getattr(declared, "value", declared)  # some declare the value, not the member of the enumeration
+    if mode == "SameStep":
+        raise ValueError(f"{env} resets in the step that ends an episode, which hides its last observation: {_WAY_OUT}")
+    if mode == "Disabled":
+        return True
+    # In their other mode these two do not restart a slot that was reset in time, which `_step_batch` sees to; only
+    # workers without shared memory do, since they keep their mark. Before version 1.1 they had no modes and no masks.
+    base = env.unwrapped
+    if isinstance(base, gymnasium.vector.AsyncVectorEnv) and not base.shared_memory:
+        return False
+    known = isinstance(base, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv))
+    return known and hasattr(base, "autoreset_mode")
+
+
+def _sampling_seed(seed: int) -> int:
+    """A seed for `rng` whose draws have nothing to do with those of the environment for the same seed."""
+    return int(np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(1, np.uint64)[0])

@@ -1,0 +1,295 @@
+"""Functions that carry values between an environment of Gymnasium and one of ours.
+
+`from_gym_data` and `to_gym_data` look up the kind of space at every call. The spaces of an environment stay the same,
+so here that is done once: a reader or writer is built when the bridge is, and a step then costs one plain call per
+array. Values of what is a box on NumPy, whose dtype and shape are right, take the shortest way there is.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends import _dtypes
+from ..backends.base import ComputeBackend
+from ..backends.numpy import NumpyComputeBackend
+from ..space import Space
+from ..space._mismatch import join_path
+from ..space.space_utils import batch_utils
+from ..space.space_utils._gym_spaces import prepend_key
+from ..space.space_utils.gym_utils import from_gym_data, from_gym_space, to_gym_data
+from ..space.spaces import ArraySpace, BoxSpace, DictSpace, TupleSpace
+from ..utils.optional import need
+
+if TYPE_CHECKING:
+    import gymnasium
+    import gymnasium.vector.utils as vector_utils
+else:
+    gymnasium = need("gymnasium", extra="gymnasium")
+    vector_utils = need("gymnasium.vector.utils", extra="gymnasium")
+
+Convert = Callable[[Any], Any]
+
+# The kinds whose values, and whose batches of values, are single arrays.
+_ARRAY_KINDS = (
+    gymnasium.spaces.Box,
+    gymnasium.spaces.Discrete,
+    gymnasium.spaces.MultiDiscrete,
+    gymnasium.spaces.MultiBinary,
+)
+
+
+# -- spaces of batches -------------------------------------------------------------------------------------
+
+
+def batched_from_gym(single: Any, batched: Any, backend: ComputeBackend, device: Any, path: str) -> Space:
+    """Our space of the batches of a vector environment, which has `single` for one value and `batched` for all.
+
+    Gymnasium has no batch of a Text, Graph, Sequence or OneOf but a Tuple, which only `single` tells from a batch of
+    tuples. Bounds come from `batched`, where they may differ from slot to slot.
+    """
+    if isinstance(single, gymnasium.spaces.Dict):
+        pairs = [(key, batched[key]) for key in single.spaces]
+        children = [
+            (key, batched_from_gym(single[key], child, backend, device, join_path(path, key))) for key, child in pairs
+        ]
+        return DictSpace(backend, children, device)
+    if isinstance(single, gymnasium.spaces.Tuple):
+        pairs = list(enumerate(batched.spaces))
+        return TupleSpace(
+            backend,
+            [batched_from_gym(single[key], child, backend, device, join_path(path, key)) for key, child in pairs],
+            device,
+        )
+    try:
+        if isinstance(single, gymnasium.spaces.MultiBinary):  # its batch is a Box of integers
+            return batch_utils.batch_space(from_gym_space(single, backend, device=device), batched.shape[0])
+        if isinstance(single, _ARRAY_KINDS):
+            return from_gym_space(batched, backend, device=device)
+        slots = [from_gym_space(slot, backend, device=device) for slot in batched.spaces]
+        return batch_utils.batch_differing_spaces(slots, device)
+    except (TypeError, ValueError, OverflowError) as error:
+        prepend_key(error, path)
+        raise
+
+
+# -- from Gymnasium ----------------------------------------------------------------------------------------
+
+
+def reader(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
+    """A function from values of `gym_space` to values of `space`, in memory that nobody else writes to.
+
+    With `batched` the values are batches: `space` is that of the whole batch, `gym_space` that of one value.
+    An error begins with `path`.
+    """
+    if isinstance(gym_space, _ARRAY_KINDS) and isinstance(space, ArraySpace):
+        return _array_reader(space, path)
+    if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
+        return _dict_converter(
+            {
+                key: reader(gym_space[key], child, join_path(path, key), batched=batched)
+                for key, child in space.spaces.items()
+            },
+            path,
+        )
+    if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
+        pairs = zip(gym_space.spaces, space.spaces, strict=True)
+        return _tuple_converter(
+            [reader(*pair, join_path(path, key), batched=batched) for key, pair in enumerate(pairs)], path
+        )
+    if batched:
+        single = _single_of(space)
+        read_slot = reader(gym_space, single, path)
+        return lambda data: batch_utils.concatenate(single, [read_slot(value) for value in data])
+    return _located(lambda data: from_gym_data(space, copying.deepcopy(data)), path)
+
+
+def _array_reader(space: ArraySpace, path: str) -> Convert:
+    backend, device, shape = space.backend, space.device, space.shape
+    dtype = None if space.dtype_name in _dtypes.FOREIGN_FLOATING else np.dtype(space.dtype_name)
+
+    def read_any(data: Any) -> Any:
+        values = np.asarray(data)
+        if values.dtype == dtype and values.shape == shape:
+            return backend.from_numpy(values, device=device, copy=True)
+        return from_gym_data(space, values)  # which casts into new memory, or raises
+
+    general = _located(read_any, path)
+    if backend is not NumpyComputeBackend or dtype is None:
+        return general
+    if shape == ():
+        scalar = dtype.type
+        return lambda data: np.array(data, dtype) if type(data) is scalar or type(data) is int else general(data)
+
+    def read_fitting(data: Any) -> Any:
+        if type(data) is np.ndarray and data.dtype == dtype and data.shape == shape:
+            return data.copy()
+        return general(data)
+
+    return read_fitting
+
+
+def array_reader(backend: ComputeBackend, device: Any) -> Convert:
+    """A function that copies arrays of a vector environment, such as its rewards, to our backend."""
+    return lambda values: backend.from_numpy(np.asarray(values), device=device, copy=True)
+
+
+# -- to Gymnasium ------------------------------------------------------------------------------------------
+
+
+def writer(gym_space: Any, space: Space, path: str, *, copy: bool, batched: bool = False) -> Convert:
+    """A function from values of `space` to values of `gym_space`; arguments as for `reader`.
+
+    With `copy` what it returns is new memory; without, NumPy arrays that fit are handed on as they are. For a
+    Discrete a plain int is taken too.
+    """
+    if isinstance(gym_space, _ARRAY_KINDS) and isinstance(space, ArraySpace):
+        return _array_writer(gym_space, space, path, copy, batched)
+    if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
+        return _dict_converter(
+            {
+                key: writer(gym_space[key], child, join_path(path, key), copy=copy, batched=batched)
+                for key, child in space.spaces.items()
+            },
+            path,
+        )
+    if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
+        pairs = zip(gym_space.spaces, space.spaces, strict=True)
+        return _tuple_converter(
+            [writer(*pair, join_path(path, key), copy=copy, batched=batched) for key, pair in enumerate(pairs)], path
+        )
+    if batched:
+        write_slot = writer(gym_space, _single_of(space), path, copy=copy)
+        return lambda data: tuple(write_slot(value) for value in batch_utils.iterate(space, data))
+    if isinstance(gym_space, gymnasium.spaces.Sequence) and gym_space.stack:
+        return _located(lambda data: _stacked(gym_space.feature_space, to_gym_data(space, data)), path)
+    if copy:
+        return _located(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
+    return _located(lambda data: to_gym_data(space, data), path)
+
+
+def _array_writer(gym_space: Any, space: ArraySpace, path: str, copy: bool, batched: bool) -> Convert:
+    dtype, shape = np.dtype(gym_space.dtype), space.shape
+    on_numpy = space.backend is NumpyComputeBackend
+    is_alike = on_numpy and isinstance(space, BoxSpace) and space.dtype == dtype
+    # what other libraries hand out may be read-only, and an environment may work in its action
+    fresh = copy or not on_numpy
+
+    def write_any(value: Any) -> Any:
+        values = np.asarray(to_gym_data(space, value), dtype)
+        return values.copy() if fresh else values
+
+    general = _located(write_any, path)
+
+    def write(value: Any) -> Any:
+        if is_alike and type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+            return value.copy() if copy else value
+        return general(value)
+
+    if batched or not isinstance(gym_space, gymnasium.spaces.Discrete):
+        return write
+    scalar = dtype.type
+
+    def write_scalar(value: Any) -> Any:
+        if type(value) is scalar:
+            return value
+        return scalar(value) if isinstance(value, int) else write(value)[()]
+
+    return write_scalar
+
+
+def _stacked(feature_space: Any, items: tuple[Any, ...]) -> Any:
+    """The items of a Sequence in the stacked form that its spaces with `stack=True` have."""
+    out = vector_utils.create_empty_array(feature_space, len(items))
+    return vector_utils.concatenate(feature_space, items, out)
+
+
+# -- both ways ---------------------------------------------------------------------------------------------
+
+
+def _dict_converter(converters: Mapping[str, Convert], path: str) -> Convert:
+    pairs = tuple(converters.items())
+
+    def convert_dict(data: Any) -> dict[str, Any]:
+        if not isinstance(data, Mapping) or data.keys() != converters.keys():
+            found = f"keys {list(data)}" if isinstance(data, Mapping) else type(data).__name__
+            raise ValueError(f"{path}: {found}, the space wants a dict with the keys {list(converters)}")
+        return {key: convert(data[key]) for key, convert in pairs}
+
+    return convert_dict
+
+
+def _tuple_converter(converters: Iterable[Convert], path: str) -> Convert:
+    converters = tuple(converters)
+
+    def convert_tuple(data: Any) -> tuple[Any, ...]:
+        if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != len(converters):
+            found = f"{len(data)} items" if hasattr(data, "__len__") else type(data).__name__
+            raise ValueError(f"{path}: {found}, the space wants a tuple of {len(converters)}")
+        return tuple([convert(value) for convert, value in zip(converters, data, strict=True)])
+
+    return convert_tuple
+
+
+def _located(convert: Convert, path: str) -> Convert:
+    """The same function, with `path` in front of the errors it raises."""
+
+    def convert_located(data: Any) -> Any:
+        try:
+            return convert(data)
+        except (TypeError, ValueError, OverflowError) as error:
+            prepend_key(error, path)
+            raise
+
+    return convert_located
+
+
+def _single_of(space: Space) -> Space:
+    """The space of one value of a batch."""
+    return next(iter(batch_utils.unbatch_spaces(space)))
+
+
+# -- infos -------------------------------------------------------------------------------------------------
+
+
+def owned_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the infos that their environment no longer reaches: of the dicts and the arrays in them."""
+    return _map_info(info, np.copy)
+
+
+def rows_of_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
+    """The infos of the slots of `mask`, given those of all."""
+    return _map_info(info, lambda array: array[mask] if array.shape[:1] == mask.shape else array)
+
+
+def spread_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
+    """The inverse of `rows_of_info`: zeros (None for objects) fill the other slots, masks `_key` tell them apart."""
+    count = int(np.count_nonzero(mask))
+    spread: dict[str, Any] = {}
+    for key, value in info.items():
+        if isinstance(value, Mapping):
+            spread[key] = spread_info(value, mask)
+        elif isinstance(value, np.ndarray) and value.shape[:1] == (count,):
+            fill = None if value.dtype == object else 0
+            spread[key] = np.full((len(mask), *value.shape[1:]), fill, value.dtype)
+            spread[key][mask] = value
+        else:
+            spread[key] = value
+            continue
+        if not key.startswith("_"):
+            spread.setdefault(f"_{key}", mask.copy())
+    return spread
+
+
+def _map_info(info: Mapping[str, Any], fn: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
+    return {
+        key: fn(value)
+        if isinstance(value, np.ndarray)
+        else _map_info(value, fn)
+        if isinstance(value, dict)
+        else value
+        for key, value in info.items()
+    }

@@ -1,0 +1,218 @@
+"""Our environments as ones of Gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..env_base.env import Env
+from ..space import Space
+from ..space.space_utils import batch_utils
+from ..space.space_utils.gym_utils import to_gym_space
+from ..space.spaces import DictSpace
+from ..utils.optional import need
+from ._gym_values import reader, spread_info, writer
+
+if TYPE_CHECKING:
+    import gymnasium
+    import gymnasium.vector.utils as vector_utils
+else:
+    gymnasium = need("gymnasium", extra="gymnasium")
+    vector_utils = need("gymnasium.vector.utils", extra="gymnasium")
+
+
+def combine_context_obs_space(context_space: Space | None, observation_space: Space) -> Space:
+    """The space of what Gymnasium sees as the observation: a dict of both, or the observation if there is no context."""
+    if context_space is None:
+        return observation_space
+    children = {"context": context_space, "observation": observation_space}
+    return DictSpace(observation_space.backend, children, observation_space.device)
+
+
+def combine_context_obs(context: Any, observation: Any) -> Any:
+    """What Gymnasium sees as the observation."""
+    return observation if context is None else {"context": context, "observation": observation}
+
+
+class ToGymnasiumEnv(gymnasium.Env):
+    """An environment of ours that is not batched, as a `gymnasium.Env`.
+
+    Where there is a context, the observation is a dict of "context" and "observation". Options of a reset become
+    keywords of ours. Arrays are NumPy's and the caller's own, in infos and frames too. `np_random` is a generator for
+    Gymnasium's wrappers, seeded by `reset`; the environment has its own.
+    """
+
+    combine_context_obs_space = staticmethod(combine_context_obs_space)
+    combine_context_obs = staticmethod(combine_context_obs)
+
+    def __init__(self, env: Env) -> None:
+        if env.batch_size is not None:
+            raise ValueError(f"{env} is batched: ToGymnasiumVectorEnv makes a gymnasium.vector.VectorEnv of it")
+        self.env = env
+        combined = combine_context_obs_space(env.context_space, env.observation_space)
+        self.action_space = to_gym_space(env.action_space)
+        self.observation_space = to_gym_space(combined)
+        self._metadata: dict[str, Any] | None = None
+        self._read_action = reader(self.action_space, env.action_space, "action")
+        self._write_observation = writer(self.observation_space, combined, "observation", copy=True)
+        self._context: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None, mask: Any = None, **kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a new episode. `options` and further keywords are keywords of the environment's own `reset`."""
+        super().reset(seed=seed)
+        self._context, observation, info = _reset(self.env, mask, seed, options, kwargs)
+        return self._write_observation(combine_context_obs(self._context, observation)), _host(self.env, info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(self._read_action(action))
+        return (
+            self._write_observation(combine_context_obs(self._context, observation)),
+            float(reward),
+            bool(terminated),
+            bool(truncated),
+            _host(self.env, info) if info else {},
+        )
+
+    def render(self) -> Any:
+        return _host(self.env, self.env.render())
+
+    def close(self) -> None:
+        self.env.close()
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        return _gym_metadata(self.env) if self._metadata is None else self._metadata
+
+    @metadata.setter
+    def metadata(self, value: dict[str, Any]) -> None:
+        self._metadata = value
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        return self.env.render_mode
+
+    @render_mode.setter
+    def render_mode(self, value: str | None) -> None:
+        self.env.set_wrapper_attr("render_mode", value)
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Whether the bridge, or a layer of the environment below it, has the attribute."""
+        return hasattr(self, name) or self.env.has_wrapper_attr(name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        return getattr(self, name) if hasattr(self, name) else self.env.get_wrapper_attr(name)
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Sets the attribute on the layer that has it; on the bottom one if none has, unless `force` is False."""
+        if hasattr(self, name):
+            setattr(self, name, value)
+        elif force or self.env.has_wrapper_attr(name):
+            self.env.set_wrapper_attr(name, value)
+        else:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        return f"<{type(self).__name__}<{self.env}>>"
+
+
+class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
+    """A batched environment of ours as a `gymnasium.vector.VectorEnv`; all else as in `ToGymnasiumEnv`.
+
+    It does not restart episodes by itself (`AutoresetMode.DISABLED`): reset the slots that have ended with
+    `options={"reset_mask": ended}`. The result of that holds all slots, the others as they were.
+    """
+
+    def __init__(self, env: Env) -> None:
+        if env.batch_size is None:
+            raise ValueError(f"{env} is not batched: ToGymnasiumEnv makes a gymnasium.Env of it")
+        self.env = env
+        self.num_envs = env.batch_size
+        self.render_mode = env.render_mode
+        self.metadata = {**_gym_metadata(env), "autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+        combined = combine_context_obs_space(env.context_space, env.observation_space)
+        self.single_action_space, self.action_space = _gym_spaces(env.action_space)
+        self.single_observation_space, self.observation_space = _gym_spaces(combined)
+        self._read_action = reader(self.single_action_space, env.action_space, "action", batched=True)
+        self._write_observation = writer(
+            self.single_observation_space, combined, "observation", copy=True, batched=True
+        )
+        self._context: Any = None
+        self._observation: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes, everywhere or where `options["reset_mask"]` says so."""
+        super().reset(seed=seed)
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        if mask is None:
+            self._context, self._observation, info = _reset(self.env, None, seed, options, {})
+            info = _host(self.env, info)
+        else:
+            chosen = self.env.backend.from_numpy(mask, device=self.env.device)
+            context, observation, info = _reset(self.env, chosen, seed, options, {})
+            self._context = self.env.update_context_post_reset(self._context, context, chosen)
+            self._observation = self.env.update_observation_post_reset(self._observation, observation, chosen)
+            info = spread_info(_host(self.env, info), mask)
+        return self._write_observation(combine_context_obs(self._context, self._observation)), info
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
+        to_host = self.env.backend.to_host
+        return (
+            self._write_observation(combine_context_obs(self._context, self._observation)),
+            np.array(to_host(reward), np.float64),
+            np.array(to_host(terminated), bool),
+            np.array(to_host(truncated), bool),
+            _host(self.env, info),
+        )
+
+    def render(self) -> tuple[Any, ...] | None:
+        """One frame per slot."""
+        frames = _host(self.env, self.env.render())
+        return None if frames is None else tuple(frames)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.env.close()
+
+
+def _reset(
+    env: Env, mask: Any, seed: int | None, options: Mapping[str, Any] | None, kwargs: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    options = {**(options or {}), **kwargs}
+    taken = {"mask", "seed"} & options.keys()
+    if taken:
+        raise ValueError(f"options hold {sorted(taken)}, which reset has arguments of its own for")
+    if mask is not None:
+        options["mask"] = mask
+    return env.reset(seed=seed, **options)
+
+
+def _gym_spaces(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """The spaces of one value and of a batch as Gymnasium has them; `space` is ours of the batch."""
+    slots = [to_gym_space(slot) for slot in batch_utils.unbatch_spaces(space)]
+    if all(slot == slots[0] for slot in slots):
+        return slots[0], vector_utils.batch_space(slots[0], len(slots))
+    return slots[0], vector_utils.batch_differing_spaces(slots)
+
+
+def _gym_metadata(env: Env) -> dict[str, Any]:
+    """The metadata with what Gymnasium expects in it: the frame rate, and the mode that is in use."""
+    metadata = {"render_modes": [], **env.metadata}
+    if env.render_mode is not None and env.render_mode not in metadata["render_modes"]:
+        metadata["render_modes"] = [*metadata["render_modes"], env.render_mode]
+    if env.render_fps is not None:
+        metadata["render_fps"] = env.render_fps
+    return metadata
+
+
+def _host(env: Env, data: Any) -> Any:
+    """The data with every array in it as a NumPy array of its own, or as a NumPy scalar."""
+    backend = env.backend
+    return backend.map_fn_over_arrays(data, lambda array: np.array(backend.to_host(array))[()])

@@ -1,0 +1,23 @@
+"""Actions between other bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..env_base.env import Env
+from ..transformations.rescale import RescaleTransformation
+from .transformation import ActionTransformWrapper
+
+
+class ActionRescaleWrapper(ActionTransformWrapper):
+    """Takes actions between `new_low` and `new_high` and maps them linearly to the bounds of the environment below.
+
+    The action space below must be a box with finite bounds. The new bounds are numbers, or arrays that broadcast to
+    its shape. Integer actions become floats on this layer and are rounded on their way in.
+    """
+
+    def __init__(self, env: Env, new_low: Any = -1.0, new_high: Any = 1.0) -> None:
+        outward = RescaleTransformation(new_low, new_high)
+        super().__init__(
+            env, outward.direction_inverse(env.action_space), outward.get_target_space_from_source(env.action_space)
+        )

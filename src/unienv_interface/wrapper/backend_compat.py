@@ -1,0 +1,148 @@
+"""Environments on another backend or device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..backends import get_backend_from_tensor
+from ..backends.base import ComputeBackend
+from ..env_base.env import Env, parse_mask
+from ..env_base.wrapper import Wrapper
+from ..space import GraphInstance
+from ..space.spaces.batched import object_array
+from ..utils.row_spaces import RowSpaces
+from ..utils.seed_util import next_seed_rng
+
+
+def data_to(
+    data: Any,
+    source_backend: ComputeBackend | None = None,
+    target_backend: ComputeBackend | None = None,
+    target_device: Any = None,
+) -> Any:
+    """Nested data with its arrays moved to another backend, device or both; all else in it stays as it is.
+
+    Only arrays of `source_backend` are moved, or those of all backends if it is None. Memory is shared where
+    `ComputeBackend.from_numpy` says so.
+    """
+
+    def move(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: move(child) for key, child in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(move, value))
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(move, value))
+        if isinstance(value, GraphInstance):
+            return GraphInstance(*map(move, vars(value).values()))
+        if isinstance(value, np.ndarray) and value.dtype == object:
+            return object_array(value.shape, map(move, value.flat))
+        source = source_backend or _backend_of(value)
+        if source is None or not source.is_backendarray(value):
+            return value
+        target = target_backend or source
+        return target.to_device(target.from_other_backend(source, value), target_device)
+
+    return move(data)
+
+
+def _backend_of(value: Any) -> ComputeBackend | None:
+    try:
+        return get_backend_from_tensor(value)
+    except TypeError:
+        return None
+
+
+class ToBackendOrDeviceWrapper(Wrapper):
+    """The environment on another backend, device or both: everything that goes in or comes out is moved.
+
+    Without `backend` it stays; without `device` it stays too, or is the default one of a new backend. This layer has
+    a generator of its own, seeded from the one below.
+    """
+
+    def __init__(self, env: Env, backend: ComputeBackend | None = None, device: Any = None) -> None:
+        super().__init__(env)
+        self._backend = backend or env.backend
+        self._device = env.device if device is None and self._backend is env.backend else device
+        self._home = env.device if env.device is not None else _default_device(env.backend)
+        self.action_space = env.action_space.to(self._backend, self._device)
+        self.observation_space = env.observation_space.to(self._backend, self._device)
+        if env.context_space is not None:
+            self.context_space = env.context_space.to(self._backend, self._device)
+        batched = env.batch_size is not None
+        self._observation_rows = RowSpaces(env.observation_space) if batched else None
+        self._context_rows = RowSpaces(env.context_space) if batched and env.context_space is not None else None
+        self._rng = self._new_rng(self._draw_seed())
+
+    @property
+    def backend(self) -> ComputeBackend:
+        return self._backend
+
+    @property
+    def device(self) -> Any:
+        return self._device
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        observation_space, context_space = self.env.observation_space, self.env.context_space
+        if mask is not None:
+            slots = parse_mask(mask, self.batch_size, self._backend)
+            mask = self.env.backend.from_numpy(slots, device=self._home)
+            if self._observation_rows is not None:
+                observation_space = self._observation_rows.of(slots)
+            if self._context_rows is not None:
+                context_space = self._context_rows.of(slots)
+        context, observation, info = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
+        if seed is not None:
+            self._rng = self._new_rng(seed)
+        if context_space is not None:
+            context = context_space.data_to(context, self._backend, self._device)
+        observation = observation_space.data_to(observation, self._backend, self._device)
+        return context, observation, self._move_out(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        action = self.action_space.data_to(action, self.env.backend, self._home)
+        observation, *rest = self.env.step(action)
+        observation = self.env.observation_space.data_to(observation, self._backend, self._device)
+        reward, terminated, truncated, info = (self._move_out(value) for value in rest)
+        return observation, reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        return self._move_out(self.env.render())
+
+    def _move_out(self, data: Any) -> Any:
+        return data_to(data, self.env.backend, self._backend, self._device)
+
+    def _draw_seed(self) -> int | None:
+        if self.env.rng is None:
+            return None
+        self.env.rng, seed = next_seed_rng(self.env.rng, self.env.backend)
+        return seed
+
+    def _new_rng(self, seed: int | None) -> Any:
+        return self._backend.random.random_number_generator(seed, device=self._device)
+
+
+class ToBackendWrapper(ToBackendOrDeviceWrapper):
+    """The environment on another backend; the short form of `ToBackendOrDeviceWrapper`."""
+
+    def __init__(self, env: Env, backend: ComputeBackend, device: Any = None) -> None:
+        super().__init__(env, backend, device)
+
+
+class ToDeviceWrapper(ToBackendOrDeviceWrapper):
+    """The environment on another device. `original_device` says where it is, if it does not say so itself."""
+
+    def __init__(self, env: Env, device: Any, original_device: Any = None) -> None:
+        super().__init__(env, device=device)
+        if original_device is not None:
+            self._home = original_device
+
+
+def _default_device(backend: ComputeBackend) -> Any:
+    """Where arrays lie that nobody has said a device for."""
+    return backend.device(backend.empty((0,)))

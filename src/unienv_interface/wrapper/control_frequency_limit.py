@@ -1,0 +1,71 @@
+"""Steps at a fixed rate, for environments that run in real time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..env_base.env import Env
+from ..env_base.wrapper import Wrapper
+
+
+class ControlFrequencyLimitWrapper(Wrapper):
+    """Begins a step `control_dt` seconds after the one before it began, by waiting where there is time left.
+
+    The first step after a reset begins at once. Later ones lie on a fixed grid from there, so an inexact sleep does
+    not add up. A step that comes late begins at once; if it is a whole period late or more, the grid starts anew
+    with it, so that lost time is never made up for by steps in a rush. A reset with a mask keeps the grid, since the
+    other slots go on.
+
+    `control_dt` may be left out where a layer below has a `control_timestep`. `clock` gives seconds and never goes
+    back; `sleep` waits for some.
+    """
+
+    lateness: float = 0.0
+    """Seconds by which the last step began too late."""
+
+    late_steps: int = 0
+    """How many steps since the last reset came later than they should have, sleeping too long left aside."""
+
+    def __init__(
+        self,
+        env: Env,
+        control_dt: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(env)
+        if control_dt is None and env.has_wrapper_attr("control_timestep"):
+            control_dt = env.get_wrapper_attr("control_timestep")
+        if control_dt is None:
+            raise ValueError(f"control_dt is not given, and {env!r} has no control_timestep to take its place")
+        if not (control_dt > 0 and math.isfinite(control_dt)):
+            raise ValueError(f"control_dt is {control_dt}, a period is a positive number of seconds")
+        self.control_dt = control_dt
+        self._clock, self._sleep = clock, sleep
+        self._due: float | None = None  # when the next step is to begin; None: at once
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
+        if mask is None:
+            self._due, self.lateness, self.late_steps = None, 0.0, 0
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._wait()
+        return self.env.step(action)
+
+    def _wait(self) -> None:
+        now = self._clock()
+        due = now if self._due is None else self._due
+        self.late_steps += now > due
+        while now < due:
+            self._sleep(due - now)
+            now = self._clock()
+        self.lateness = now - due
+        self._due = (due if self.lateness < self.control_dt else now) + self.control_dt

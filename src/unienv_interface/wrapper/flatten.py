@@ -1,0 +1,66 @@
+"""Structured actions, observations and contexts as flat vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..env_base.env import Env
+from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper
+from ..space.space_utils import flatten_utils
+
+
+def _batch_axes(env: Env) -> int:
+    """How many leading axes stay: the batch axis, if there is one."""
+    return 0 if env.batch_size is None else 1
+
+
+class FlattenActionWrapper(ActionWrapper):
+    """Takes actions as vectors; what a vector is made of is told in `space_utils.flatten_utils`."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self._start_dim = _batch_axes(env)
+        self.action_space = flatten_utils.flatten_space(env.action_space, self._start_dim)
+
+    def map_action(self, action: Any) -> Any:
+        return flatten_utils.unflatten_data(self.env.action_space, action, self._start_dim)
+
+    def reverse_map_action(self, action: Any) -> Any:
+        return flatten_utils.flatten_data(self.env.action_space, action, self._start_dim)
+
+
+class FlattenContextObservationWrapper(ContextObservationWrapper):
+    """Gives observations, contexts or both as vectors, each a vector of its own.
+
+    `flatten_context` has no effect where there is no context.
+    """
+
+    def __init__(self, env: Env, flatten_context: bool = False, flatten_observation: bool = True) -> None:
+        super().__init__(env)
+        self.flatten_context = flatten_context and env.context_space is not None
+        self.flatten_observation = flatten_observation
+        self._start_dim = _batch_axes(env)
+        if self.flatten_context:
+            self.context_space = flatten_utils.flatten_space(env.context_space, self._start_dim)
+        if self.flatten_observation:
+            self.observation_space = flatten_utils.flatten_space(env.observation_space, self._start_dim)
+
+    def map_context(self, context: Any) -> Any:
+        if not self.flatten_context:
+            return context
+        return flatten_utils.flatten_data(self.env.context_space, context, self._start_dim)
+
+    def reverse_map_context(self, context: Any) -> Any:
+        if not self.flatten_context:
+            return context
+        return flatten_utils.unflatten_data(self.env.context_space, context, self._start_dim)
+
+    def map_observation(self, observation: Any) -> Any:
+        if not self.flatten_observation:
+            return observation
+        return flatten_utils.flatten_data(self.env.observation_space, observation, self._start_dim)
+
+    def reverse_map_observation(self, observation: Any) -> Any:
+        if not self.flatten_observation:
+            return observation
+        return flatten_utils.unflatten_data(self.env.observation_space, observation, self._start_dim)

@@ -1,0 +1,46 @@
+"""Episodes of bounded length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..env_base.env import Env, parse_mask
+from ..env_base.wrapper import Wrapper
+from ..space.space import parse_integer
+
+
+class TimeLimitWrapper(Wrapper):
+    """Truncates an episode at its `time_limit`-th step, and at every step it is taken further.
+
+    In a batch every slot has a count of its own, which starts again when the slot is reset.
+    """
+
+    def __init__(self, env: Env, time_limit: int) -> None:
+        super().__init__(env)
+        self.time_limit = parse_integer(time_limit, "time_limit")
+        if self.time_limit < 1:
+            raise ValueError(f"time_limit is {time_limit}, an episode has at least one step")
+        self._steps = np.zeros(1 if env.batch_size is None else env.batch_size, np.int64)
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        restarted = slice(None) if mask is None else parse_mask(mask, self.batch_size, self.backend)
+        result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
+        self._steps[restarted] = 0
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        expired = self._steps >= self.time_limit
+        if expired.any():
+            truncated = self._truncate(truncated, expired)
+        return observation, reward, terminated, truncated, info
+
+    def _truncate(self, truncated: Any, expired: np.ndarray) -> Any:
+        if self.batch_size is None:
+            return self.backend.ones_like(truncated) if self.backend.is_backendarray(truncated) else True
+        return truncated | self.backend.from_numpy(expired, device=self.backend.device(truncated))
