@@ -106,7 +106,7 @@ def test_lists_are_arrays():
         ({"value": [1], "dtype": "float32", "shape": [-1]}, r"shape \[-1\] of an array is not a list of sizes"),
         ({"value": [1], "dtype": "float32", "shape": [10**30]}, "with 1 entries"),
         ({"value": ["a"], "dtype": "float32", "shape": [1]}, "not the entries of an array of float32"),
-        ({"value": [1.5], "dtype": "int32", "shape": [1]}, "not the entries of an array of int32: found float64"),
+        ({"value": [1.5], "dtype": "int32", "shape": [1]}, "not the entries of an array of int32: 1.5 is not one"),
         ({"value": [300], "dtype": "uint8", "shape": [1]}, "not the entries of an array of uint8"),
         ([[1], [2, 3]], "not the entries of an array of numbers"),
     ],

@@ -118,7 +118,7 @@ def test_a_chain_works_out_its_spaces_once(monkeypatch):
 
 
 def test_chains_are_checked_and_closed():
-    with pytest.raises(TypeError, match="1: str, a chain wants transformations"):
+    with pytest.raises(TypeError, match="1: str, it must be a DataTransformation"):
         ChainedTransformation([IdentityTransformation(), "rescale"])
     member = Closing()
     ChainedTransformation([member, member]).close()
@@ -152,14 +152,18 @@ def test_the_inverse_knows_each_leaf_s_own_bounds(backend_name):
     target = transformation.get_target_space_from_source(space)
     assert inverse.get_target_space_from_source(target) == space
     data = sample(space)
-    assert_same(host(backend, inverse.transform(target, transformation.transform(space, data))), host(backend, data), 1e-5)
+    assert_same(
+        host(backend, inverse.transform(target, transformation.transform(space, data))), host(backend, data), 1e-5
+    )
     back = inverse.direction_inverse(target)
     assert back.get_target_space_from_source(space) == target
 
 
 def test_the_inverse_is_iterative_where_one_transformation_serves_all_leaves():
     space = DictSpace(N, {"a": floats(N), "b": floats(N)})
-    assert isinstance(IterativeTransformation(RescaleTransformation()).direction_inverse(space), IterativeTransformation)
+    assert isinstance(
+        IterativeTransformation(RescaleTransformation()).direction_inverse(space), IterativeTransformation
+    )
     assert isinstance(IterativeTransformation(CropTransformation(0, 1)).direction_inverse(), IterativeTransformation)
     with pytest.raises(ValueError, match="depends on the source space"):
         IterativeTransformation(RescaleTransformation()).direction_inverse()
@@ -212,8 +216,10 @@ def test_leafwise_wants_one_transformation_per_leaf():
 
 
 def test_leaves_are_checked_and_closed():
-    with pytest.raises(TypeError, match="transformation is int, not a DataTransformation"):
+    with pytest.raises(TypeError, match="transformation: int, it must be a DataTransformation"):
         IterativeTransformation(3)
+    with pytest.raises(TypeError, match="0: str, it must be a DataTransformation"):
+        LeafwiseTransformation(["crop"])
     member = Closing()
     IterativeTransformation(member).close()
     LeafwiseTransformation([member, member]).close()

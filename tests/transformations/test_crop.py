@@ -120,7 +120,7 @@ def test_source_spaces_are_checked():
     crop.validate_source_space(box(0, 1))
     with pytest.raises(TypeError, match="CropTransformation wants a BoxSpace, not Dict"):
         crop.validate_source_space(DictSpace(NumpyComputeBackend, {}))
-    with pytest.raises(ValueError, match="crop_low and crop_high do not suit Box.*low 1 is above high 0"):
+    with pytest.raises(ValueError, match=r"crop_low and crop_high do not suit Box.*low 1 is above high 0"):
         crop.validate_source_space(box(0, 5, "int32"))
     with pytest.raises(ValueError, match="no value of uint8 lies between them"):
         CropTransformation(300, 400).validate_source_space(box(0, 5, "uint8"))

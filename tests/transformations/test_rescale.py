@@ -150,8 +150,8 @@ def test_the_dtype_of_results(backend_name):
     integers = BoxSpace(backend, 0, 255, "uint8", shape=(3,))
     default = RescaleTransformation().get_target_space_from_source(integers)
     assert default.dtype == backend.default_floating_dtype
-    for given in ("float16", backend.dtype_from_name("float16"), np.float16):
-        transformation = RescaleTransformation(new_dtype=given)
+    for dtype in ("float16", backend.dtype_from_name("float16"), np.float16):
+        transformation = RescaleTransformation(new_dtype=dtype)
         assert transformation.new_dtype == "float16"
         target = transformation.get_target_space_from_source(integers)
         assert target.dtype_name == "float16"
@@ -324,7 +324,11 @@ def test_the_inverse_wants_the_source_space():
         ({"new_low": ["a"]}, TypeError, "it must be a real number or an array of them"),
         ({"nan_to": 3}, ValueError, "nan_to 3 is above new_high 1.0"),
         ({"nan_to": -3}, ValueError, "new_low -1.0 is above nan_to -3"),
-        ({"new_dtype": "bool"}, ValueError, "new_dtype is 'bool', a box of real numbers wants one of integers or floats"),
+        (
+            {"new_dtype": "bool"},
+            ValueError,
+            "new_dtype is 'bool', a box of real numbers wants one of integers or floats",
+        ),
         ({"new_dtype": "os.system"}, ValueError, "new_dtype is 'os.system'"),
     ],
 )
@@ -336,7 +340,7 @@ def test_settings_are_checked(settings, error, text):
 def test_source_spaces_are_checked():
     with pytest.raises(TypeError, match="RescaleTransformation wants a BoxSpace, not Binary"):
         RescaleTransformation().get_target_space_from_source(BinarySpace(NumpyComputeBackend, (2,)))
-    with pytest.raises(TypeError, match="wants real numbers, the dtype of .* is complex64"):
+    with pytest.raises(TypeError, match=r"wants real numbers, the dtype of .* is complex64"):
         RescaleTransformation().get_target_space_from_source(box(-np.inf, np.inf, "complex64", shape=(2,)))
     with pytest.raises(ValueError, match=r"new_low and new_high do not suit Box.*does not fit uint8"):
         RescaleTransformation(-1, 1, "uint8").get_target_space_from_source(box(0, 1))

@@ -63,10 +63,12 @@ def test_leafwise_has_a_key_too():
 # -- what is not the JSON of a transformation --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["os.system", "subprocess.Popen", "antigravity.Flight", "this", "", None, 3, ["rescale"]])
+@pytest.mark.parametrize(
+    "kind", ["os.system", "subprocess.Popen", "antigravity.Flight", "this", "", None, 3, ["rescale"]]
+)
 def test_an_unknown_kind_is_named_and_imports_nothing(kind):
     loaded = set(sys.modules)
-    with pytest.raises(ValueError, match="unknown kind .* of a transformation, known are .*'rescale'") as caught:
+    with pytest.raises(ValueError, match=r"unknown kind .* of a transformation, known are .*'rescale'") as caught:
         json_to_transformation({"type": kind})
     assert repr(kind) in str(caught.value)
     assert set(sys.modules) == loaded
@@ -112,7 +114,7 @@ def test_a_class_of_ones_own_registers(monkeypatch):
 
     monkeypatch.setattr(serialization_utils, "_classes", dict(serialization_utils._classes))
     monkeypatch.setattr(serialization_utils, "_kinds", dict(serialization_utils._kinds))
-    with pytest.raises(ValueError, match="Doubling is not registered, .* see register_transformation"):
+    with pytest.raises(ValueError, match=r"Doubling is not registered, .* see register_transformation"):
         transformation_to_json(Doubling())
     assert register_transformation("mine.doubling")(Doubling) is Doubling
     assert transformation_to_json(Doubling()) == {"type": "mine.doubling"}
@@ -124,7 +126,7 @@ def test_a_class_of_ones_own_registers(monkeypatch):
 
 def test_settings_must_leave_the_type_alone(monkeypatch):
     monkeypatch.setattr(IdentityTransformation, "serialize", lambda self, source_space=None: {"type": "other"})
-    with pytest.raises(ValueError, match="IdentityTransformation.serialize returned the key 'type'"):
+    with pytest.raises(ValueError, match=r"IdentityTransformation\.serialize returned the key 'type'"):
         transformation_to_json(IdentityTransformation())
 
 
@@ -170,7 +172,9 @@ def test_an_unknown_leaf_function_is_refused(stored):
 
 
 def test_a_pickled_leaf_function_is_refused():
-    with pytest.raises(ValueError, match="a leaf function in mode 'pickle' is refused: it would run code from the data"):
+    with pytest.raises(
+        ValueError, match="a leaf function in mode 'pickle' is refused: it would run code from the data"
+    ):
         json_to_transformation(iterative({"mode": "pickle", "data": "gASVHgAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOU"}))
 
 
@@ -200,7 +204,10 @@ def test_members_are_read_with_their_own_source_spaces():
     try:
         for outer, expected in (
             (DictTransformation({"joints": Watching()}), space["joints"]),
-            (ChainedTransformation([FlattenDictTransformation(), DictTransformation({"joints": Watching()})]), space["joints"]),
+            (
+                ChainedTransformation([FlattenDictTransformation(), DictTransformation({"joints": Watching()})]),
+                space["joints"],
+            ),
             (IterativeTransformation(Watching()), space["joints"]),
         ):
             seen.clear()

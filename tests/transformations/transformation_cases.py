@@ -98,7 +98,9 @@ CASES = [
     Case("resize", ImageResizeTransformation(3, 8), pixels, None),
     Case("batchify", BatchifyTransformation(1), numbers, 0, batches=False),
     Case("unbatchify", UnBatchifyTransformation(), one_of_each, 0, batches=False),
-    Case("dict", DictTransformation({"robot/joints": RescaleTransformation(), "time": CropTransformation(0, 2)}), nested),
+    Case(
+        "dict", DictTransformation({"robot/joints": RescaleTransformation(), "time": CropTransformation(0, 2)}), nested
+    ),
     Case("include", DictIncludeKeyTransformation(["robot/gripper", "robot/joints", "time"]), nested, None),
     Case("exclude", DictExcludeKeyTransformation({"robot/gripper", "touch"}), nested, None),
     Case("flatten", FlattenDictTransformation(), nested, 0),

@@ -52,7 +52,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """Floats drawn evenly from [low, high)."""
+        """Floats drawn evenly from [low, high); rounding to a coarse dtype may give `high` itself."""
 
     @abc.abstractmethod
     def random_normal(
@@ -125,10 +125,13 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         """The number of trials up to and including the first success, each with probability `p`."""
         if not 0.0 < p <= 1.0:
             raise ValueError(f"p is {p}, a probability of success lies in (0, 1]")
+        waits: Any
         rng, waits = self.random_exponential(shape, rng=rng, lambd=1.0, device=device)
         rate = -float(np.log1p(-p)) if p < 1.0 else np.inf
         trials = self._backend.floor(waits / rate) + 1
-        return rng, self._backend.astype(trials, dtype or self._backend.default_integer_dtype)
+        name = self._backend.dtype_name(dtype or self._backend.default_integer_dtype)
+        # not astype: NumPy has made numbers of arrays without axes
+        return rng, self._backend.asarray(trials, dtype=self._backend.dtype_from_name(name))
 
     def __init__(self, backend: ComputeBackend) -> None:
         self._backend = backend

@@ -231,7 +231,7 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
             return None
         platform, _, number = name.partition(":")
         try:
-            devices = {str(device.id): device for device in jax.devices(platform)}
+            devices = {str(device.id): device for device in jax.devices(platform)} if platform else {}
         except RuntimeError:
             devices = {}
         if (number or "0") not in devices:

@@ -20,6 +20,8 @@ NumpyRNGType = np.random.Generator
 
 class _NumpyRandom(RandomFunctions[np.ndarray, Any, np.dtype, np.random.Generator]):
     def random_number_generator(self, seed: int | None = None, *, device: Any = None) -> np.random.Generator:
+        if seed is not None and seed < 0:
+            raise ValueError(f"seed {seed} is negative, a seed is a non-negative integer")
         return np.random.default_rng(seed)
 
     def random_uniform(

@@ -31,8 +31,8 @@ class _PyTorchRandom(RandomFunctions[torch.Tensor, PyTorchDeviceType, torch.dtyp
         if seed is None:
             rng.seed()
         else:
-            # torch takes 64 bits; a longer seed (a SeedSequence's entropy) is mixed down rather than refused
-            rng.manual_seed(seed if 0 <= seed < 2**63 else _mixed(seed))
+            # torch takes 64 bits, its generator on the CPU looks at 32 of them: longer seeds are mixed down
+            rng.manual_seed(seed if 0 <= seed < 2**32 else _mixed(seed))
         return rng
 
     def random_uniform(

@@ -104,11 +104,12 @@ class EnvGroup:
         """Reset the environments at these positions into these rows; returns their infos."""
         infos = []
         self.command = "reset"
-        observations, contexts = slots.observations, slots.contexts
+        contexts = slots.contexts
+        write = slots.observations.layout.writer(slots.observations)
         for position, seed, row in zip(positions, seeds, rows, strict=True):
             self._turn_to(position)
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            observations.layout.pack(observations, row, observation)
+            write(row, observation)
             if contexts is not None:
                 contexts.layout.pack(contexts, row, context)
             infos.append(info)
@@ -119,18 +120,16 @@ class EnvGroup:
     ) -> list[dict[str, Any]]:
         """Step the environments at these positions, with one action each, into these rows; returns their infos."""
         infos, signals = [], []
-        observations = slots.observations
-        pack, envs, first, progress = observations.layout.pack, self.envs, self.first_index, self.progress
+        write = slots.observations.layout.writer(slots.observations)
+        envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
-        pick = batch_utils.get_at.dispatch(type(action_space))  # the rule is looked up once, not once a slot
-        for place, position in enumerate(positions):
+        for position, row, action in zip(positions, rows, batch_utils.split(action_space, actions), strict=True):
             progress[0] = first + position
-            action = pick(action_space, actions, place)
             observation, reward, terminated, truncated, info = envs[position].step(action)
-            pack(observations, rows[place], observation)
+            write(row, observation)
             signals.append((float(reward), bool(terminated), bool(truncated)))
             infos.append(info)
-        slots.signals[np.asarray(rows, np.intp)] = np.array(signals, SIGNALS)
+        slots.signals[_as_index(rows)] = signals
         return infos
 
     def call(self, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -162,3 +161,10 @@ class EnvGroup:
         self.envs = []
         if first is not None:
             raise first
+
+
+def _as_index(rows: Sequence[int]) -> Any:
+    """Rows as the cheapest index for them: a slice where they follow one another."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(rows[0], rows[-1] + 1)
+    return np.asarray(rows, np.intp)

@@ -76,10 +76,11 @@ class VecEnv(Env):
         self._check_idle("reset")
         indices = self._all if mask is None else self._selected(mask)
         if seed is None:
-            seed = self._next_seed()
-        elif mask is None:
-            self.rng = self.backend.random.random_number_generator(seed, device=self.device)
-        seeds = derive_seeds(seed, self._count)
+            seeds = self._drawn_seeds()
+        else:
+            seeds = derive_seeds(seed, self._count)
+            if mask is None:
+                self.rng = self.backend.random.random_number_generator(seed, device=self.device)
         self._begin_reset(indices, [seeds[index] for index in indices], args, kwargs)
         self._resetting = indices
 
@@ -183,9 +184,14 @@ class VecEnv(Env):
             value = batch_utils.get_at(self.action_space, action, place)
             validate(singles[index], value, f"action of environment {index}")
 
-    def _next_seed(self) -> int:
-        self.rng, drawn = self.backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
-        return int(drawn)
+    def _drawn_seeds(self) -> list[int]:
+        """A seed for every environment from the generator, all distinct."""
+        while True:
+            draw = self.backend.random.random_discrete_uniform
+            self.rng, drawn = draw((self._count,), 0, 2**31 - 1, rng=self.rng)
+            seeds: list[int] = self.backend.to_numpy(drawn).tolist()
+            if len(set(seeds)) == self._count:
+                return seeds
 
     # -- what the environments say -------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from ..space.row_layout import RowLayout, Rows
 from ..utils.shared_block import SharedBlock
 from ._env_group import EnvGroup, Slots
 from ._stacking import data_stack
-from ._vec_core import Infos, VecEnv, derive_seeds
+from ._vec_core import Infos, VecEnv
 from ._worker import (
     CALL,
     GET_ATTR,
@@ -321,7 +321,8 @@ class AsyncVecEnv(VecEnv):
             raise error
         self._pool.restart(worker, self.timeout)
         share = np.array(self._pool.shares[worker])
-        seed_of = dict(zip(share.tolist(), derive_seeds(self._next_seed(), len(share)), strict=True))
+        seeds = self._drawn_seeds()
+        seed_of = {index: seeds[index] for index in share.tolist()}
         number = self._pool.send(worker, RESET, self._reset_payload(worker, share, seed_of, (), {}), self.timeout)
         (answer,) = self._pool.answers([number], self.timeout, "reset after a restart")
         asked = set(envs.tolist())

@@ -7,6 +7,7 @@ while the rows are still as they were; writing then only copies.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from ..backends import _dtypes
 from ..backends.numpy import NumpyComputeBackend
+from ._mismatch import at_path, join_path
 from .space import Space
 from .spaces import ArraySpace, BatchedSpace, GraphInstance, GraphSpace, TextSpace
+from .spaces._array import array_mismatch
 from .spaces.batched import object_array
 from .spaces.graph import fields_of, stack_graphs, trim_graphs
-from .value_bytes import value_from_bytes, value_to_bytes
+from .value_bytes import raw_array, value_from_bytes, value_to_bytes
 
 
 class Heap(Protocol):
@@ -58,7 +61,7 @@ class LeafCodec(abc.ABC):
     plain_dtype: np.dtype | None = None  # of the elements, where a column of the rows is the value itself
 
     @abc.abstractmethod
-    def encode(self, value: Any, lead: tuple[int, ...]) -> Any:
+    def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         """What can be assigned to a column of leading shape `lead`; a ValueError if the value does not fit."""
 
     def write(self, column: np.ndarray, index: Any, encoded: Any, heap: Heap | None) -> None:
@@ -68,6 +71,9 @@ class LeafCodec(abc.ABC):
     @abc.abstractmethod
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
         """The values in a column."""
+
+
+# -- arrays ------------------------------------------------------------------------------------------------
 
 
 class ArrayCodec(LeafCodec):
@@ -83,41 +89,48 @@ class ArrayCodec(LeafCodec):
         self._is_foreign = space.dtype_name in _dtypes.FOREIGN_FLOATING
         if space.backend is NumpyComputeBackend and not self._is_foreign:
             self.plain_dtype = self.raw
+        self._numbers, self._largest, self._smallest = _python_numbers(self._name)
 
-    def encode(self, value: Any, lead: tuple[int, ...]) -> Any:
+    def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         shape = lead + self.shape
         if type(value) in (int, float, bool) and not shape:
-            return self._encode_number(value)
-        backend = self.space.backend
-        if not backend.is_backendarray(value):
-            raise ValueError(f"{type(value).__name__}, the space wants an array of {backend}")
-        array = value if self.plain_dtype is not None else backend.to_raw(value)
-        if array.dtype != self.raw or self._is_foreign:
-            found = backend.dtype_name(value.dtype)
-            if not _dtypes.can_cast_safely(found, self._name):
-                raise ValueError(f"dtype {found}, the space wants {self._name}")
-            if self._is_foreign and found != self._name:  # NumPy cannot cast to bits it knows nothing of
-                array = backend.to_raw(backend.astype(value, self.space.dtype))
-        if array.shape != shape:
-            raise ValueError(f"shape {array.shape}, the space wants {shape}")
-        return array
+            return self._encode_number(value, path)
+        finding = array_mismatch(self.space.backend, self._name, value, path, shape)
+        if finding is not None:
+            raise ValueError(finding)
+        return raw_array(self.space.backend, self._name, value)
 
-    def _encode_number(self, value: Any) -> Any:
-        """A Python number for a scalar leaf: as wide as need be, but no fraction for integers."""
-        kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-        takes = {"bool": _dtypes.BOOLEAN, "int": _dtypes.INTEGER | _dtypes.FLOATING, "float": _dtypes.FLOATING}[kind]
-        if self._name not in takes:
-            raise ValueError(f"a Python {kind}, the space wants {self._name}")
-        if kind == "int" and self._name in _dtypes.INTEGER:
-            limits = np.iinfo(self._name)
-            if not limits.min <= value <= limits.max:
-                raise ValueError(f"value {value} does not fit {self._name}")
+    def _encode_number(self, value: Any, path: str) -> Any:
+        """A Python number for a scalar leaf: rounded for floats, but no fraction for integers."""
+        if type(value) not in self._numbers:
+            raise ValueError(at_path(path, f"a Python {type(value).__name__}, the space wants {self._name}"))
+        if not self._smallest <= value <= self._largest and (type(value) is int or math.isfinite(value)):
+            raise ValueError(at_path(path, f"value {value} does not fit {self._name}"))
         if self._is_foreign:
             return self.space.backend.to_raw(self.space.backend.from_host(np.asarray(value), self.space.dtype))
         return value
 
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
+        if min(column.strides, default=0) < 0:
+            column = column.copy()  # rows in reverse order: no tensor of PyTorch runs backwards
         return self.space.backend.from_raw(column, self._name, device=self.space.device)
+
+
+def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:
+    """The types of Python numbers that a dtype takes, with the largest and the smallest finite one."""
+    if dtype_name in _dtypes.INTEGER:
+        limits = np.iinfo(dtype_name)
+        return (int,), int(limits.max), int(limits.min)
+    if dtype_name in _dtypes.FLOATING:
+        most = _LARGEST_BFLOAT16 if dtype_name == "bfloat16" else float(np.finfo(dtype_name).max)
+        return (int, float), most, -most
+    return (bool,) if dtype_name in _dtypes.BOOLEAN else (), 1, 0
+
+
+_LARGEST_BFLOAT16 = float.fromhex("0x1.fep127")
+
+
+# -- texts -------------------------------------------------------------------------------------------------
 
 
 class TextCodec(LeafCodec):
@@ -133,29 +146,36 @@ class TextCodec(LeafCodec):
         # NumPy drops NULs at the end of a text, so where there may be any the length is kept too.
         self.keeps_length = charset is None or "\0" in charset
         self.alignment = 4 if self.keeps_length or not self.is_ascii else 1
-        head = 4 if self.keeps_length else 0
-        record = {"names": ["characters"], "formats": [characters], "offsets": [head]}
+        fields: list[tuple[str, Any]] = [("characters", characters)]
         if self.keeps_length:
-            record = {"names": ["length", "characters"], "formats": ["<u4", characters], "offsets": [0, head]}
-        itemsize = -(-(head + characters.itemsize) // self.alignment) * self.alignment
-        self.dtype = np.dtype((np.dtype({**record, "itemsize": itemsize}), shape))
+            fields.insert(0, ("length", "<u4"))
+        unpadded = np.dtype(fields).itemsize
+        padding = -unpadded % self.alignment
+        if padding:
+            fields.append(("", f"V{padding}"))
+        self.dtype = np.dtype((np.dtype(fields), shape))
 
-    def encode(self, value: Any, lead: tuple[int, ...]) -> np.ndarray:
+    def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> np.ndarray:
         shape = lead + self.shape
         if isinstance(value, str):
             value = object_array((), [value])
         if not isinstance(value, np.ndarray) or value.dtype != object:
-            raise ValueError(f"{type(value).__name__}, the space wants {'a string' if not shape else 'an array of strings'}")
+            wanted = "a string" if not shape else "a NumPy array of strings as objects"
+            raise ValueError(at_path(path, f"{type(value).__name__}, the space wants {wanted}"))
         if value.shape != shape:
-            raise ValueError(f"shape {value.shape}, the space wants {shape}")
+            raise ValueError(at_path(path, f"shape {value.shape}, the space wants {shape}"))
         for text in value.flat:
-            if not isinstance(text, str):
-                raise ValueError(f"{type(text).__name__}, the space wants a string")
-            if len(text) > self.space.max_length:
-                raise ValueError(f"{len(text)} characters, the space wants at most {self.space.max_length}")
-            if self.is_ascii and not text.isascii():
-                raise ValueError(f"text {text!r} has characters outside the charset")
+            self._check(text, path)
         return value
+
+    def _check(self, text: Any, path: str) -> None:
+        if not isinstance(text, str):
+            raise ValueError(at_path(path, f"{type(text).__name__}, the space wants a string"))
+        if len(text) > self.space.max_length:
+            finding = f"{len(text)} characters, the space wants at most {self.space.max_length}"
+            raise ValueError(at_path(path, finding))
+        if (self.is_ascii and not text.isascii()) or (not self.keeps_length and text.endswith("\0")):
+            raise ValueError(at_path(path, f"text {text!r} has characters outside the charset"))
 
     def write(self, column: np.ndarray, index: Any, encoded: np.ndarray, heap: Heap | None) -> None:
         column["characters"][index] = encoded
@@ -167,32 +187,47 @@ class TextCodec(LeafCodec):
         texts = characters.astype(f"U{characters.dtype.itemsize}" if self.is_ascii else characters.dtype).astype(object)
         if self.keeps_length:
             lengths = column["length"]
+            if lengths.size and lengths.max() > self.space.max_length:
+                raise ValueError(
+                    f"a text of {lengths.max()} characters in a slot of {self.space.max_length}: "
+                    "the row was never written, or is damaged"
+                )
             for place in np.ndindex(texts.shape):
                 texts[place] = texts[place].ljust(int(lengths[place]), "\0")
         return texts if texts.shape else texts.item()
 
 
+# -- what has no fixed size --------------------------------------------------------------------------------
+
+
 class HeapCodec(LeafCodec):
-    """Values without a fixed size: offset and length in the row, their bytes in the heap."""
+    """Values without a fixed size, or arrays of them: offset and length in the row, their bytes in the heap."""
 
     in_heap = True
-    dtype = np.dtype([("offset", "<u8"), ("length", "<u8")])
-    shape = ()
     alignment = 8
+    reference = np.dtype([("offset", "<u8"), ("length", "<u8")])
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, shape: tuple[int, ...] = ()) -> None:
         self.space = space
+        self.shape = shape
+        self.dtype = np.dtype((self.reference, shape))
 
-    def encode(self, value: Any, lead: tuple[int, ...]) -> np.ndarray:
-        items = self.split(value, lead) if lead else [value]
-        return object_array(lead, (value_to_bytes(self.space, item) for item in items))
+    def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> np.ndarray:
+        shape = lead + self.shape
+        if not shape:
+            return object_array((), [value_to_bytes(self.space, value, path)])
+        places = zip(self.split(value, shape, path), np.ndindex(shape), strict=True)
+        return object_array(
+            shape, (value_to_bytes(self.space, item, join_path(path, list(place))) for item, place in places)
+        )
 
-    def split(self, value: Any, lead: tuple[int, ...]) -> Iterable[Any]:
+    def split(self, value: Any, shape: tuple[int, ...], path: str) -> Iterable[Any]:
         """The single values of a batch, in C order."""
         if not isinstance(value, np.ndarray) or value.dtype != object:
-            raise ValueError(f"{type(value).__name__}, a batch of this space is a NumPy array of objects")
-        if value.shape != lead:
-            raise ValueError(f"shape {value.shape}, the rows want {lead}")
+            finding = f"{type(value).__name__}, a batch of this space is a NumPy array of objects"
+            raise ValueError(at_path(path, finding))
+        if value.shape != shape:
+            raise ValueError(at_path(path, f"shape {value.shape}, the space wants {shape}"))
         return value.flat
 
     def join(self, values: np.ndarray) -> Any:
@@ -200,25 +235,28 @@ class HeapCodec(LeafCodec):
         return values
 
     def write(self, column: np.ndarray, index: Any, encoded: np.ndarray, heap: Heap | None) -> None:
-        if heap is None:
-            raise TypeError("the layout has leaves in a heap, but the rows have none")
-        places = np.empty(encoded.shape, self.dtype)
+        references = np.empty(encoded.shape, self.reference)
         for place in np.ndindex(encoded.shape):
-            places[place] = (heap.write(encoded[place]), len(encoded[place]))
-        column[index] = places
+            references[place] = (need_heap(heap).write(encoded[place]), len(encoded[place]))
+        column[index] = references
 
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
-        if heap is None:
-            raise TypeError("the layout has leaves in a heap, but the rows have none")
+        read = need_heap(heap).read
         offsets, lengths = column["offset"], column["length"]
         values = object_array(
             column.shape,
             (
-                value_from_bytes(self.space, heap.read(int(offsets[place]), int(lengths[place])))
+                value_from_bytes(self.space, read(int(offsets[place]), int(lengths[place])))
                 for place in np.ndindex(column.shape)
             ),
         )
         return self.join(values) if values.shape else values.item()
+
+
+def need_heap(heap: Heap | None) -> Heap:
+    if heap is None:
+        raise TypeError("the layout has leaves in a heap, but the rows have none")
+    return heap
 
 
 class GraphCodec(HeapCodec):
@@ -226,13 +264,15 @@ class GraphCodec(HeapCodec):
 
     space: GraphSpace
 
-    def split(self, value: Any, lead: tuple[int, ...]) -> Iterable[Any]:
+    def split(self, value: Any, shape: tuple[int, ...], path: str) -> Iterable[Any]:
         if not isinstance(value, GraphInstance):
-            raise ValueError(f"{type(value).__name__}, the space wants a GraphInstance")
-        found = tuple(value.n_nodes.shape[: len(lead)])
-        if found != lead:
-            raise ValueError(f"a batch of {found}, the rows want {lead}")
-        for place in np.ndindex(lead):
+            raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a GraphInstance"))
+        arrays = [array for array in fields_of(value) if array is not None]
+        for array in arrays:
+            found = tuple(getattr(array, "shape", ()))[: len(shape)]
+            if found != shape:
+                raise ValueError(at_path(path, f"a batch of {found}, the rows want {shape}"))
+        for place in np.ndindex(shape):
             part = GraphInstance(*(None if array is None else array[place] for array in fields_of(value)))
             yield trim_graphs(self.space.backend, part)
 
@@ -247,6 +287,9 @@ def leaf_codec(space: Space) -> LeafCodec:
         return ArrayCodec(space)
     if isinstance(space, TextSpace):
         return TextCodec(space, ())
-    if isinstance(space, BatchedSpace) and isinstance(space.single_space, TextSpace) and None not in space.batch_shape:
-        return TextCodec(space.single_space, space.batch_shape)  # type: ignore[arg-type]
+    if isinstance(space, BatchedSpace) and space.batch_shape and None not in space.batch_shape:
+        shape: Any = space.batch_shape
+        if isinstance(space.single_space, TextSpace):
+            return TextCodec(space.single_space, shape)
+        return HeapCodec(space.single_space, shape)
     return GraphCodec(space) if isinstance(space, GraphSpace) else HeapCodec(space)

@@ -194,6 +194,20 @@ class RowLayout:
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value, rows.heap)
 
+    def writer(self, rows: Rows) -> Callable[[int, Any], None]:
+        """A function that packs one value at an int index: `pack` with all that hangs on the rows done in advance."""
+        if isinstance(self.space, CompositeSpace) or self._coded or rows.records.ndim != 1:
+            return lambda index, data: self.pack(rows, index, data)
+        column, dtype, shape = rows.columns[0], self._plain_dtypes[0], self._shapes[0]
+
+        def write(index: int, data: Any) -> None:
+            if getattr(data, "dtype", None) is dtype and data.shape == shape:
+                column[index] = data
+            else:
+                self.pack(rows, index, data)
+
+        return write
+
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
         if self._last_batch_shapes[0] != lead:

@@ -1,11 +1,14 @@
 """Any value as bytes and back, given its space: how values without a fixed size lie in a heap.
 
 The bytes are little-endian, the same on every platform and for every backend. They carry no description of
-themselves: the space that wrote them must read them.
+themselves: the space that wrote them must read them. Writing checks structure, shapes and dtypes, though not bounds.
+Reading trusts nothing: bytes that are cut off, too many or not of this space are a ValueError, and what is read
+gives the same bytes when it is written again.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -14,6 +17,7 @@ import numpy as np
 from ..backends import _dtypes
 from ..backends.base import ComputeBackend
 from ._dispatch import rule_per_space
+from ._mismatch import at_path, join_path
 from .space import Space
 from .spaces import (
     ArraySpace,
@@ -25,30 +29,59 @@ from .spaces import (
     TextSpace,
     UnionSpace,
 )
+from .spaces._array import array_mismatch
 from .spaces.batched import object_array
 from .spaces.graph import fields_of
+
+Buffer = bytes | memoryview
 
 _LENGTH = struct.Struct("<Q")
 _INDEX = struct.Struct("<I")
 
 
 @rule_per_space
-def value_to_bytes(space: Space, value: Any) -> bytes:
-    """The bytes of a value of `space`."""
+def value_to_bytes(space: Space, value: Any, path: str = "") -> bytes:  # type: ignore[empty-body]
+    """The bytes of a value of `space`; a ValueError with the path if it is not built like one."""
 
 
 @rule_per_space
-def value_from_bytes(space: Space, data: memoryview) -> Any:
-    """The value whose bytes these are, in memory of its own."""
+def value_from_bytes(space: Space, data: Buffer, path: str = "") -> Any:
+    """The value whose bytes these are, in memory of its own; a ValueError with the path if they are of none."""
 
 
-def _array_to_bytes(backend: ComputeBackend, dtype_name: str, array: Any) -> bytes:
-    raw = backend.to_raw(array)
+def raw_array(backend: ComputeBackend, dtype_name: str, array: Any) -> np.ndarray:
+    """The bits of an array of the named dtype, or of one that can be cast to it safely (and then may yet have to)."""
+    if dtype_name in _dtypes.FOREIGN_FLOATING and backend.dtype_name(array.dtype) != dtype_name:
+        array = backend.astype(array, backend.dtype_from_name(dtype_name))  # NumPy cannot cast to bits it knows not
+    return backend.to_raw(array)
+
+
+# -- the pieces --------------------------------------------------------------------------------------------
+
+
+def _array_to_bytes(
+    space: Space, dtype_name: str, array: Any, path: str, shape: tuple[int, ...] | None = None
+) -> bytes:
+    finding = array_mismatch(space.backend, dtype_name, array, path, shape)
+    if finding is not None:
+        raise ValueError(finding)
+    raw = raw_array(space.backend, dtype_name, array)
     return np.ascontiguousarray(raw, dtype=_dtypes.raw_dtype(dtype_name)).tobytes()
 
 
-def _array_from_bytes(space: Space, dtype_name: str, shape: tuple[int, ...], data: memoryview) -> Any:
-    raw = np.frombuffer(data, dtype=_dtypes.raw_dtype(dtype_name)).reshape(shape).copy()
+def _raw_from_bytes(dtype_name: str, shape: tuple[int, ...], data: Buffer, path: str) -> np.ndarray:
+    dtype = _dtypes.raw_dtype(dtype_name)
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise ValueError(at_path(path, f"{len(data)} bytes, an array of {dtype_name} and shape {shape} has {wanted}"))
+    raw: np.ndarray = np.ndarray(shape, dtype, data).copy()
+    if dtype_name in _dtypes.BOOLEAN and raw.size and raw.view(np.uint8).max() > 1:
+        raise ValueError(at_path(path, f"byte {raw.view(np.uint8).max()} in an array of booleans"))
+    return raw
+
+
+def _array_from_bytes(space: Space, dtype_name: str, shape: tuple[int, ...], data: Buffer, path: str) -> Any:
+    raw = _raw_from_bytes(dtype_name, shape, data, path)
     return space.backend.from_raw(raw, dtype_name, device=space.device)
 
 
@@ -56,8 +89,11 @@ def _shape_to_bytes(shape: Any) -> bytes:
     return np.asarray(tuple(shape), "<u4").tobytes()
 
 
-def _split_shape(data: memoryview, ndim: int) -> tuple[tuple[int, ...], memoryview]:
-    return tuple(np.frombuffer(data[: 4 * ndim], "<u4").tolist()), data[4 * ndim :]
+def _split_shape(data: Buffer, ndim: int, path: str) -> tuple[tuple[int, ...], Buffer]:
+    sizes = struct.Struct(f"<{ndim}I")
+    if len(data) < sizes.size:
+        raise ValueError(at_path(path, f"{len(data)} bytes, a shape of {ndim} axes alone has {sizes.size}"))
+    return sizes.unpack_from(data), data[sizes.size :]
 
 
 def _join(parts: list[bytes]) -> bytes:
@@ -65,108 +101,229 @@ def _join(parts: list[bytes]) -> bytes:
     return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
 
 
-def _split(data: memoryview) -> list[memoryview]:
-    parts = []
+def _split(data: Buffer, count: int, path: str) -> list[Buffer]:
+    """The inverse of `_join`, for as many parts as there must be."""
+    parts: list[Buffer] = []
     while len(data):
+        if len(data) < _LENGTH.size:
+            raise ValueError(at_path(path, f"{len(data)} bytes left over"))
         (length,) = _LENGTH.unpack_from(data)
-        parts.append(data[_LENGTH.size : _LENGTH.size + length])
-        data = data[_LENGTH.size + length :]
+        data = data[_LENGTH.size :]
+        if length > len(data):
+            raise ValueError(at_path(path, f"a part of {length} bytes, but only {len(data)} are left"))
+        parts.append(data[:length])
+        data = data[length:]
+    if len(parts) != count:
+        raise ValueError(at_path(path, f"{len(parts)} parts, the space wants {count}"))
     return parts
 
 
+# -- arrays and texts --------------------------------------------------------------------------------------
+
+
 @value_to_bytes.register
-def _(space: ArraySpace, value: Any) -> bytes:
-    return _array_to_bytes(space.backend, space.dtype_name, value)
+def _(space: ArraySpace, value: Any, path: str = "") -> bytes:
+    return _array_to_bytes(space, space.dtype_name, value, path, space.shape)
 
 
 @value_from_bytes.register
-def _(space: ArraySpace, data: memoryview) -> Any:
-    return _array_from_bytes(space, space.dtype_name, space.shape, data)
+def _(space: ArraySpace, data: Buffer, path: str = "") -> Any:
+    return _array_from_bytes(space, space.dtype_name, space.shape, data, path)
+
+
+def _check_size(space: DynamicBoxSpace, shape: tuple[int, ...], path: str) -> None:
+    if not space.shape_contains(shape):
+        raise ValueError(at_path(path, f"shape {shape}, the space wants {space.shape_low} to {space.shape_high}"))
 
 
 @value_to_bytes.register
-def _(space: DynamicBoxSpace, value: Any) -> bytes:
-    return _shape_to_bytes(value.shape) + _array_to_bytes(space.backend, space.dtype_name, value)
+def _(space: DynamicBoxSpace, value: Any, path: str = "") -> bytes:
+    encoded = _array_to_bytes(space, space.dtype_name, value, path)
+    _check_size(space, tuple(value.shape), path)
+    return _shape_to_bytes(value.shape) + encoded
 
 
 @value_from_bytes.register
-def _(space: DynamicBoxSpace, data: memoryview) -> Any:
-    shape, rest = _split_shape(data, len(space.shape_low))
-    return _array_from_bytes(space, space.dtype_name, shape, rest)
+def _(space: DynamicBoxSpace, data: Buffer, path: str = "") -> Any:
+    shape, rest = _split_shape(data, len(space.shape_low), path)
+    _check_size(space, shape, path)
+    return _array_from_bytes(space, space.dtype_name, shape, rest, path)
+
+
+def _check_text(space: TextSpace, text: Any, path: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(at_path(path, f"{type(text).__name__}, the space wants a string"))
+    if len(text) > space.max_length:
+        raise ValueError(at_path(path, f"{len(text)} characters, the space wants at most {space.max_length}"))
+    return text
 
 
 @value_to_bytes.register
-def _(space: TextSpace, value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
+def _(space: TextSpace, value: str, path: str = "") -> bytes:
+    return _check_text(space, value, path).encode("utf-8", "surrogatepass")
 
 
 @value_from_bytes.register
-def _(space: TextSpace, data: memoryview) -> str:
-    return bytes(data).decode("utf-8", "surrogatepass")
+def _(space: TextSpace, data: Buffer, path: str = "") -> str:
+    try:
+        text = bytes(data).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise ValueError(at_path(path, f"not the bytes of a text: {error}")) from None
+    return _check_text(space, text, path)
+
+
+# -- values made of values ---------------------------------------------------------------------------------
+
+
+def _alternative(space: UnionSpace, index: Any, path: str) -> Space:
+    is_integer = isinstance(index, (int, np.integer)) and not isinstance(index, bool)
+    if not is_integer or not 0 <= index < len(space.spaces):
+        raise ValueError(at_path(path, f"alternative {index!r}, the space has 0 to {len(space.spaces) - 1}"))
+    return space.spaces[index]
 
 
 @value_to_bytes.register
-def _(space: UnionSpace, value: tuple[int, Any]) -> bytes:
+def _(space: UnionSpace, value: tuple[int, Any], path: str = "") -> bytes:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a pair of an index and a value"))
     index, chosen = value
-    return _INDEX.pack(index) + value_to_bytes(space.spaces[index], chosen)
+    alternative = _alternative(space, index, path)
+    return _INDEX.pack(index) + value_to_bytes(alternative, chosen, join_path(path, index))
 
 
 @value_from_bytes.register
-def _(space: UnionSpace, data: memoryview) -> tuple[int, Any]:
-    (index,) = _INDEX.unpack_from(data)
-    return index, value_from_bytes(space.spaces[index], data[_INDEX.size :])
+def _(space: UnionSpace, data: Buffer, path: str = "") -> tuple[int, Any]:
+    (index,), rest = _split_shape(data, 1, path)
+    alternative = _alternative(space, index, path)
+    return index, value_from_bytes(alternative, rest, join_path(path, index))
 
 
 @value_to_bytes.register
-def _(space: CompositeSpace, value: Any) -> bytes:
-    pairs = zip(space.children, space.child_values(value), strict=True)
-    return _join([value_to_bytes(child, part) for child, part in pairs])
+def _(space: CompositeSpace, value: Any, path: str = "") -> bytes:
+    finding = space.structure_mismatch(value, path)
+    if finding is not None:
+        raise ValueError(finding)
+    pairs = zip(space.child_items(), space.child_values(value), strict=True)
+    return _join([value_to_bytes(child, part, join_path(path, key)) for (key, child), part in pairs])
 
 
 @value_from_bytes.register
-def _(space: CompositeSpace, data: memoryview) -> Any:
-    pairs = zip(space.children, _split(data), strict=True)
-    return space.build_value(value_from_bytes(child, part) for child, part in pairs)
+def _(space: CompositeSpace, data: Buffer, path: str = "") -> Any:
+    items = space.child_items()
+    pairs = zip(items, _split(data, len(items), path), strict=True)
+    return space.build_value(value_from_bytes(child, part, join_path(path, key)) for (key, child), part in pairs)
+
+
+def _check_batch(space: BatchedSpace, shape: tuple[int, ...], path: str) -> None:
+    limits = zip(space.batch_shape, shape, strict=False)
+    if len(shape) != len(space.batch_shape) or not all(size in (None, found) for size, found in limits):
+        raise ValueError(at_path(path, f"shape {shape}, the space wants a batch of {space.batch_shape}"))
 
 
 @value_to_bytes.register
-def _(space: BatchedSpace, value: np.ndarray) -> bytes:
-    return _shape_to_bytes(value.shape) + _join([value_to_bytes(space.single_space, item) for item in value.flat])
+def _(space: BatchedSpace, value: np.ndarray, path: str = "") -> bytes:
+    if not isinstance(value, np.ndarray) or value.dtype != object:
+        raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a NumPy array of objects"))
+    _check_batch(space, value.shape, path)
+    parts = [
+        value_to_bytes(space.single_space, value[place], join_path(path, list(place)))
+        for place in np.ndindex(value.shape)
+    ]
+    return _shape_to_bytes(value.shape) + _join(parts)
 
 
 @value_from_bytes.register
-def _(space: BatchedSpace, data: memoryview) -> np.ndarray:
-    shape, rest = _split_shape(data, len(space.batch_shape))
-    return object_array(shape, (value_from_bytes(space.single_space, part) for part in _split(rest)))
+def _(space: BatchedSpace, data: Buffer, path: str = "") -> np.ndarray:
+    shape, rest = _split_shape(data, len(space.batch_shape), path)
+    _check_batch(space, shape, path)
+    parts = _split(rest, math.prod(shape), path)  # so there are no more places than bytes
+    places = zip(np.ndindex(shape), parts, strict=True)
+    return object_array(
+        shape,
+        (value_from_bytes(space.single_space, part, join_path(path, list(place))) for place, part in places),
+    )
 
 
-def _graph_dtypes(space: GraphSpace) -> tuple[str, ...]:
-    """The dtypes of a graph's arrays, in the order of their fields; counts and ends are 64-bit in bytes."""
-    features = (space.node_feature_space, space.edge_feature_space)
-    node, edge = ("uint8" if feature is None else feature.dtype_name for feature in features)
-    return ("int64", "int64", node, edge, "int64")
+# -- graphs ------------------------------------------------------------------------------------------------
 
 
-@value_to_bytes.register
-def _(space: GraphSpace, value: GraphInstance) -> bytes:
-    parts = []
-    for array, dtype in zip(fields_of(value), _graph_dtypes(space), strict=True):
-        if array is None:
-            parts.append(b"")
+def _graph_fields(space: GraphSpace) -> list[tuple[str, str, tuple[int, ...] | None] | None]:
+    """Name, dtype and shape of one entry of each of a graph's arrays; None for an array that the space has not.
+
+    The counts have no entries, their shape is the batch's. Counts and ends are 64-bit in bytes on every backend.
+    """
+    node, edge = space.node_feature_space, space.edge_feature_space
+    return [
+        ("n_nodes", "int64", None),
+        ("n_edges", "int64", None) if space.is_edge else None,
+        None if node is None else ("nodes_features", node.dtype_name, node.shape),
+        None if edge is None else ("edges_features", edge.dtype_name, edge.shape),
+        ("edges", "int64", (2,)) if space.is_edge else None,
+    ]
+
+
+def _check_entries(space: GraphSpace, shape: tuple[int, ...], entry: tuple[int, ...] | None, path: str) -> None:
+    batch = space.batch_shape
+    wanted = batch if entry is None else (*batch, *shape[len(batch) : len(batch) + 1], *entry)
+    if shape != wanted or (entry is not None and len(shape) == len(batch)):
+        raise ValueError(at_path(path, f"shape {shape}, the space wants {wanted}"))
+
+
+def _check_counts(arrays: list[Any], path: str) -> None:
+    """A ValueError unless there are as many nodes and edges as the counts say; more are filling."""
+    nodes, edges, *entries = arrays
+    for counts, array in zip((nodes, edges, edges), entries, strict=True):
+        if array is None or not counts.size:
             continue
-        shape = tuple(array.shape)
-        head = bytes([len(shape) + 1]) + _shape_to_bytes(shape)
-        parts.append(head + _array_to_bytes(space.backend, dtype, array))
+        there = array.shape[counts.ndim]
+        if not 0 <= counts.min() <= counts.max() <= there:
+            raise ValueError(at_path(path, f"counts from {counts.min()} to {counts.max()} of {there} nodes or edges"))
+
+
+@value_to_bytes.register
+def _(space: GraphSpace, value: GraphInstance, path: str = "") -> bytes:
+    if not isinstance(value, GraphInstance):
+        raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a GraphInstance"))
+    parts: list[bytes] = []
+    hosts: list[Any] = []
+    for array, field in zip(fields_of(value), _graph_fields(space), strict=True):
+        if field is None:
+            if array is not None:
+                raise ValueError(at_path(path, "an array is given that the space has not"))
+            parts.append(b"")
+            hosts.append(None)
+            continue
+        name, dtype, entry = field
+        encoded = _array_to_bytes(space, dtype, array, join_path(path, name))
+        _check_entries(space, tuple(array.shape), entry, join_path(path, name))
+        parts.append(_shape_to_bytes(array.shape) + encoded)
+        hosts.append(space.backend.to_host(array))
+    _check_counts(hosts, path)
     return _join(parts)
 
 
 @value_from_bytes.register
-def _(space: GraphSpace, data: memoryview) -> GraphInstance:
-    arrays: list[Any] = []
-    for part, dtype in zip(_split(data), _graph_dtypes(space), strict=True):
-        if not len(part):
-            arrays.append(None)
+def _(space: GraphSpace, data: Buffer, path: str = "") -> GraphInstance:
+    fields = _graph_fields(space)
+    raws: list[Any] = []
+    for part, field in zip(_split(data, len(fields), path), fields, strict=True):
+        if field is None:
+            if len(part):
+                raise ValueError(at_path(path, f"{len(part)} bytes of an array that the space has not"))
+            raws.append(None)
             continue
-        shape, rest = _split_shape(part[1:], part[0] - 1)
-        arrays.append(_array_from_bytes(space, dtype, shape, rest))
-    return GraphInstance(*arrays)
+        name, dtype, entry = field
+        ndim = len(space.batch_shape) + (0 if entry is None else 1 + len(entry))
+        shape, rest = _split_shape(part, ndim, join_path(path, name))
+        _check_entries(space, shape, entry, join_path(path, name))
+        raws.append(_raw_from_bytes(dtype, shape, rest, join_path(path, name)))
+    _check_counts(raws, path)
+    try:
+        return GraphInstance(
+            *(
+                None if field is None else space.backend.from_raw(raw, field[1], device=space.device)
+                for raw, field in zip(raws, fields, strict=True)
+            )
+        )
+    except OverflowError as error:  # a backend without 64 bits
+        raise ValueError(at_path(path, f"an edge ends at a node that no graph has: {error}")) from None

@@ -29,9 +29,8 @@ def parse_constant(name: str, value: Any) -> Constant:
 
     The array is the transformation's own, so that no later write by the caller changes it.
     """
-    if isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic)):
-        array = np.asarray(value)
-    elif isinstance(value, (list, tuple)):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic))
+    if is_number or isinstance(value, (list, tuple)):
         array = np.array(value)
     else:
         try:
@@ -43,7 +42,7 @@ def parse_constant(name: str, value: Any) -> Constant:
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise ValueError(f"{name} holds NaN, which is not between any bounds")
     array.flags.writeable = False
-    return value if isinstance(value, (int, float)) and not isinstance(value, np.generic) else array
+    return value if is_number else array
 
 
 def check_order(low_name: str, low: Constant, high_name: str, high: Constant) -> None:
@@ -110,6 +109,12 @@ def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str
     return as_array(backend, values.reshape(values.shape[first:]), dtype_name, place)
 
 
+def clamp(values: Any, low: Any, high: Any) -> Any:
+    """Each value moved to the nearest one between two bounds."""
+    # the method, which all three libraries have: on NumPy array-api-compat's function takes five times as long
+    return values.clip(low, high)
+
+
 def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
     """Whether the backend can hold a dtype but not compute with it."""
     return backend.simplified_name == "pytorch" and dtype_name in _ONLY_HELD_BY_PYTORCH
@@ -138,8 +143,7 @@ class ClipFloats:
         return cls(space.backend, *as_operands(space.backend, low, high, compute_name, place), space.dtype)
 
     def __call__(self, values: Any) -> Any:
-        # the method, which all three libraries have: on NumPy array-api-compat's function takes five times as long
-        return self.backend.astype(values.clip(self.low, self.high), self.dtype, copy=False)
+        return self.backend.astype(clamp(values, self.low, self.high), self.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ class RoundToIntegers:
 
     def __call__(self, values: Any) -> Any:
         backend = self.backend
-        whole = backend.round(values.clip(self.low, self.high))
+        whole = backend.round(clamp(values, self.low, self.high))
         if self.anchor is not None:
             whole = backend.astype(whole, signed_dtype(backend)) + self.anchor
         result = backend.astype(whole, self.dtype, copy=False)

@@ -14,7 +14,7 @@ from .serialization_utils import (
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation
+from .transformation import DataTransformation, require_transformation
 
 
 @register_transformation("chained")
@@ -22,10 +22,9 @@ class ChainedTransformation(DataTransformation):
     """Applies transformations in order, each to the result of the one before. An empty chain is the identity."""
 
     def __init__(self, transformations: Iterable[DataTransformation]) -> None:
-        self.transformations = tuple(transformations)
-        for position, transformation in enumerate(self.transformations):
-            if not isinstance(transformation, DataTransformation):
-                raise TypeError(f"{position}: {type(transformation).__name__}, a chain wants transformations")
+        self.transformations = tuple(
+            require_transformation(position, member) for position, member in enumerate(transformations)
+        )
         self.has_inverse = all(transformation.has_inverse for transformation in self.transformations)
         self._spaces: SpaceCache[tuple[Any, ...]] = SpaceCache()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from .serialization_utils import (
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation
+from .transformation import DataTransformation, require_transformation
 
 
 def get_chained_value(data: Any, chained_key: list[str], ignore_missing_keys: bool = False) -> Any:
@@ -91,28 +92,31 @@ class DictTransformation(DataTransformation):
         ignore_missing_keys: bool = False,
         nested_separator: str = "/",
     ) -> None:
-        self.mapping = dict(mapping)
+        self.mapping = {key: require_transformation(key, member) for key, member in mapping.items()}
         self.ignore_missing_keys = ignore_missing_keys
         self.nested_separator = check_separator(nested_separator)
-        for key, transformation in self.mapping.items():
-            if not isinstance(transformation, DataTransformation):
-                raise TypeError(f"{key}: {type(transformation).__name__}, a mapping wants transformations")
-        self._chained_keys = {key: key.split(nested_separator) for key in self.mapping}
-        _check_apart(self._chained_keys)
+        _check_apart([key.split(nested_separator) for key in self.mapping])
         self.has_inverse = all(transformation.has_inverse for transformation in self.mapping.values())
 
     def get_target_space_from_source(self, source_space: Space) -> Any:
         target: Any = require_dict(source_space, type(self).__name__)
         for key, transformation in self.mapping.items():
             target = call_function_on_chained_dict(
-                target, self._chained_keys[key], transformation.get_target_space_from_source, self.ignore_missing_keys
+                target,
+                key.split(self.nested_separator),
+                transformation.get_target_space_from_source,
+                self.ignore_missing_keys,
             )
         return target
 
     def transform(self, source_space: Space, data: Any) -> Any:
         for key, transformation in self.mapping.items():
             data = call_conditioned_function_on_chained_dict(
-                source_space, data, self._chained_keys[key], transformation.transform, self.ignore_missing_keys
+                source_space,
+                data,
+                key.split(self.nested_separator),
+                transformation.transform,
+                self.ignore_missing_keys,
             )
         return data
 
@@ -154,9 +158,9 @@ class DictTransformation(DataTransformation):
             transformation.close()
 
 
-def _check_apart(chained_keys: Mapping[str, list[str]]) -> None:
+def _check_apart(chained_keys: list[list[str]]) -> None:
     """Refuse a key that lies below another: which of the two is applied first would change the result."""
-    for outer, above in chained_keys.items():
-        for inner, below in chained_keys.items():
-            if len(below) > len(above) and below[: len(above)] == above:
-                raise ValueError(f"{inner!r} lies below {outer!r}: put one DictTransformation after the other instead")
+    for above, below in itertools.permutations(chained_keys, 2):
+        if below[: len(above)] == above:
+            inner, outer = "/".join(below), "/".join(above)
+            raise ValueError(f"{inner!r} lies below {outer!r}: put one DictTransformation after the other instead")

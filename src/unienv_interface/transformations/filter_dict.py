@@ -149,7 +149,7 @@ class DictIncludeKeyTransformation(_DictKeyFilter):
 
     @property
     def enabled_keys(self) -> frozenset[str]:
-        """The keys that are kept. Assign to change them."""
+        """The keys that are kept. Assign to change them, before a chain that this is part of has been used."""
         return self._keys
 
     @enabled_keys.setter
@@ -180,7 +180,7 @@ class DictExcludeKeyTransformation(_DictKeyFilter):
 
     @property
     def excluded_keys(self) -> frozenset[str]:
-        """The keys that are dropped. Assign to change them."""
+        """The keys that are dropped. Assign to change them, before a chain that this is part of has been used."""
         return self._keys
 
     @excluded_keys.setter

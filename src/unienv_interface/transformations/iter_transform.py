@@ -16,7 +16,7 @@ from .serialization_utils import (
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation
+from .transformation import DataTransformation, require_transformation
 
 LeafFunction = Callable[[Space], bool]
 
@@ -163,9 +163,7 @@ class IterativeTransformation(_LeafTransformation):
         inv_is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
     ) -> None:
         super().__init__(is_leaf_node_fn, inv_is_leaf_node_fn)
-        if not isinstance(transformation, DataTransformation):
-            raise TypeError(f"transformation is {type(transformation).__name__}, not a DataTransformation")
-        self.transformation = transformation
+        self.transformation = require_transformation("transformation", transformation)
         self.has_inverse = transformation.has_inverse
 
     def _per_leaf(self) -> Iterator[DataTransformation]:
@@ -212,7 +210,9 @@ class LeafwiseTransformation(_LeafTransformation):
         inv_is_leaf_node_fn: LeafFunction = default_is_leaf_fn,
     ) -> None:
         super().__init__(is_leaf_node_fn, inv_is_leaf_node_fn)
-        self.transformations = tuple(transformations)
+        self.transformations = tuple(
+            require_transformation(position, member) for position, member in enumerate(transformations)
+        )
         self.has_inverse = all(transformation.has_inverse for transformation in self.transformations)
 
     def _per_leaf(self) -> Iterator[DataTransformation]:

@@ -21,6 +21,7 @@ from ._operands import (
     as_operand,
     can_be_anchored,
     check_order,
+    clamp,
     parse_constant,
     place_of,
     require_box,
@@ -242,7 +243,8 @@ class _Blend:
     stop: Any
 
     def __call__(self, x: Any) -> Any:
-        share = ((x * self.shrink - self.shift) / self.width).clip(0.0, 1.0)
+        share = (x * self.shrink - self.shift) / self.width
+        share = clamp(share, 0.0, 1.0)
         return self.start * (1.0 - share) + self.stop * share
 
 
@@ -270,7 +272,7 @@ def _body(
     usual = (scale == 0.0) | ((scale >= smallest) & (scale <= largest))
     if np.all(usual) and np.all(width <= largest) and np.all(new_width <= largest):
         return _Linear(operand(low), operand(scale), operand(start))
-    # so far that a compiler may divide by the distance by multiplying with its inverse
+    # Compilers divide by multiplying with the inverse, and that of a huge width is no normal number.
     shrink = np.where(width <= largest, 1.0, 2.0 ** -(np.finfo(compute).maxexp // 2))
     # x / inf is 0: entries without width go to the start
     width = np.where(flat, np.inf, high * shrink - low * shrink)

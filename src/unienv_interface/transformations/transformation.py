@@ -69,6 +69,13 @@ class DataTransformation(abc.ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
+def require_transformation(key: object, value: Any) -> DataTransformation:
+    """A member of a composed transformation, if it is a transformation; `key` says which member."""
+    if not isinstance(value, DataTransformation):
+        raise TypeError(f"{key}: {type(value).__name__}, it must be a DataTransformation")
+    return value
+
+
 def need_source_space(transformation: DataTransformation, source_space: Space | None) -> Space:
     """The source space of an inverse that depends on it."""
     if source_space is None:

@@ -74,13 +74,14 @@ def _read_array(value_data: Mapping[str, Any], name: Any) -> np.ndarray:
 
 
 def _numbers(value: Any, dtype: np.dtype | None) -> np.ndarray:
+    allowed = (int, float) if dtype is None or dtype.kind == "f" else int
     try:
-        found = np.asarray(value)
-        allowed = "biuf" if dtype is None or dtype.kind == "f" else "biu"
-        if found.size and found.dtype.kind not in allowed:
-            raise ValueError(f"found {found.dtype}")
+        # asked one by one: NumPy makes floats of integers that only uint64 holds, and integers of floats
+        for entry in np.asarray(value, dtype=object).flat:
+            if not isinstance(entry, allowed):
+                raise ValueError(f"{entry!r} is not one")
         return np.asarray(value, dtype=dtype)
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"not the entries of an array of {dtype or 'numbers'}: {error}") from None
 
 

@@ -35,7 +35,9 @@ def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
 def missing_key_text(chained_key: Sequence[str], depth: int, found: Any) -> str:
     """What to say when `chained_key[depth]` is not in `found`."""
     place = "/".join(chained_key[:depth]) or "the dict"
-    there = f"has the keys {sorted(found.keys())}" if hasattr(found, "keys") else f"is a {type(found).__name__}"
+    there = (
+        f"has the keys {sorted(map(str, found.keys()))}" if hasattr(found, "keys") else f"is a {type(found).__name__}"
+    )
     return f"no key {'/'.join(chained_key)!r}: {place} {there}"
 
 

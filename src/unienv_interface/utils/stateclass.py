@@ -35,7 +35,7 @@ def stateclass(clz: Any = None, /, **kwargs: Any) -> Any:
     if clz is None:
         return lambda decorated: stateclass(decorated, **kwargs)
     made = dataclasses.dataclass(**{"frozen": True, **kwargs})(clz)
-    made.__new__ = _new_state
+    made.__new__ = staticmethod(_new_state)  # type: ignore[assignment]
     if "replace" not in made.__dict__:
         made.replace = StateClass.replace
     _unknown_to_jax.append(made)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
-from ..env_base.env import Env
+from ..env_base.env import Env, parse_mask
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import from_gym_space
 from ..utils.optional import need
-from ._gym_values import array_reader, batched_from_gym, owned_info, reader, rows_of_info, writer
+from ._gym_values import batched_from_gym, owned_info, reader, rows_of_info, signal_reader, writer
 
 if TYPE_CHECKING:
     import gymnasium
@@ -54,7 +54,8 @@ class FromGymnasiumEnv(Env):
         self.env: Any = env
         self.backend = backend
         self.device = device
-        self.rng = backend.random.random_number_generator(device=device)
+        self._rng: Any = None
+        self._rng_seed: int | None = None
         self._closed = False
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._init_batch(env)
@@ -65,7 +66,7 @@ class FromGymnasiumEnv(Env):
         self.batch_size = None
         self.action_space = from_gym_space(env.action_space, self.backend, device=self.device)
         self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
-        self._write_action = writer(env.action_space, self.action_space, "action", copy=False)
+        self._write_action = writer(env.action_space, self.action_space, "action")
         self._read_observation = reader(env.observation_space, self.observation_space, "observation")
 
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
@@ -74,11 +75,24 @@ class FromGymnasiumEnv(Env):
         place = self.backend, self.device
         self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
         self.observation_space = batched_from_gym(observations, env.observation_space, *place, "observation")
-        self._write_action = writer(actions, self.action_space, "action", copy=False, batched=True)
+        self._write_action = writer(actions, self.action_space, "action", batched=True)
         self._read_observation = reader(observations, self.observation_space, "observation", batched=True)
-        self._read_array = array_reader(*place)
+        self._read_reward = signal_reader(*place, self.backend.default_floating_dtype)
+        self._read_flag = signal_reader(*place, self.backend.default_boolean_dtype)
         self._resets_some = _resets_some(env)
         self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
+
+    @property
+    def rng(self) -> Any:  # type: ignore[override]
+        """The generator that sampling uses; made when it is asked for, since most resets are not followed by that."""
+        if self._rng is None:
+            seed = None if self._rng_seed is None else _sampling_seed(self._rng_seed)
+            self._rng = self.backend.random.random_number_generator(seed, device=self.device)
+        return self._rng
+
+    @rng.setter
+    def rng(self, value: Any) -> None:
+        self._rng = value
 
     # -- the verbs -----------------------------------------------------------------------------------------
 
@@ -103,9 +117,9 @@ class FromGymnasiumEnv(Env):
         self._ended = np.logical_or(terminated, truncated)
         return (
             self._read_observation(observation),
-            self._read_array(reward),
-            self._read_array(terminated),
-            self._read_array(truncated),
+            self._read_reward(reward),
+            self._read_flag(terminated),
+            self._read_flag(truncated),
             owned_info(info),
         )
 
@@ -115,9 +129,9 @@ class FromGymnasiumEnv(Env):
         """Begin a new episode, as in `Env.reset`. Further keywords join the `options` that Gymnasium hands on."""
         if options is not None or kwargs:
             options = {**(options or {}), **kwargs}
-        chosen = None if mask is None else self._checked_mask(mask)
+        chosen = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
         if seed is not None:
-            self.rng = self.backend.random.random_number_generator(_sampling_seed(seed), device=self.device)
+            self._rng, self._rng_seed = None, seed
         if chosen is not None and not chosen.all():
             return self._reset_some(chosen, seed, options or {})
         observation, info = self.env.reset(seed=seed, options=options)
@@ -143,21 +157,17 @@ class FromGymnasiumEnv(Env):
             rows_of_info(info, mask),
         )
 
-    def _checked_mask(self, mask: Any) -> np.ndarray:
-        if self.batch_size is None:
-            raise ValueError("the environment is not batched, so a mask has nothing to select")
-        host = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
-        if host.dtype != bool or host.shape != (self.batch_size,):
-            raise ValueError(f"mask of {host.dtype} {host.shape}, wanted one of bool ({self.batch_size},)")
-        return host
-
     def render(self) -> Any:
-        """Gymnasium's frame; the frames of a batch are one array if their shapes are the same."""
+        """Gymnasium's frame, or None without a render mode. Frames of a batch are one array if they are alike."""
+        if self.render_mode is None:
+            return None
         frame = self.env.render()
-        if self.batch_size is None or not isinstance(frame, (tuple, list)):
+        if isinstance(frame, np.ndarray):
+            return frame.copy()
+        if not isinstance(frame, (tuple, list)) or not all(isinstance(part, np.ndarray) for part in frame):
             return frame
-        shapes = {getattr(slot, "shape", None) for slot in frame}
-        return np.stack(frame) if len(shapes) == 1 and None not in shapes else frame
+        is_alike = len({part.shape for part in frame}) == 1
+        return np.stack(frame) if is_alike and self.batch_size is not None else [part.copy() for part in frame]
 
     def close(self) -> None:
         if not self._closed:
@@ -167,7 +177,7 @@ class FromGymnasiumEnv(Env):
     # -- what Gymnasium's environment says about itself ----------------------------------------------------
 
     @property
-    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+    def metadata(self) -> dict[str, Any]:
         return self.env.metadata
 
     @metadata.setter
@@ -175,7 +185,7 @@ class FromGymnasiumEnv(Env):
         self.env.metadata = value
 
     @property
-    def render_mode(self) -> str | None:  # type: ignore[override]
+    def render_mode(self) -> str | None:
         return self.env.render_mode
 
     @render_mode.setter
@@ -183,7 +193,7 @@ class FromGymnasiumEnv(Env):
         self.env.unwrapped.render_mode = value  # wrappers only show it
 
     @property
-    def render_fps(self) -> int | None:  # type: ignore[override]
+    def render_fps(self) -> int | None:
         return self.metadata.get("render_fps")
 
     @render_fps.setter

@@ -22,6 +22,7 @@ from ..space.space_utils import batch_utils
 from ..space.space_utils._gym_spaces import prepend_key
 from ..space.space_utils.gym_utils import from_gym_data, from_gym_space, to_gym_data
 from ..space.spaces import ArraySpace, BoxSpace, DictSpace, TupleSpace
+from ..space.spaces.batched import object_array
 from ..utils.optional import need
 
 if TYPE_CHECKING:
@@ -51,19 +52,14 @@ def batched_from_gym(single: Any, batched: Any, backend: ComputeBackend, device:
     Gymnasium has no batch of a Text, Graph, Sequence or OneOf but a Tuple, which only `single` tells from a batch of
     tuples. Bounds come from `batched`, where they may differ from slot to slot.
     """
+
+    def child(key: Any) -> Space:
+        return batched_from_gym(single[key], batched[key], backend, device, join_path(path, key))
+
     if isinstance(single, gymnasium.spaces.Dict):
-        pairs = [(key, batched[key]) for key in single.spaces]
-        children = [
-            (key, batched_from_gym(single[key], child, backend, device, join_path(path, key))) for key, child in pairs
-        ]
-        return DictSpace(backend, children, device)
+        return DictSpace(backend, [(key, child(key)) for key in single.spaces], device)
     if isinstance(single, gymnasium.spaces.Tuple):
-        pairs = list(enumerate(batched.spaces))
-        return TupleSpace(
-            backend,
-            [batched_from_gym(single[key], child, backend, device, join_path(path, key)) for key, child in pairs],
-            device,
-        )
+        return TupleSpace(backend, [child(key) for key in range(len(single.spaces))], device)
     try:
         if isinstance(single, gymnasium.spaces.MultiBinary):  # its batch is a Box of integers
             return batch_utils.batch_space(from_gym_space(single, backend, device=device), batched.shape[0])
@@ -132,26 +128,25 @@ def _array_reader(space: ArraySpace, path: str) -> Convert:
     return read_fitting
 
 
-def array_reader(backend: ComputeBackend, device: Any) -> Convert:
-    """A function that copies arrays of a vector environment, such as its rewards, to our backend."""
-    return lambda values: backend.from_numpy(np.asarray(values), device=device, copy=True)
+def signal_reader(backend: ComputeBackend, device: Any, dtype: Any) -> Convert:
+    """A function that copies the rewards or flags of a vector environment to an array of ours."""
+    return lambda values: backend.from_numpy(np.asarray(values), dtype=dtype, device=device, copy=True)
 
 
 # -- to Gymnasium ------------------------------------------------------------------------------------------
 
 
-def writer(gym_space: Any, space: Space, path: str, *, copy: bool, batched: bool = False) -> Convert:
-    """A function from values of `space` to values of `gym_space`; arguments as for `reader`.
+def writer(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
+    """A function from values of `space` to values of `gym_space`, in memory that nobody else writes to.
 
-    With `copy` what it returns is new memory; without, NumPy arrays that fit are handed on as they are. For a
-    Discrete a plain int is taken too.
+    Arguments as for `reader`. For a Discrete a plain int is taken too.
     """
     if isinstance(gym_space, _ARRAY_KINDS) and isinstance(space, ArraySpace):
-        return _array_writer(gym_space, space, path, copy, batched)
+        return _array_writer(gym_space, space, path, batched)
     if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
         return _dict_converter(
             {
-                key: writer(gym_space[key], child, join_path(path, key), copy=copy, batched=batched)
+                key: writer(gym_space[key], child, join_path(path, key), batched=batched)
                 for key, child in space.spaces.items()
             },
             path,
@@ -159,34 +154,24 @@ def writer(gym_space: Any, space: Space, path: str, *, copy: bool, batched: bool
     if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
         pairs = zip(gym_space.spaces, space.spaces, strict=True)
         return _tuple_converter(
-            [writer(*pair, join_path(path, key), copy=copy, batched=batched) for key, pair in enumerate(pairs)], path
+            [writer(*pair, join_path(path, key), batched=batched) for key, pair in enumerate(pairs)], path
         )
     if batched:
-        write_slot = writer(gym_space, _single_of(space), path, copy=copy)
+        write_slot = writer(gym_space, _single_of(space), path)
         return lambda data: tuple(write_slot(value) for value in batch_utils.iterate(space, data))
     if isinstance(gym_space, gymnasium.spaces.Sequence) and gym_space.stack:
         return _located(lambda data: _stacked(gym_space.feature_space, to_gym_data(space, data)), path)
-    if copy:
-        return _located(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
-    return _located(lambda data: to_gym_data(space, data), path)
+    return _located(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
 
 
-def _array_writer(gym_space: Any, space: ArraySpace, path: str, copy: bool, batched: bool) -> Convert:
+def _array_writer(gym_space: Any, space: ArraySpace, path: str, batched: bool) -> Convert:
     dtype, shape = np.dtype(gym_space.dtype), space.shape
-    on_numpy = space.backend is NumpyComputeBackend
-    is_alike = on_numpy and isinstance(space, BoxSpace) and space.dtype == dtype
-    # what other libraries hand out may be read-only, and an environment may work in its action
-    fresh = copy or not on_numpy
-
-    def write_any(value: Any) -> Any:
-        values = np.asarray(to_gym_data(space, value), dtype)
-        return values.copy() if fresh else values
-
-    general = _located(write_any, path)
+    is_alike = space.backend is NumpyComputeBackend and isinstance(space, BoxSpace) and space.dtype == dtype
+    general = _located(lambda value: np.array(to_gym_data(space, value), dtype), path)
 
     def write(value: Any) -> Any:
         if is_alike and type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
-            return value.copy() if copy else value
+            return value.copy()
         return general(value)
 
     if batched or not isinstance(gym_space, gymnasium.spaces.Discrete):
@@ -203,7 +188,7 @@ def _array_writer(gym_space: Any, space: ArraySpace, path: str, copy: bool, batc
 
 def _stacked(feature_space: Any, items: tuple[Any, ...]) -> Any:
     """The items of a Sequence in the stacked form that its spaces with `stack=True` have."""
-    out = vector_utils.create_empty_array(feature_space, len(items))
+    out: Any = vector_utils.create_empty_array(feature_space, len(items))
     return vector_utils.concatenate(feature_space, items, out)
 
 
@@ -266,16 +251,19 @@ def rows_of_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
 
 
 def spread_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
-    """The inverse of `rows_of_info`: zeros (None for objects) fill the other slots, masks `_key` tell them apart."""
+    """The infos of the slots of `mask` as Gymnasium has them: for all slots, with masks `_key`.
+
+    The other slots are filled with zeros, or with None where the values are no numbers.
+    """
     count = int(np.count_nonzero(mask))
     spread: dict[str, Any] = {}
     for key, value in info.items():
         if isinstance(value, Mapping):
             spread[key] = spread_info(value, mask)
-        elif isinstance(value, np.ndarray) and value.shape[:1] == (count,):
-            fill = None if value.dtype == object else 0
-            spread[key] = np.full((len(mask), *value.shape[1:]), fill, value.dtype)
-            spread[key][mask] = value
+        elif isinstance(value, (list, np.ndarray)) and len(value) == count:
+            rows = value if isinstance(value, np.ndarray) else object_array((count,), value)
+            spread[key] = np.full((len(mask), *rows.shape[1:]), None if rows.dtype == object else 0, rows.dtype)
+            spread[key][mask] = rows
         else:
             spread[key] = value
             continue
@@ -286,10 +274,6 @@ def spread_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
 
 def _map_info(info: Mapping[str, Any], fn: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
     return {
-        key: fn(value)
-        if isinstance(value, np.ndarray)
-        else _map_info(value, fn)
-        if isinstance(value, dict)
-        else value
+        key: fn(value) if isinstance(value, np.ndarray) else _map_info(value, fn) if isinstance(value, dict) else value
         for key, value in info.items()
     }

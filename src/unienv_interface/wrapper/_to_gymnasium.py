@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..env_base.env import Env
+from ..env_base.env import Env, parse_mask
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import to_gym_space
@@ -24,7 +24,7 @@ else:
 
 
 def combine_context_obs_space(context_space: Space | None, observation_space: Space) -> Space:
-    """The space of what Gymnasium sees as the observation: a dict of both, or the observation if there is no context."""
+    """The space of what Gymnasium sees as the observation: a dict of both, or without a context the observation."""
     if context_space is None:
         return observation_space
     children = {"context": context_space, "observation": observation_space}
@@ -56,7 +56,7 @@ class ToGymnasiumEnv(gymnasium.Env):
         self.observation_space = to_gym_space(combined)
         self._metadata: dict[str, Any] | None = None
         self._read_action = reader(self.action_space, env.action_space, "action")
-        self._write_observation = writer(self.observation_space, combined, "observation", copy=True)
+        self._write_observation = writer(self.observation_space, combined, "observation")
         self._context: Any = None
 
     def reset(
@@ -84,7 +84,7 @@ class ToGymnasiumEnv(gymnasium.Env):
         self.env.close()
 
     @property
-    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+    def metadata(self) -> dict[str, Any]:
         return _gym_metadata(self.env) if self._metadata is None else self._metadata
 
     @metadata.setter
@@ -92,7 +92,7 @@ class ToGymnasiumEnv(gymnasium.Env):
         self._metadata = value
 
     @property
-    def render_mode(self) -> str | None:  # type: ignore[override]
+    def render_mode(self) -> str | None:
         return self.env.render_mode
 
     @render_mode.setter
@@ -138,29 +138,24 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         self.single_action_space, self.action_space = _gym_spaces(env.action_space)
         self.single_observation_space, self.observation_space = _gym_spaces(combined)
         self._read_action = reader(self.single_action_space, env.action_space, "action", batched=True)
-        self._write_observation = writer(
-            self.single_observation_space, combined, "observation", copy=True, batched=True
-        )
+        self._write_observation = writer(self.single_observation_space, combined, "observation", batched=True)
         self._context: Any = None
         self._observation: Any = None
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes, everywhere or where `options["reset_mask"]` says so."""
         super().reset(seed=seed)
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
+        if mask is not None:
+            mask = parse_mask(mask, self.num_envs, self.env.backend)
+        context, observation, info = _reset(self.env, mask, seed, options, {})
         if mask is None:
-            self._context, self._observation, info = _reset(self.env, None, seed, options, {})
-            info = _host(self.env, info)
+            self._context, self._observation = context, observation
         else:
-            chosen = self.env.backend.from_numpy(mask, device=self.env.device)
-            context, observation, info = _reset(self.env, chosen, seed, options, {})
-            self._context = self.env.update_context_post_reset(self._context, context, chosen)
-            self._observation = self.env.update_observation_post_reset(self._observation, observation, chosen)
-            info = spread_info(_host(self.env, info), mask)
-        return self._write_observation(combine_context_obs(self._context, self._observation)), info
+            self._context = self.env.update_context_post_reset(self._context, context, mask)
+            self._observation = self.env.update_observation_post_reset(self._observation, observation, mask)
+        return self._write_observation(combine_context_obs(self._context, self._observation)), self._infos(info, mask)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
@@ -170,8 +165,11 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             np.array(to_host(reward), np.float64),
             np.array(to_host(terminated), bool),
             np.array(to_host(truncated), bool),
-            _host(self.env, info),
+            self._infos(info, None),
         )
+
+    def _infos(self, info: dict[str, Any], mask: np.ndarray | None) -> dict[str, Any]:
+        return spread_info(_host(self.env, info), np.ones(self.num_envs, bool) if mask is None else mask)
 
     def render(self) -> tuple[Any, ...] | None:
         """One frame per slot."""

@@ -78,7 +78,7 @@ class ToBackendOrDeviceWrapper(Wrapper):
         self._rng = self._new_rng(self._draw_seed())
 
     @property
-    def backend(self) -> ComputeBackend:
+    def backend(self) -> ComputeBackend:  # type: ignore[override]
         return self._backend
 
     @property

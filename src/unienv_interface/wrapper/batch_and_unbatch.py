@@ -27,7 +27,7 @@ class BatchifyWrapper(TransformWrapper):
         super().__init__(env, context, BatchifyTransformation(), UnBatchifyTransformation())
 
     @property
-    def batch_size(self) -> int:
+    def batch_size(self) -> int:  # type: ignore[override]
         return 1
 
     def reset(
@@ -70,7 +70,7 @@ class UnBatchifyWrapper(TransformWrapper):
         super().__init__(env, context, UnBatchifyTransformation(), BatchifyTransformation())
 
     @property
-    def batch_size(self) -> None:
+    def batch_size(self) -> None:  # type: ignore[override]
         return None
 
     def reset(

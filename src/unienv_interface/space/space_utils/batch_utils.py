@@ -63,6 +63,16 @@ def iterate(space: Space, items: Any) -> Iterator[Any]:
     return (get_at(space, items, index) for index in range(need_batch_size(space)))
 
 
+def split(space: Space, items: Any) -> Sequence[Any]:
+    """All the single values of a batch; like `iterate`, but faster for many small values."""
+    if isinstance(space, ArraySpace):
+        return list(items)
+    if isinstance(space, CompositeSpace) and len(space):
+        columns = (split(child, value) for child, value in zip(space.children, space.child_values(items), strict=True))
+        return [space.build_value(values) for values in zip(*columns, strict=True)]
+    return [get_at(space, items, index) for index in range(batch_size_data(items) or 0)]
+
+
 # -- part of a batch ---------------------------------------------------------------------------------------
 
 

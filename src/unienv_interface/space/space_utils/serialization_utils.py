@@ -42,11 +42,29 @@ _readers: dict[str, Reader] = {}
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`."""
-    return {"version": FORMAT_VERSION, **spacespace_node(space)}
+    """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`.
+
+    A ValueError if it is nested too deeply to be read again.
+    """
+    try:
+        node = space_node(space)
+        too_deep = _levels(node) > MAX_DEPTH
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise ValueError(f"the space is nested deeper than {MAX_DEPTH} levels, JSON like that is not read")
+    return {"version": FORMAT_VERSION, **node}
 
 
-def spacespace_node(space: Space) -> dict[str, Any]:
+def _levels(node: Any) -> int:
+    """How many levels of spaces lie in the JSON of one, or in one of its fields."""
+    if isinstance(node, Mapping):
+        return isinstance(node.get("type"), str) + max(map(_levels, node.values()), default=0)
+    holds_nodes = isinstance(node, list) and node and isinstance(node[0], Mapping)
+    return max(map(_levels, node)) if holds_nodes else 0
+
+
+def space_node(space: Space) -> dict[str, Any]:
     """The JSON of a space inside another; `space_fields` of the outer one calls it for its children."""
     return {"type": type(space).__name__, **space_fields(space)}
 
@@ -90,7 +108,7 @@ class SpaceJson:
 
     def __init__(self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0) -> None:
         self.node, self.backend, self.device, self.path, self._depth = node, backend, device, path, depth
-        if depth > MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             raise self._error(f"nested deeper than {MAX_DEPTH} levels")
         if not isinstance(node, Mapping):
             raise self._error(f"{type(node).__name__}, the JSON of a space is an object")

@@ -1,0 +1,141 @@
+"""Functional environments whose observations come with those before them, and with the actions that led there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..env_base.env import parse_mask
+from ..env_base.funcenv import FuncEnv, FuncEnvCommonRenderInfo
+from ..env_base.funcenv_wrapper import FuncEnvWrapper
+from ..utils.frame_history import (
+    history_space,
+    history_value,
+    newest_observation,
+    parse_default_action,
+    parse_stack_size,
+    rows_of,
+)
+from ..utils.framestack_queue import FuncSpaceDataQueue, SpaceDataQueueState
+from ..utils.stateclass import StateClass
+
+
+class FuncFrameStackWrapperState(StateClass):
+    """The state of the environment below with the frames so far; None for a queue that there is not."""
+
+    env_state: Any
+    obs_queue_state: SpaceDataQueueState | None
+    action_queue_state: SpaceDataQueueState | None
+
+
+class FuncFrameStackWrapper(FuncEnvWrapper):
+    """`FrameStackWrapper` for functional environments; the layout of its observations is told there."""
+
+    def __init__(
+        self,
+        func_env: FuncEnv,
+        obs_stack_size: int = 0,
+        action_stack_size: int = 0,
+        action_default_value: Any = None,
+    ) -> None:
+        super().__init__(func_env)
+        self.obs_stack_size = parse_stack_size(obs_stack_size, "obs_stack_size")
+        self.action_stack_size = parse_stack_size(action_stack_size, "action_stack_size")
+        self.obs_deque: FuncSpaceDataQueue | None = None
+        self.action_deque: FuncSpaceDataQueue | None = None
+        self.action_default_value = action_default_value
+        batch_size = func_env.batch_size
+        if self.obs_stack_size:
+            self.obs_deque = FuncSpaceDataQueue(func_env.observation_space, batch_size, self.obs_stack_size + 1)
+        if self.action_stack_size:
+            self.action_deque = FuncSpaceDataQueue(func_env.action_space, batch_size, self.action_stack_size)
+            self.action_default_value = parse_default_action(func_env.action_space, action_default_value)
+        self.observation_space = history_space(func_env.observation_space, self.obs_deque, self.action_deque)
+
+    def map_observation(self, state: FuncFrameStackWrapperState, observation: Any) -> Any:
+        """An observation of the environment below with the history in `state`."""
+        return self._show(state, observation, None)
+
+    def reverse_map_observation(self, observation: Any) -> Any:
+        """The newest observation in one of this layer."""
+        return newest_observation(observation, self.obs_deque, self.action_deque)
+
+    def initial(
+        self, *, seed: int | None = None, **kwargs: Any
+    ) -> tuple[FuncFrameStackWrapperState, Any, Any, dict[str, Any]]:
+        env_state, context, observation, info = self.func_env.initial(seed=seed, **kwargs)
+        state = FuncFrameStackWrapperState(
+            env_state,
+            None if self.obs_deque is None else self.obs_deque.init(observation),
+            None if self.action_deque is None else self.action_deque.init(self.action_default_value),
+        )
+        return state, context, self._show(state, observation, None), info
+
+    def reset(
+        self,
+        state: FuncFrameStackWrapperState,
+        *args: Any,
+        seed: int | None = None,
+        mask: Any = None,
+        **kwargs: Any,
+    ) -> tuple[FuncFrameStackWrapperState, Any, Any, dict[str, Any]]:
+        if mask is not None:
+            mask = self.backend.from_numpy(parse_mask(mask, self.batch_size, self.backend))
+        env_state, context, observation, info = self.func_env.reset(
+            state.env_state, *args, seed=seed, mask=mask, **kwargs
+        )
+        obs_state, action_state = state.obs_queue_state, state.action_queue_state
+        if self.obs_deque is not None and obs_state is not None:
+            obs_state = self.obs_deque.reset(obs_state, observation, mask)
+        if self.action_deque is not None and action_state is not None:
+            first = rows_of(self.func_env.action_space, self.action_default_value, mask)
+            action_state = self.action_deque.reset(action_state, first, mask)
+        state = FuncFrameStackWrapperState(env_state, obs_state, action_state)
+        return state, context, self._show(state, observation, mask), info
+
+    def step(
+        self, state: FuncFrameStackWrapperState, action: Any
+    ) -> tuple[FuncFrameStackWrapperState, Any, Any, Any, Any, dict[str, Any]]:
+        env_state, observation, reward, terminated, truncated, info = self.func_env.step(state.env_state, action)
+        obs_state, action_state = state.obs_queue_state, state.action_queue_state
+        if self.obs_deque is not None and obs_state is not None:
+            obs_state = self.obs_deque.add(obs_state, observation)
+        if self.action_deque is not None and action_state is not None:
+            action_state = self.action_deque.add(action_state, action)
+        state = FuncFrameStackWrapperState(env_state, obs_state, action_state)
+        return state, self._show(state, observation, None), reward, terminated, truncated, info
+
+    def close(self, state: FuncFrameStackWrapperState) -> None:
+        self.func_env.close(state.env_state)
+
+    def render_init(
+        self,
+        state: FuncFrameStackWrapperState,
+        *,
+        seed: int | None = None,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ) -> tuple[FuncFrameStackWrapperState, Any, FuncEnvCommonRenderInfo]:
+        env_state, render_state, info = self.func_env.render_init(
+            state.env_state, seed=seed, render_mode=render_mode, **kwargs
+        )
+        return state.replace(env_state=env_state), render_state, info
+
+    def render_image(
+        self, state: FuncFrameStackWrapperState, render_state: Any
+    ) -> tuple[Any, FuncFrameStackWrapperState, Any]:
+        frame, env_state, render_state = self.func_env.render_image(state.env_state, render_state)
+        return frame, state.replace(env_state=env_state), render_state
+
+    def render_close(self, state: FuncFrameStackWrapperState, render_state: Any) -> FuncFrameStackWrapperState:
+        return state.replace(env_state=self.func_env.render_close(state.env_state, render_state))
+
+    def _show(self, state: FuncFrameStackWrapperState, observation: Any, mask: Any) -> Any:
+        """The observation, whose rows are those of the mask, with their history."""
+        queues = ((self.obs_deque, state.obs_queue_state), (self.action_deque, state.action_queue_state))
+        obs_frames, action_frames = (
+            None
+            if queue is None or frames is None
+            else rows_of(queue.output_space, queue.get_output_data(frames), mask)
+            for queue, frames in queues
+        )
+        return history_value(observation, obs_frames, action_frames)

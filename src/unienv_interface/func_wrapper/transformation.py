@@ -1,0 +1,49 @@
+"""Functional environments with their actions, observations and contexts passed through transformations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..env_base.env import parse_mask
+from ..env_base.funcenv import FuncEnv
+from ..env_base.funcenv_wrapper import FuncEnvWrapper
+from ..space import Space
+from ..transformations.transformation import DataTransformation
+from ..utils.transform_layer import IncomingTransform, OutgoingTransforms
+
+
+class FuncTransformWrapper(OutgoingTransforms, IncomingTransform, FuncEnvWrapper):
+    """`TransformWrapper` for functional environments; which transformation leads where is told there."""
+
+    def __init__(
+        self,
+        func_env: FuncEnv,
+        context_transformation: DataTransformation | None = None,
+        observation_transformation: DataTransformation | None = None,
+        action_transformation: DataTransformation | None = None,
+        target_action_space: Space | None = None,
+    ) -> None:
+        super().__init__(func_env)
+        self.context_transformation = context_transformation
+        self.observation_transformation = observation_transformation
+        self.set_action_transformation(action_transformation, target_action_space)
+
+    @property
+    def _below(self) -> FuncEnv:
+        return self.func_env
+
+    def initial(self, *, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+        state, context, observation, info = self.func_env.initial(seed=seed, **kwargs)
+        return state, *self._map_reset(context, observation, None), info
+
+    def reset(
+        self, state: Any, *args: Any, seed: int | None = None, mask: Any = None, **kwargs: Any
+    ) -> tuple[Any, Any, Any, dict[str, Any]]:
+        slots = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
+        state, context, observation, info = self.func_env.reset(state, *args, seed=seed, mask=mask, **kwargs)
+        return state, *self._map_reset(context, observation, slots), info
+
+    def step(self, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
+        state, observation, *signals, info = self.func_env.step(state, self.map_action(action))
+        reward, terminated, truncated = signals
+        return state, self.map_observation(observation), reward, terminated, truncated, info

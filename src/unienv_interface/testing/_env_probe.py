@@ -1,0 +1,173 @@
+"""What the clauses of an environment's contract have in common: how it is driven, and what is asked of a value."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..env_base.env import Env
+from ..space import Space, describe_mismatch
+from ..utils.row_spaces import RowSpaces
+from ._snapshots import snapshot
+
+Clause = Callable[[Env], None]
+
+# By name, in the order in which they are checked: a later one relies on what an earlier one has found.
+CLAUSES: dict[str, Clause] = {}
+
+# The actions are the same in every run; a few steps are enough for effects to show.
+_ACTION_SEED = 20_731
+STEPS = 4
+
+
+class EnvContractError(AssertionError):
+    """An environment breaks a clause; the text says which one, what was found and what is wanted."""
+
+
+class BreachError(Exception):
+    """What a clause has found, before it is known by name."""
+
+    def __init__(self, found: str, wanted: str) -> None:
+        super().__init__(f"found {found}; wanted {wanted}")
+
+
+def require(condition: Any, found: str, wanted: str) -> None:
+    if not condition:
+        raise BreachError(found, wanted)
+
+
+def clause(check: Clause) -> Clause:
+    """Register a check; what it finds, and whatever the environment raises, becomes an EnvContractError."""
+
+    @functools.wraps(check)
+    def checked(env: Env) -> None:
+        place = f"{env!r} breaks the clause {check.__name__!r}"
+        try:
+            check(env)
+        except BreachError as breach:
+            raise EnvContractError(f"{place}: {breach}") from None
+        except Exception as error:
+            raise EnvContractError(
+                f"{place}: found {type(error).__name__}: {error}; wanted that nothing is raised"
+            ) from error
+
+    CLAUSES[check.__name__] = checked
+    return checked
+
+
+# -- driving an environment --------------------------------------------------------------------------------
+
+
+def reset(env: Env, **kwargs: Any) -> tuple[Any, Any, Any]:
+    result = env.reset(**kwargs)
+    is_triple = isinstance(result, tuple) and len(result) == 3
+    require(is_triple, f"{_shape_of(result)} from reset", "a tuple of context, observation and infos")
+    return result
+
+
+def step(env: Env, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+    result = env.step(action)
+    is_five = isinstance(result, tuple) and len(result) == 5
+    require(is_five, f"{_shape_of(result)} from step", "a tuple of observation, reward, terminated, truncated, infos")
+    return result
+
+
+def _shape_of(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+
+
+def has_ended(env: Env, terminated: Any, truncated: Any) -> bool:
+    if env.batch_size is None:
+        return bool(terminated) or bool(truncated)
+    return bool(env.backend.any(terminated | truncated))
+
+
+def sample_actions(env: Env, count: int) -> list[Any]:
+    """Actions that are the same every time, whatever the environment's own generator does."""
+    rng, sampled = env.backend.random.random_number_generator(_ACTION_SEED, device=env.device), []
+    for _ in range(count):
+        rng, action = env.action_space.sample(rng)
+        sampled.append(action)
+    return sampled
+
+
+def episode(env: Env, seed: int | None) -> Any:
+    """What an episode returns, up to a few steps or its end, as a snapshot."""
+    context, observation, _ = reset(env, seed=seed)
+    seen: list[Any] = [{"context": context, "observation": observation}]
+    for action in sample_actions(env, STEPS):
+        observation, reward, terminated, truncated, _ = step(env, action)
+        seen.append({"observation": observation, "reward": reward, "ended": (terminated, truncated)})
+        if has_ended(env, terminated, truncated):
+            break
+    return snapshot(seen)
+
+
+def every_other(batch_size: int) -> np.ndarray:
+    return np.arange(batch_size) % 2 == 0
+
+
+def mask_of(env: Env, slots: np.ndarray) -> Any:
+    return env.backend.from_numpy(slots, device=env.device, copy=True)
+
+
+def rows_of(space: Space | None, slots: np.ndarray) -> Space | None:
+    return None if space is None else RowSpaces(space).of(slots)
+
+
+def overwrite(backend: ComputeBackend, target: Any, source: Any) -> None:
+    """Write one action over another, in its own memory, where that can be written to."""
+    if isinstance(target, dict):
+        for key in target:
+            overwrite(backend, target[key], source[key])
+    elif isinstance(target, tuple):
+        for mine, theirs in zip(target, source, strict=True):
+            overwrite(backend, mine, theirs)
+    elif backend.is_backendarray(target):
+        memory = backend.to_numpy(target)
+        if memory.flags.writeable and memory.dtype != object:
+            memory[...] = backend.to_numpy(source)
+
+
+# -- what is asked of a value -----------------------------------------------------------------------------
+
+
+def require_value(space: Space | None, value: Any, name: str) -> None:
+    if space is None:
+        require(value is None, f"{name} is a {type(value).__name__}", "None, since there is no context_space")
+        return
+    require(value is not None, f"{name} is None", f"a value of {space}")
+    found = describe_mismatch(space, value)
+    require(found is None, f"{name} is wrong: {found}", f"a value of {space}")
+
+
+def require_info(info: Any, name: str) -> None:
+    require(isinstance(info, dict), f"infos of type {type(info).__name__} from {name}", "a dict")
+    odd = [key for key in info if not isinstance(key, str)]
+    require(not odd, f"the key {odd[:1]} in the infos of {name}", "strings as keys")
+
+
+def require_signal(env: Env, value: Any, name: str, *, is_flag: bool) -> None:
+    backend = env.backend
+    shape = () if env.batch_size is None else (env.batch_size,)
+    kind = "boolean" if is_flag else "real number"
+    wanted = (
+        f"a {kind}" if env.batch_size is None else f"an array of {env.backend} with a {kind} for each slot, {shape}"
+    )
+    if backend.is_backendarray(value):
+        dtype = backend.dtype_name(value.dtype)
+        fits = backend.dtype_is_boolean(value.dtype) if is_flag else _is_real(backend, value.dtype)
+        found = f"{name} of dtype {dtype} and shape {tuple(value.shape)}"
+        require(fits and tuple(value.shape) == shape, found, wanted)
+    else:
+        scalar = isinstance(value, (bool, np.bool_)) if is_flag else isinstance(value, numbers.Real)
+        require(scalar and env.batch_size is None, f"{name} of type {type(value).__name__}", wanted)
+
+
+def _is_real(backend: ComputeBackend, dtype: Any) -> bool:
+    return backend.dtype_is_real_floating(dtype) or backend.dtype_is_real_integer(dtype)

@@ -1,0 +1,107 @@
+"""The contract of an environment as tests that anyone can run on one of theirs.
+
+    check_env(MyEnv())                        # raises an EnvContractError at the first clause that is broken
+
+    class TestMyEnv(EnvContract):             # or with pytest, one test a clause
+        def make_env(self):
+            return MyEnv()
+
+The contract itself is told in `unienv_interface.env_base.env`; each clause here is a function of an environment.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection
+
+from ..env_base.env import Env
+from . import _env_clauses as clauses
+from ._env_probe import CLAUSES, Clause, EnvContractError, episode
+from ._snapshots import difference
+
+__all__ = ["EnvContract", "EnvContractError", "check_env"]
+
+
+def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
+    """Check an environment against every clause of the contract, and close it.
+
+    Raises an `EnvContractError` at the first clause that it breaks. `skip` names clauses to leave out: a robot, say,
+    cannot promise `seed_fixes_the_episode`.
+    """
+    unknown = sorted(set(skip) - set(CLAUSES))
+    if unknown:
+        raise ValueError(f"there is no clause {unknown[0]!r}, the clauses are {', '.join(CLAUSES)}")
+    try:
+        for name, check in CLAUSES.items():
+            if name not in skip:
+                check(env)
+    finally:
+        env.close()
+
+
+class EnvContract(abc.ABC):
+    """A pytest class for an environment: derive from it, name it `Test...` and say how to make one.
+
+    Every test makes an environment of its own. A clause that does not apply is left out by overriding its test.
+    """
+
+    @abc.abstractmethod
+    def make_env(self) -> Env:
+        """A new environment."""
+
+    def _check(self, check: Clause) -> None:
+        with self.make_env() as env:
+            check(env)
+
+    def test_spaces_are_batched_already(self) -> None:
+        self._check(clauses.spaces_are_batched_already)
+
+    def test_reset_returns_values_of_the_spaces(self) -> None:
+        self._check(clauses.reset_returns_values_of_the_spaces)
+
+    def test_step_returns_values_of_the_spaces(self) -> None:
+        self._check(clauses.step_returns_values_of_the_spaces)
+
+    def test_samples_are_values_of_the_spaces(self) -> None:
+        self._check(clauses.samples_are_values_of_the_spaces)
+
+    def test_masked_reset_returns_the_rows_of_the_mask(self) -> None:
+        self._check(clauses.masked_reset_returns_the_rows_of_the_mask)
+
+    def test_masked_reset_leaves_the_other_slots(self) -> None:
+        self._check(clauses.masked_reset_leaves_the_other_slots)
+
+    def test_merging_after_a_masked_reset(self) -> None:
+        self._check(clauses.merging_after_a_masked_reset)
+
+    def test_seed_fixes_theepisode(self) -> None:
+        self._check(clauses.seed_fixes_the_episode)
+
+    def test_seed_fixes_the_generator(self) -> None:
+        self._check(clauses.seed_fixes_the_generator)
+
+    def test_seeds_differ(self) -> None:
+        self._check(clauses.seeds_differ)
+
+    def test_returned_data_stays(self) -> None:
+        self._check(clauses.returned_data_stays)
+
+    def test_actions_and_masks_are_the_callers(self) -> None:
+        self._check(clauses.actions_and_masks_are_the_callers)
+
+    def test_render_follows_the_mode(self) -> None:
+        self._check(clauses.render_follows_the_mode)
+
+    def test_attributes_are_found_through_the_layers(self) -> None:
+        self._check(clauses.attributes_are_found_through_the_layers)
+
+    def test_close_may_be_called_twice(self) -> None:
+        self._check(clauses.close_may_be_called_twice)
+
+    def test_seed_fixes_the_episode_in_another_instance(self) -> None:
+        with self.make_env() as env, self.make_env() as other:
+            found = difference(episode(env, seed=5), episode(other, seed=5), "episode")
+            if found:
+                raise EnvContractError(
+                    f"two of {env!r} with one seed: found {found}; wanted the same episode from the same seed"
+                )

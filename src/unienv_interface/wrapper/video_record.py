@@ -1,0 +1,311 @@
+"""Wrappers that keep what an environment renders, and make videos of it.
+
+The frames of an episode are held in memory until it ends. A video is made of two frames or more.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from ..backends import get_backend_from_tensor
+from ..env_base.env import Env, parse_mask
+from ..env_base.wrapper import Wrapper
+from ..utils.optional import need
+from ._video_file import VideoFormat, as_image, check_format, write_video
+
+__all__ = ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"]
+
+
+class EpisodeRenderStackWrapper(Wrapper):
+    """Keeps the frames of the current episode: one of every reset, one of every step.
+
+    `episodic_frames` is a list of copies of the frames, or for an environment that renders mappings a dict of such
+    lists, whose keys are those on the way to a frame joined by `nested_separator`. It begins anew with the next
+    episode. A frame that is a list of frames (a mode such as "rgb_array_list") counts as all of these.
+
+    Of a batch, `rendered_index` is the slot whose part of every frame is kept; without it frames are kept whole.
+    `done_index` is the slot whose episode counts; without it an episode ends with the first slot that does, and a
+    reset of any slot begins the next.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        done_index: int | None = None,
+        rendered_index: int | None = None,
+        nested_separator: str = ".",
+    ) -> None:
+        super().__init__(env)
+        if done_index is not None and not -(env.batch_size or 0) <= done_index < (env.batch_size or 0):
+            raise ValueError(f"done_index is {done_index}, the environment's batch_size is {env.batch_size}")
+        self.done_index = done_index
+        self.rendered_index = rendered_index
+        self.nested_separator = nested_separator
+        self.episodic_frames: list[Any] | dict[str, list[Any]] = []
+        self.video_episode_num = 0  # of the episode that the frames are of, from 0
+        self.video_step_num = 0  # steps taken, in all episodes
+        self.video_episode_start_step = 0  # the value of video_step_num when the episode began
+        self._is_recording = False
+        self._has_recorded = False
+        self._last_frame: Any = None
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        begins = self._begins_episode(mask)
+        if begins:
+            self._finish_episode()
+        result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
+        self._last_frame = None
+        if begins:
+            self._begin_episode()
+            self._keep_frame()
+        return result
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        result = self.env.step(action)
+        if not self._is_recording:
+            self._begin_episode()
+        self.video_step_num += 1
+        self._keep_frame()
+        if self._has_ended(result[2]) or self._has_ended(result[3]):
+            self._finish_episode()
+        return result
+
+    def render(self) -> Any:
+        """The frame of the current state, as the environment rendered it for the last reset or step."""
+        return self.env.render() if self._last_frame is None else self._last_frame
+
+    def close(self) -> None:
+        try:
+            self._finish_episode()
+        finally:
+            self.env.close()
+
+    # -- episodes ------------------------------------------------------------------------------------------
+
+    def _begins_episode(self, mask: Any) -> bool:
+        if mask is None or not self._has_recorded:
+            return True
+        chosen = parse_mask(mask, self.batch_size, self.backend)
+        return bool(chosen.any() if self.done_index is None else chosen[self.done_index])
+
+    def _has_ended(self, flag: Any) -> bool:
+        if self.batch_size is None:
+            return bool(flag)
+        flags = self.backend.to_numpy(flag)
+        return bool(flags.any() if self.done_index is None else flags[self.done_index])
+
+    def _begin_episode(self) -> None:
+        if self._has_recorded:
+            self.video_episode_num += 1
+        self._is_recording = self._has_recorded = True
+        self.video_episode_start_step = self.video_step_num
+        self.episodic_frames = []
+
+    def _finish_episode(self) -> None:
+        if self._is_recording:
+            self._is_recording = False  # first, so that an episode whose video fails is not in the way of the next
+            self._episode_ended()
+
+    def _episode_ended(self) -> None:
+        """What a subclass does with the frames of an episode that is over."""
+
+    # -- frames --------------------------------------------------------------------------------------------
+
+    def _keep_frame(self) -> None:
+        frame: Any = self.env.render()
+        if frame is None:
+            raise ValueError(
+                "render() returned None: make the environment with a render mode that returns frames, such as "
+                "'rgb_array'"
+            )
+        self._last_frame = frame
+        is_mapping = isinstance(frame, Mapping)
+        views = self._flat(frame) if is_mapping else {"": frame}
+        kept = self._kept_so_far(views, is_mapping)
+        prepared = {key: self._prepared_frames(key, view, kept[key]) for key, view in views.items()}
+        for key, frames in prepared.items():
+            kept[key].extend(frames)
+
+    def _flat(self, frame: Mapping[str, Any]) -> dict[str, Any]:
+        views: dict[str, Any] = {}
+        for key, view in frame.items():
+            nested = self._flat(view) if isinstance(view, Mapping) else {None: view}
+            for below, part in nested.items():
+                joined = str(key) if below is None else f"{key}{self.nested_separator}{below}"
+                if joined in views:
+                    raise ValueError(f"render: two frames have the key {joined!r}: use another nested_separator")
+                views[joined] = part
+        return views
+
+    def _kept_so_far(self, views: Mapping[str, Any], is_mapping: bool) -> dict[str, list[Any]]:
+        """The list that each view of a frame belongs to."""
+        if not self.episodic_frames:
+            self.episodic_frames = {key: [] for key in views} if is_mapping else []
+        if isinstance(self.episodic_frames, dict) != is_mapping:
+            kinds = ("a mapping", "a plain frame")
+            before, now = kinds if isinstance(self.episodic_frames, dict) else reversed(kinds)
+            raise ValueError(f"Render frame type changed within an episode: it was {before}, now {now}")
+        if isinstance(self.episodic_frames, list):
+            return {"": self.episodic_frames}
+        if self.episodic_frames.keys() != views.keys():
+            raise ValueError(
+                f"Flattened render keys changed within an episode: they were {sorted(self.episodic_frames)}, now "
+                f"{sorted(views)}"
+            )
+        return self.episodic_frames
+
+    def _prepared_frames(self, key: str, view: Any, kept: list[Any]) -> list[Any]:
+        if self.rendered_index is not None and (isinstance(view, (list, tuple)) or hasattr(view, "shape")):
+            view = view[self.rendered_index]
+        views = view if isinstance(view, (list, tuple)) else [view]
+        return [self._prepared(key, single, kept) for single in views]
+
+    def _prepared(self, key: str, frame: Any, kept: list[Any]) -> Any:
+        """A frame as it is kept, after those that are kept already: a copy, since renderers reuse their memory."""
+        try:
+            backend = get_backend_from_tensor(frame)
+        except TypeError:  # text, say
+            return frame
+        return backend.asarray(frame, copy=True)
+
+
+class _EncodingWrapper(EpisodeRenderStackWrapper):
+    """What the wrappers that make videos share. Frames are kept as uint8 arrays, (height, width, 3)."""
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        format: VideoFormat,  # noqa: A002
+        done_index: int | None,
+        rendered_index: int | None,
+        nested_separator: str,
+    ) -> None:
+        super().__init__(env, done_index=done_index, rendered_index=rendered_index, nested_separator=nested_separator)
+        self.store_format = check_format(format)
+
+    def _prepared(self, key: str, frame: Any, kept: list[Any]) -> np.ndarray:
+        try:
+            image = as_image(frame)
+            if kept and image.shape != kept[0].shape:
+                raise ValueError(f"frame of shape {image.shape}, the episode began with {kept[0].shape}")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"render {key}: {error}" if key else f"render: {error}") from None
+        return image
+
+    def _videos(self) -> Iterator[tuple[str, list[np.ndarray]]]:
+        """The frames of the episode by key, "" where there is none; only what is long enough."""
+        frames = self.episodic_frames
+        for key, images in frames.items() if isinstance(frames, dict) else [("", frames)]:
+            if len(images) >= 2:
+                yield key, images
+
+    def _write(self, path: Path, images: list[np.ndarray]) -> None:
+        write_video(path, images, fps=self.env.render_fps or 30, format=self.store_format)
+
+
+class EpisodeVideoWrapper(_EncodingWrapper):
+    """Writes every episode to `store_dir` as a video, when it ends, at the reset that cuts it off, or at `close`.
+
+    Files are called `episode_{number}_step_{start}.{format}`, where `start` is the number of steps taken before the
+    episode; with `_key_{key}` before the dot, one each, if the environment renders mappings. What a name cannot hold
+    is percent-encoded in the key. A file appears when it is complete. One that is there already, from an earlier run,
+    is a FileExistsError unless `overwrite`.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        store_dir: str | os.PathLike[str],
+        format: VideoFormat = "webm",  # noqa: A002
+        done_index: int | None = None,
+        rendered_index: int | None = None,
+        nested_separator: str = ".",
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(
+            env,
+            format=format,
+            done_index=done_index,
+            rendered_index=rendered_index,
+            nested_separator=nested_separator,
+        )
+        self.store_dir = Path(store_dir)
+        self.overwrite = overwrite
+        self.store_dir.mkdir(parents=True, exist_ok=True)
+        for earlier in self.store_dir.glob(f"episode_0_step_0*.{format}"):
+            self._check_free(earlier)  # now, rather than when the first episode has ended
+
+    def _episode_ended(self) -> None:
+        for key, images in self._videos():
+            suffix = f"_key_{quote(key, safe=' ')}" if key else ""
+            name = f"episode_{self.video_episode_num}_step_{self.video_episode_start_step}{suffix}.{self.store_format}"
+            path = self.store_dir / name
+            self._check_free(path)
+            self._write(path, images)
+
+    def _check_free(self, path: Path) -> None:
+        if not self.overwrite and path.exists():
+            raise FileExistsError(f"{path} is there already: choose another store_dir, or pass overwrite=True")
+
+
+class EpisodeWandbVideoWrapper(_EncodingWrapper):
+    """Logs every episode to Weights & Biases as a video, when it ends, is cut off by a reset, or at `close`.
+
+    The video is logged as `wandb_log_key`, or for an environment that renders mappings as `{wandb_log_key}/{key}`.
+    With `log_wandb_episode_id` the episode's number is logged beside it as `{wandb_log_key}_episode_id`. With
+    `control_wandb_step` the log is made for the step `video_step_num`; otherwise wandb counts by itself.
+    `wandb.init` is left to you.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        wandb_log_key: str,
+        format: VideoFormat = "webm",  # noqa: A002
+        control_wandb_step: bool = False,
+        log_wandb_episode_id: bool = True,
+        done_index: int | None = None,
+        rendered_index: int | None = None,
+        nested_separator: str = ".",
+    ) -> None:
+        super().__init__(
+            env,
+            format=format,
+            done_index=done_index,
+            rendered_index=rendered_index,
+            nested_separator=nested_separator,
+        )
+        self.wandb = need("wandb", extra="wandb")
+        self.wandb_log_key = wandb_log_key
+        self.control_wandb_step = control_wandb_step
+        self.log_wandb_episode_id = log_wandb_episode_id
+
+    def _episode_ended(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="unienv-video-") as folder:
+            entries: dict[str, Any] = {}
+            for number, (key, images) in enumerate(self._videos()):
+                path = Path(folder) / f"{number}.{self.store_format}"
+                self._write(path, images)
+                name = f"{self.wandb_log_key}/{key}" if key else self.wandb_log_key
+                entries[name] = self.wandb.Video(os.fspath(path), format=self.store_format)
+            if not entries:
+                return
+            if self.log_wandb_episode_id:
+                entries[f"{self.wandb_log_key}_episode_id"] = self.video_episode_num
+            if self.control_wandb_step:
+                self.wandb.log(entries, step=self.video_step_num)
+            else:
+                self.wandb.log(entries)
