@@ -197,9 +197,7 @@ SPACES: dict[str, Builder] = {
         backend, [[[-1.0], [-2.0]]], [[[1.0], [INF]]], (0, 2, 1), (3, 2, 3), "float64", fill_value=np.nan
     ),
     "dynamic_box_int": lambda backend: DynamicBoxSpace(backend, 0, 9, (0,), (4,), "int64", fill_value=-1),
-    "dynamic_box_bfloat16": lambda backend: DynamicBoxSpace(
-        backend, 1.0, 2.0, (1,), (3,), "bfloat16", fill_value=0.1
-    ),
+    "dynamic_box_bfloat16": lambda backend: DynamicBoxSpace(backend, 1.0, 2.0, (1,), (3,), "bfloat16", fill_value=0.1),
     # -- batches of what is no array
     "batched_text": lambda backend: BatchedSpace(_build("text_ascii", backend), (3,)),
     "batched_union": lambda backend: BatchedSpace(_build("union", backend), (2, 2)),
@@ -230,13 +228,13 @@ def _nest(space: Space, depth: int) -> Space:
 # The values of these need 64 bits, which JAX does not have by default.
 NEEDS_64_BITS = frozenset(
     """box_int64 box_uint64 box_uint64_top box_int64_bottom box_int64_ends box_widest_float64
-    dict_all_dtypes""".split()
+    dict_all_dtypes""".split()  # noqa: SIM905
 )
 
 ON_JAX = frozenset(
     """box_float32 box_bfloat16 box_scalar box_mixed box_point box_zero_size box_uint8 box_int64 box_uint32
     box_small_int box_complex64 binary text_ascii text_unicode text_empty_charset dict_empty dict_nested
-    dict_from_pairs tuple_mixed union graph_fixed dynamic_box batched_text""".split()
+    dict_from_pairs tuple_mixed union graph_fixed dynamic_box batched_text""".split()  # noqa: SIM905
 )
 
 
@@ -377,10 +375,10 @@ def boxes(draw: st.DrawFn, dtypes: Iterable[str] = (*INTEGERS, *FLOATS)) -> BoxS
         limits = np.iinfo(dtype)
         number: Any = st.integers(int(limits.min), int(limits.max))
     else:
-        number = st.floats(allow_nan=False, width=32, allow_infinity=False)
-        if dtype in ("float16", "bfloat16"):
-            number = st.floats(-60000, 60000, width=16)
-        number = st.one_of(number, st.sampled_from([-INF, INF]))
+        widest = {"float16": (65504.0, 16), "bfloat16": (1e38, 32), "float32": (_whole("float32"), 32)}
+        limit, width = widest.get(dtype, (_whole("float64"), 64))
+        limit = float(np.float32(limit)) if width == 32 else limit
+        number = st.one_of(st.floats(-limit, limit, width=width), st.sampled_from([-INF, INF]))  # type: ignore[arg-type]
     some_axes = tuple(size if draw(st.booleans()) else 1 for size in shape)
     count = int(np.prod(some_axes, dtype=np.int64))
     pairs = draw(st.lists(st.tuples(number, number).map(sorted).filter(_leaves_room), min_size=count, max_size=count))

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FRAMEWORKS = """torch tensordict torchrl jax jaxlib tensorflow gymnasium h5py pyarrow av PIL minari ray typer rich
-pandas matplotlib""".split()
+pandas matplotlib""".split()  # noqa: SIM905
 
 # The same line a user writes, and what it brought along.
 WHAT_AN_IMPORT_BRINGS = """
@@ -46,7 +46,9 @@ def imported_by(package: str) -> tuple[float, set[str]]:
     return seconds, set(modules)
 
 
-@pytest.mark.parametrize("package", ["unienv_interface", "unienv_data", "unienv_interface.backends", "unienv_interface.space"])
+@pytest.mark.parametrize(
+    "package", ["unienv_interface", "unienv_data", "unienv_interface.backends", "unienv_interface.space"]
+)
 def test_no_framework_is_imported(package: str) -> None:
     _, modules = imported_by(package)
     assert not modules & set(FRAMEWORKS)

@@ -1,5 +1,6 @@
-"""UniEnv's interfaces: spaces, environments and what lies between them."""
+"""UniEnv's interfaces: spaces, environments, and the mappings between spaces."""
 
+from . import transformations
 from .env_base import (
     ActionWrapper,
     AsyncVecEnv,
@@ -9,9 +10,11 @@ from .env_base import (
     FuncEnvBasedEnv,
     FuncEnvWrapper,
     SyncVecEnv,
+    WorkerDied,
     Wrapper,
 )
 from .space import Space
+from .transformations import *  # noqa: F403 - its public names are ours
 
 __all__ = [
     "ActionWrapper",
@@ -23,5 +26,7 @@ __all__ = [
     "FuncEnvWrapper",
     "Space",
     "SyncVecEnv",
+    "WorkerDied",
     "Wrapper",
+    *transformations.__all__,
 ]

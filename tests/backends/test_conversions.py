@@ -203,7 +203,9 @@ def test_special_values_survive_bit_by_bit(source: ComputeBackend, target: Compu
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
-def test_no_writable_array_lies_over_an_immutable_one(source: ComputeBackend, target: ComputeBackend, dtype: str) -> None:
+def test_no_writable_array_lies_over_an_immutable_one(
+    source: ComputeBackend, target: ComputeBackend, dtype: str
+) -> None:
     array = source.from_numpy(read_only(numbers(dtype)))
     moved = target.from_other_backend(source, array)
     memory, origin = target.to_raw(moved), source.to_raw(array)
@@ -225,7 +227,9 @@ def test_dlpack(source: ComputeBackend, target: ComputeBackend) -> None:
 
 def test_pytorch_tensors_of_every_kind_become_numpy() -> None:
     torch = pytest.importorskip("torch")
-    from unienv_interface.backends.pytorch import PyTorchComputeBackend as backend
+    from unienv_interface.backends.pytorch import PyTorchComputeBackend
+
+    backend: ComputeBackend = PyTorchComputeBackend
 
     numbers_ = torch.tensor([1 + 2j, 3 - 1j])
     assert backend.to_numpy(numbers_.conj()).tolist() == [1 - 2j, 3 + 1j]

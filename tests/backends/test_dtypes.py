@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import BACKENDS, COMPLEX, DTYPES, FLOATS, INTEGERS, backend_cases
+from catalogue import BACKENDS, COMPLEX, DTYPES, FLOATS, INTEGERS, SPACES, backend_cases
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, _dtypes
+from unienv_interface.space.spaces import DictSpace
 
 every_backend = pytest.mark.parametrize("backend", backend_cases())
 
@@ -54,9 +55,7 @@ def test_default_dtypes(backend: ComputeBackend) -> None:
 @pytest.mark.parametrize("target", DTYPES)
 def test_a_safe_cast_keeps_every_extreme(source: str, target: str) -> None:
     """Exact arithmetic on the values where a dtype is most demanding."""
-    assert _dtypes.can_cast_safely(source, target) is all(
-        _holds(target, value) for value in _demanding_values(source)
-    )
+    assert _dtypes.can_cast_safely(source, target) is all(_holds(target, value) for value in _demanding_values(source))
 
 
 def _demanding_values(name: str) -> list[Any]:
@@ -125,8 +124,17 @@ def test_unknown_devices(backend: ComputeBackend, name: str) -> None:
 
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b is not NumpyComputeBackend], ids=str)
 def test_a_missing_device_says_which_there_are(backend: ComputeBackend) -> None:
-    with pytest.raises(ValueError, match="has no device 'cuda:99' here, only .*cpu"):
+    with pytest.raises(ValueError, match=r"has no device 'cuda:99' here, only .*cpu"):
         backend.deserialize_device("cuda:99")
+
+
+@every_backend
+@pytest.mark.parametrize("device", ["nonsense", ""])
+def test_what_is_no_device_is_refused_by_spaces(backend: ComputeBackend, device: str) -> None:
+    with pytest.raises(ValueError, match=f"{device!r}"):
+        SPACES["box_float32"](backend).to(device=device)
+    with pytest.raises(ValueError, match=f"{device!r}"):
+        DictSpace(backend, device=device)
 
 
 def test_numpy_has_one_device() -> None:
@@ -136,7 +144,9 @@ def test_numpy_has_one_device() -> None:
 
 def test_the_names_of_pytorch_devices() -> None:
     torch = pytest.importorskip("torch")
-    from unienv_interface.backends.pytorch import PyTorchComputeBackend as backend
+    from unienv_interface.backends.pytorch import PyTorchComputeBackend
+
+    backend: ComputeBackend = PyTorchComputeBackend
 
     assert backend.serialize_device(torch.device("cuda", 1)) == "cuda:1"
     assert backend.serialize_device("cpu:0") == "cpu"
@@ -147,7 +157,9 @@ def test_the_names_of_pytorch_devices() -> None:
 
 def test_the_names_of_jax_devices() -> None:
     jax = pytest.importorskip("jax")
-    from unienv_interface.backends.jax import JaxComputeBackend as backend
+    from unienv_interface.backends.jax import JaxComputeBackend
+
+    backend: ComputeBackend = JaxComputeBackend
 
     device = jax.devices("cpu")[0]
     assert backend.serialize_device(jax.sharding.SingleDeviceSharding(device)) == "cpu:0"

@@ -85,23 +85,26 @@ def test_everything_exported_is_there() -> None:
     assert all(hasattr(backends, name) for name in backends.__all__)
 
 
-def _answer(things: Any, pipe: Any) -> None:
+def _answer(pickled: bytes, pipe: Any) -> None:
+    things = pickle.loads(pickled)
     names = {str(backend) for backend, _, _ in things}
     alive = all(
         space.backend is backend and backend.is_backendarray(array) and space.contains(space.create_empty())
         for backend, space, array in things
     )
-    pipe.send((names, alive, things))
+    pipe.send((names, alive, pickle.dumps(things)))
 
 
 def test_backends_arrays_and_spaces_cross_to_a_spawned_process_and_back() -> None:
     things = [(backend, SPACES["dict_empty"](backend), backend.zeros((2,))) for backend in BACKENDS]
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_answer, args=(things, there))
+    # pickled here: PyTorch has tensors share memory between processes, which must then both stay alive
+    process = context.Process(target=_answer, args=(pickle.dumps(things), there))
     process.start()
     assert here.poll(100), "no answer from the spawned process"
     names, alive, returned = here.recv()
+    returned = pickle.loads(returned)
     process.join()
     assert process.exitcode == 0
     assert alive

@@ -24,7 +24,7 @@ square subtract tan tanh trunc take matmul matrix_transpose tensordot vecdot con
 permute_dims repeat reshape roll squeeze stack tile unstack argmax argmin count_nonzero nonzero searchsorted where
 unique_all unique_counts unique_inverse unique_values argsort sort cumulative_sum max mean min prod std sum var all
 any e inf nan newaxis pi linalg fft bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64
-complex128""".split()
+complex128""".split()  # noqa: SIM905
 
 
 @every_backend
@@ -94,7 +94,9 @@ def test_abbreviate_array(backend: ComputeBackend) -> None:
         return backend.abbreviate_array(backend.from_numpy(np.array(values, np.float32)), **options)
 
     assert short([[2, 2], [2, 2]]) == 2.0
-    assert_same(None, short([[2, 2], [2, 2]], try_cast_scalar=False), backend.from_numpy(np.full((1, 1), 2, np.float32)))
+    assert_same(
+        None, short([[2, 2], [2, 2]], try_cast_scalar=False), backend.from_numpy(np.full((1, 1), 2, np.float32))
+    )
     assert_same(None, short([[1, 1], [2, 2]]), backend.from_numpy(np.array([[1], [2]], np.float32)))
     assert_same(None, short([1, 2]), backend.from_numpy(np.array([1, 2], np.float32)))
     assert np.isnan(short([np.nan, np.nan]))

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """What the objects here raise, so that nobody can have expected it."""
 
 
 def _refuse(*args: Any, **kwargs: Any) -> Any:
-    raise Refusal
+    raise RefusalError
 
 
 class RaisingEverything:

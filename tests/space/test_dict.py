@@ -122,7 +122,9 @@ def test_spaces_without_leaves_move_too(backend: ComputeBackend, name: str) -> N
 
 def test_devices_written_in_two_ways_agree() -> None:
     torch = pytest.importorskip("torch")
-    from unienv_interface.backends.pytorch import PyTorchComputeBackend as backend
+    from unienv_interface.backends.pytorch import PyTorchComputeBackend
+
+    backend: ComputeBackend = PyTorchComputeBackend
 
     spaces = {name: box(backend).to(device=device) for name, device in (("a", "cpu"), ("b", torch.device("cpu", 0)))}
     assert backend.same_device(DictSpace(backend, spaces).device, "cpu")
@@ -164,7 +166,9 @@ MISMATCHES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("case", MISMATCHES)
 def test_mismatches_in_words(case: str) -> None:
     value, text = MISMATCHES[case]
-    space = DictSpace(np_backend, {"rgb": SPACES["box_uint8"](np_backend), "pose": {"x": BinarySpace(np_backend, (3,))}})
+    space = DictSpace(
+        np_backend, {"rgb": SPACES["box_uint8"](np_backend), "pose": {"x": BinarySpace(np_backend, (3,))}}
+    )
     assert describe_mismatch(space, value, "obs") == text
 
 

@@ -31,7 +31,14 @@ def dynamic(backend: ComputeBackend = np_backend, **changes: Any) -> DynamicBoxS
 def test_members_have_a_shape_between_the_limits(backend: ComputeBackend) -> None:
     space = dynamic(backend, shape_high=(None, 2))
     assert space.shape is None
-    for shape, member in (((1, 2), True), ((7, 2), True), ((0, 2), False), ((1, 3), False), ((1,), False), ((1, 2, 1), False)):
+    for shape, member in (
+        ((1, 2), True),
+        ((7, 2), True),
+        ((0, 2), False),
+        ((1, 3), False),
+        ((1,), False),
+        ((1, 2, 1), False),
+    ):
         assert space.shape_contains(shape) is member
         assert (backend.zeros(shape, dtype=space.dtype) in space) is member
 
@@ -98,9 +105,7 @@ def test_samples_of_any_dynamic_box_are_members_and_in_larger_ones(shape: Any, m
 # -- padding -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "space", space_cases("dynamic_box", where=lambda space: None not in space.shape_high)
-)
+@pytest.mark.parametrize("space", space_cases("dynamic_box", where=lambda space: None not in space.shape_high))
 def test_padding_is_undone_exactly_with_the_shape(space: DynamicBoxSpace) -> None:
     for value in samples(space, 2 if space.backend.simplified_name == "jax" else 20):
         padded = space.pad_data(value)

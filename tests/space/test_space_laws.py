@@ -24,7 +24,7 @@ from catalogue import (
     samples,
     space_cases,
 )
-from hostile_objects import hostile_objects, hostile_jax_arrays, hostile_tensors
+from hostile_objects import hostile_jax_arrays, hostile_objects, hostile_tensors
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.space import describe_mismatch, validate
@@ -67,7 +67,9 @@ def size_varies(space: Space) -> bool:
         return any(size_varies(child) for child in space.children)
     if isinstance(space, BatchedSpace):
         return None in space.batch_shape or size_varies(space.single_space)
-    return isinstance(space, (DynamicBoxSpace, UnionSpace)) or (isinstance(space, GraphSpace) and space != space.replace(max_nodes=space.min_nodes, max_edges=space.min_edges))
+    return isinstance(space, (DynamicBoxSpace, UnionSpace)) or (
+        isinstance(space, GraphSpace) and space != space.replace(max_nodes=space.min_nodes, max_edges=space.min_edges)
+    )
 
 
 def structure(value: Any) -> Any:
@@ -241,6 +243,25 @@ def test_arrays_of_other_backends_are_no_members(space: Space, backend: ComputeB
     assert check_answer(space, space.data_to(sample(space), backend)) is False
 
 
+class EvenText(TextSpace):
+    """A kind of its own that says no more than what it contains."""
+
+    def contains(self, x: Any) -> bool:
+        return len(x) % 2 == 0
+
+
+@describe_mismatch.register
+def _(space: EvenText, x: Any, path: str = "") -> str | None:
+    return describe_mismatch.dispatch(Space)(space, x, path)
+
+
+def test_a_kind_that_only_has_contains_is_asked_that() -> None:
+    space = DictSpace(NumpyComputeBackend, {"a": EvenText(NumpyComputeBackend, 9)})
+    assert describe_mismatch(space, {"a": "ab"}) is None
+    assert describe_mismatch(space, {"a": "abc"}, "x") == "x/a: str is not a value of Text(0..9, any, backend=numpy)"
+    assert describe_mismatch(space, {"a": 5}, "x") == "x/a: a value that cannot be looked at (TypeError)"
+
+
 # -- other backends and devices ----------------------------------------------------------------------------
 
 
@@ -378,5 +399,3 @@ def test_shape_and_device_are_read_only(space: Space) -> None:
 @every_space
 def test_bounded_on_both_sides_means_below_and_above(space: Space) -> None:
     assert space.is_bounded() is (space.is_bounded("below") and space.is_bounded("above"))
-
-

@@ -20,7 +20,19 @@ def test_members_are_pairs_of_an_index_and_a_value() -> None:
     space = UnionSpace(np_backend, [TextSpace(np_backend, 3), TupleSpace(np_backend, [])])
     assert (0, "ab") in space
     assert (np.int8(1), ()) in space
-    wrong = [(1, "ab"), (0, ()), (2, ()), (-1, ()), (True, ()), (1.0, ()), ("0", "ab"), [0, "ab"], (0,), (0, "a", 1), "ab"]
+    wrong = [
+        (1, "ab"),
+        (0, ()),
+        (2, ()),
+        (-1, ()),
+        (True, ()),
+        (1.0, ()),
+        ("0", "ab"),
+        [0, "ab"],
+        (0,),
+        (0, "a", 1),
+        "ab",
+    ]
     assert all(value not in space for value in wrong)
 
 

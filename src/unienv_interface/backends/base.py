@@ -288,6 +288,10 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def deserialize_device(self, name: str | None) -> BDeviceType | None:
         """The device of that name; a ValueError that lists what there is if this machine does not have it."""
 
+    def check_device(self, device: BDeviceType | None) -> None:
+        """Raise a ValueError if this is nothing the library calls a device. It need not be there to be asked."""
+        self.serialize_device(device)
+
     def same_device(self, one: BDeviceType | None, other: BDeviceType | None) -> bool:
         """Whether two devices, as given by a caller, are one."""
         return self.serialize_device(one) == self.serialize_device(other)

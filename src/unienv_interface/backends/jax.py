@@ -239,6 +239,10 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
             raise ValueError(f"JAX has no device {name!r} here, only {there}")
         return devices[number or "0"]
 
+    def check_device(self, device: Any) -> None:
+        if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
+            raise ValueError(f"{device!r} is not a JAX device, such as jax.devices()[0], or a sharding")
+
     def same_device(self, one: Any, other: Any) -> bool:
         return _without_sharding(one) == _without_sharding(other)  # shardings over several devices have no name
 

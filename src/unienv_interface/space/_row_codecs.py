@@ -1,7 +1,7 @@
 """How one leaf of a space lies in a row: its fixed format, and the way of its values in and out.
 
 A codec owns no memory. Encoding happens before anything is written, so that a value that does not fit is refused
-while the rows are still as they were; writing then only copies.
+while the rows are still as they were; so are they if the heap then cannot take it. Writing only copies.
 """
 
 from __future__ import annotations
@@ -64,7 +64,11 @@ class LeafCodec(abc.ABC):
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         """What can be assigned to a column of leading shape `lead`; a ValueError if the value does not fit."""
 
-    def write(self, column: np.ndarray, index: Any, encoded: Any, heap: Heap | None) -> None:
+    def store(self, encoded: Any, heap: Heap | None) -> Any:
+        """Take what does not lie in the rows to the heap, and return what does."""
+        return encoded
+
+    def write(self, column: np.ndarray, index: Any, encoded: Any) -> None:
         """Assign an encoded value."""
         column[index] = encoded
 
@@ -146,14 +150,13 @@ class TextCodec(LeafCodec):
         # NumPy drops NULs at the end of a text, so where there may be any the length is kept too.
         self.keeps_length = charset is None or "\0" in charset
         self.alignment = 4 if self.keeps_length or not self.is_ascii else 1
-        fields: list[tuple[str, Any]] = [("characters", characters)]
+        names, formats, offsets = ["characters"], [characters], [0]
         if self.keeps_length:
-            fields.insert(0, ("length", "<u4"))
-        unpadded = np.dtype(fields).itemsize
-        padding = -unpadded % self.alignment
-        if padding:
-            fields.append(("", f"V{padding}"))
-        self.dtype = np.dtype((np.dtype(fields), shape))
+            names, formats, offsets = ["length", "characters"], [np.dtype("<u4"), characters], [0, 4]
+        end = offsets[-1] + characters.itemsize
+        itemsize = -(-end // self.alignment) * self.alignment
+        record = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
+        self.dtype = np.dtype((record, shape))
 
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> np.ndarray:
         shape = lead + self.shape
@@ -177,7 +180,7 @@ class TextCodec(LeafCodec):
         if (self.is_ascii and not text.isascii()) or (not self.keeps_length and text.endswith("\0")):
             raise ValueError(at_path(path, f"text {text!r} has characters outside the charset"))
 
-    def write(self, column: np.ndarray, index: Any, encoded: np.ndarray, heap: Heap | None) -> None:
+    def write(self, column: np.ndarray, index: Any, encoded: np.ndarray) -> None:
         column["characters"][index] = encoded
         if self.keeps_length:
             column["length"][index] = object_array(encoded.shape, map(len, encoded.flat))
@@ -234,11 +237,12 @@ class HeapCodec(LeafCodec):
         """The batch of single values, given as an object array of its shape."""
         return values
 
-    def write(self, column: np.ndarray, index: Any, encoded: np.ndarray, heap: Heap | None) -> None:
+    def store(self, encoded: np.ndarray, heap: Heap | None) -> np.ndarray:
+        write = need_heap(heap).write
         references = np.empty(encoded.shape, self.reference)
         for place in np.ndindex(encoded.shape):
-            references[place] = (need_heap(heap).write(encoded[place]), len(encoded[place]))
-        column[index] = references
+            references[place] = (write(encoded[place]), len(encoded[place]))
+        return references
 
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
         read = need_heap(heap).read

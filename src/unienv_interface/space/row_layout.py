@@ -26,10 +26,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends.base import ComputeBackend
-from ._mismatch import at_path, join_path
-from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec
+from ._mismatch import at_path
+from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
+from ._row_structure import builder, collector, structure_finding, walk
 from .space import Space
-from .spaces import CompositeSpace, DictSpace
+from .spaces import CompositeSpace
 
 __all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "RowLayout", "RowLeaf", "Rows"]
 
@@ -79,15 +80,16 @@ class Rows:
 
     def __getitem__(self, index: Any) -> Rows:
         """Part of the rows: views for ints and slices, copies for index arrays and masks. An int gives shape ()."""
-        if isinstance(index, (int, np.integer)):
-            index = (index, ...)  # an array of shape (), not a scalar that is cut off from the memory
+        parts = index if isinstance(index, tuple) else (index,)
+        # with an ellipsis at the end, ints give an array of shape (), not a scalar that is cut off from the memory
+        index = (*_without_ellipsis(parts, self.records.ndim), ...)
         blocks = {name: block[index] for name, block in self.blocks.items()}
         return Rows(self.layout, self.records[index], blocks, self.heap)
 
     def take(self, indices: Any) -> Rows:
         """The rows at these indices along the first axis, in memory of their own."""
-        blocks = {name: block.take(indices, axis=0) for name, block in self.blocks.items()} if self.blocks else {}
-        return Rows(self.layout, self.records.take(indices, axis=0), blocks, self.heap)
+        blocks = {name: np.asarray(block.take(indices, 0)) for name, block in self.blocks.items()}
+        return Rows(self.layout, np.asarray(self.records.take(indices, 0)), blocks, self.heap)
 
 
 class RowLayout:
@@ -98,7 +100,7 @@ class RowLayout:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        found = [(path, leaf, leaf_codec(leaf)) for path, leaf in _walk(space, ())]
+        found = [(path, leaf, leaf_codec(leaf)) for path, leaf in walk(space, ())]
         self.leaves: tuple[RowLeaf, ...] = tuple(
             RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in found
         )
@@ -112,8 +114,9 @@ class RowLayout:
         self._shapes = [leaf.codec.shape for leaf in self.leaves]
         self._plain_dtypes = [leaf.codec.plain_dtype or NOT_PLAIN for leaf in self.leaves]
         self._last_batch_shapes: tuple[tuple[int, ...], list[tuple[int, ...]]] = ((), self._shapes)
-        self._collect = _collector(space)
-        self._build = _builder(space)
+        self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
+        self._collect = collector(space)
+        self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
 
@@ -135,6 +138,9 @@ class RowLayout:
     def __hash__(self) -> int:
         return hash(self.space)
 
+    def __reduce__(self) -> tuple[type[RowLayout], tuple[Space]]:
+        return RowLayout, (self.space,)
+
     def __repr__(self) -> str:
         blocks = f", blocks={[leaf.name for leaf in self.block_leaves]}" if self.block_leaves else ""
         heap = f", heap={[leaf.name for leaf in self.leaves if leaf.placement == 'heap']}" if self.has_heap else ""
@@ -144,7 +150,7 @@ class RowLayout:
 
     def empty(self, shape: int | Sequence[int], heap: Heap | None = None) -> Rows:
         """Rows in this process's memory, their contents arbitrary (heap references are zero)."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         blocks = {leaf.name: np.empty(shape, leaf.codec.dtype) for leaf in self.block_leaves}
         records = np.zeros(shape, self.dtype) if self.has_heap else np.empty(shape, self.dtype)
         if heap is None and self.has_heap:
@@ -155,12 +161,23 @@ class RowLayout:
         self, records: np.ndarray, blocks: Mapping[str, np.ndarray] | None = None, heap: Heap | None = None
     ) -> Rows:
         """Rows over memory of the caller's."""
+        if not isinstance(records, np.ndarray):
+            raise TypeError(f"records are {type(records).__name__}, the layout wants an array of dtype {self.dtype}")
         if records.dtype != self.dtype:
             raise TypeError(f"records of dtype {records.dtype}, the layout wants {self.dtype}")
-        missing = [leaf.name for leaf in self.block_leaves if leaf.name not in (blocks or {})]
-        if missing:
-            raise TypeError(f"block {missing[0]!r} is missing: this leaf has memory of its own")
-        return Rows(self, records, blocks or {}, heap)
+        blocks = {} if blocks is None else blocks
+        for leaf in self.block_leaves:
+            if leaf.name not in blocks:
+                raise TypeError(f"block {leaf.name!r} is missing: this leaf has memory of its own")
+            found, wanted = blocks[leaf.name], np.dtype((leaf.codec.dtype, records.shape))
+            if (found.dtype, found.shape) != (wanted.base, wanted.shape):
+                raise TypeError(
+                    f"block {leaf.name!r} of dtype {found.dtype} and shape {found.shape}, the layout and the records "
+                    f"want {wanted.base} and {wanted.shape}"
+                )
+        if self.has_heap:
+            need_heap(heap)
+        return Rows(self, records, blocks, heap)
 
     # -- values --------------------------------------------------------------------------------------------
 
@@ -173,6 +190,8 @@ class RowLayout:
         """
         if type(rows) is not Rows:
             rows = self.wrap(rows)  # type: ignore[arg-type]
+        if type(index) is tuple:
+            index = _without_ellipsis(index, rows.records.ndim)
         lead = _selected_shape(rows.records.shape, index)
         shapes = self._shapes if not lead else self._batch_shapes(lead)
         values: list[Any] = []
@@ -180,9 +199,7 @@ class RowLayout:
             self._collect(data, values)
             encoded = [
                 # an array that is right as it is goes in as it is; all else is the codec's affair
-                value
-                if getattr(value, "dtype", None) is dtype and value.shape == shape
-                else codec.encode(value, lead)
+                value if getattr(value, "dtype", None) is dtype and value.shape == shape else codec.encode(value, lead)
                 for value, dtype, shape, codec in zip(values, self._plain_dtypes, shapes, self._codecs)  # noqa: B905
             ]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
@@ -191,8 +208,10 @@ class RowLayout:
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
             return
+        for position, codec in self._heap_codecs:  # first: if the heap is full, the rows stay as they were
+            encoded[position] = codec.store(encoded[position], rows.heap)
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
-            codec.write(column, index, value, rows.heap)
+            codec.write(column, index, value)
 
     def writer(self, rows: Rows) -> Callable[[int, Any], None]:
         """A function that packs one value at an int index: `pack` with all that hangs on the rows done in advance."""
@@ -210,15 +229,19 @@ class RowLayout:
 
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
-        if self._last_batch_shapes[0] != lead:
-            self._last_batch_shapes = (lead, [lead + shape for shape in self._shapes])
-        return self._last_batch_shapes[1]
+        known, shapes = self._last_batch_shapes
+        if known != lead:
+            shapes = [lead + shape for shape in self._shapes]
+            self._last_batch_shapes = (lead, shapes)
+        return shapes
 
     def gather(self, rows: Rows, indices: Any) -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
         if self.block_leaves or self._coded:
             return self.unpack(rows.take(indices))
         records = rows.records.take(indices, 0)
+        if type(records) is np.void:  # one int gives a scalar
+            records = np.asarray(records)
         return self._build([records[name] for name in self.names])
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
@@ -238,29 +261,27 @@ class RowLayout:
 
     def _explain(self, data: Any, lead: tuple[int, ...], error: Exception) -> str:
         """Which leaf does not fit and why, found by walking the value again."""
-        finding = _structure_finding(self.space, data, "")
+        finding = structure_finding(self.space, data, "")
         if finding is not None:
             return finding
         values: list[Any] = []
         self._collect(data, values)
         for leaf, value in zip(self.leaves, values, strict=True):
+            path = "/".join(map(str, leaf.path))
             try:
-                leaf.codec.encode(value, lead)
+                leaf.codec.encode(value, lead, path)
+            except ValueError as cause:
+                return str(cause)
             except Exception as cause:
-                return at_path("/".join(map(str, leaf.path)), str(cause))
+                return at_path(path, f"a value that cannot be looked at ({type(cause).__name__}: {cause})")
         return str(error)
-
-
-def _walk(space: Space, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Space]]:
-    """The leaves in canonical order with the keys that lead to them."""
-    if not isinstance(space, CompositeSpace):
-        return [(path, space)]
-    return [found for key, child in space.child_items() for found in _walk(child, (*path, key))]
 
 
 def _field_name(path: tuple[Any, ...]) -> str:
     """A name that no two paths share: keys joined by "/", with "/" and "~" in a key written as in JSON pointers."""
-    return "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path) or "value"
+    if not path:
+        return "value"
+    return "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path) or "~"  # NumPy renames ""
 
 
 def _placement(codec: LeafCodec) -> Literal["row", "block", "heap"]:
@@ -288,71 +309,25 @@ def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
     )
 
 
-def _collector(space: Space) -> Callable[[Any, list[Any]], None]:
-    """A function that appends the leaves of a value to a list, in canonical order."""
-    if not isinstance(space, CompositeSpace):
-        return lambda data, values: values.append(data)
-    items = space.child_items()
-    keys = [key for key, _ in items]
-    if not any(isinstance(child, CompositeSpace) for _, child in items):
-
-        def collect_flat(data: Any, values: list[Any]) -> None:
-            if len(data) != len(keys):
-                raise ValueError("the keys are not those of the space")
-            values.extend([data[key] for key in keys])
-
-        return collect_flat
-    collectors = [(key, _collector(child)) for key, child in items]
-
-    def collect(data: Any, values: list[Any]) -> None:
-        if len(data) != len(collectors):
-            raise ValueError("the keys are not those of the space")
-        for key, collect_child in collectors:
-            collect_child(data[key], values)
-
-    return collect
-
-
-def _builder(space: Space) -> Callable[[Sequence[Any]], Any]:
-    """A function that makes a value of its leaves, given in canonical order."""
-    if not isinstance(space, CompositeSpace):
-        return lambda leaves: leaves[0]
-    children = space.children
-    if not any(isinstance(child, CompositeSpace) for child in children):
-        if isinstance(space, DictSpace):
-            keys = sorted(space.keys())
-            if keys == list(space.keys()):
-                return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 - as long as each other by construction
-        return space.build_value
-    builders, start = [], 0
-    for child in children:
-        count = len(_walk(child, ()))
-        builders.append((start, start + count, _builder(child)))
-        start += count
-    return lambda leaves: space.build_value(build(leaves[first:last]) for first, last, build in builders)
-
-
-def _structure_finding(space: Space, data: Any, path: str) -> str | None:
-    """Where the dicts and tuples of a value are not those of its space."""
-    if not isinstance(space, CompositeSpace):
-        return None
-    finding = space.structure_mismatch(data, path)
-    if finding is not None:
-        return finding
-    for (key, child), value in zip(space.child_items(), space.child_values(data), strict=True):
-        finding = _structure_finding(child, value, join_path(path, key))
-        if finding is not None:
-            return finding
-    return None
-
-
 def _selected_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
     """The leading shape of `rows[index]`, without touching the rows."""
     if len(shape) == 1:  # the common indices, without building an array to ask
         if type(index) is int:
             return ()
         if type(index) is slice:
+            start, stop = index.start, index.stop
+            if index.step is None and type(start) is int and type(stop) is int and 0 <= start <= stop <= shape[0]:
+                return (stop - start,)
             return (len(range(*index.indices(shape[0]))),)
         if type(index) is np.ndarray and index.dtype.kind in "iu":
             return index.shape
     return np.broadcast_to(np.False_, shape)[index].shape
+
+
+def _without_ellipsis(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
+    """The same index of rows of `ndim` axes without "...", which would take in the axes of the leaves too."""
+    places = [place for place, part in enumerate(index) if part is Ellipsis]
+    if not places:
+        return index
+    used = sum(np.ndim(part) if np.asarray(part).dtype == bool else part is not None for part in index) - len(places)
+    return (*index[: places[0]], *(slice(None),) * (ndim - used), *index[places[0] + 1 :])

@@ -65,6 +65,7 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         dtype: BDtypeType | None = None,
     ) -> None:
         self.backend = parse_backend(backend)
+        backend.check_device(device)
         self.dtype = dtype
         self._shape = None if shape is None else parse_shape(shape)
         self._device = device

@@ -197,7 +197,7 @@ def seeds_differ(env: Env) -> None:
     """Where episodes differ at all, they differ between seeds."""
     is_random = difference(episode(env, seed=None), episode(env, seed=None)) is not None
     episodes = [episode(env, seed=seed) for seed in range(4)]
-    all_alike = all(difference(episodes[0], episode) is None for episode in episodes[1:])
+    all_alike = all(difference(episodes[0], other) is None for other in episodes[1:])
     require(
         not (is_random and all_alike),
         "episodes that differ without a seed, and are all alike for the seeds 0 to 3",

@@ -48,8 +48,8 @@ class ActionMapping:
         reached = self._mapping.target_space
         if not reached.is_subspaceeq(space_below):
             raise ValueError(
-                f"{transformation!r} leads from {space} to {reached}, which does not lie in the action space "
-                f"{space_below} of the environment: pass another target_action_space, or crop to the bounds"
+                f"{transformation!r} leads from {space!r} to {reached!r}, which does not lie in {space_below!r}, the "
+                "action space of the environment: pass another target_action_space, or a transformation that ends there"
             )
 
     def inward(self, action: Any) -> Any:
