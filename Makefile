@@ -9,7 +9,7 @@ ARGS ?=
 
 # The extras each target needs. mypy sees what is installed, so lint takes the same set as the tests.
 DEMO_EXTRAS =
-TEST_EXTRAS = torch jax gymnasium dev
+TEST_EXTRAS = torch jax gymnasium video dev
 
 # Somebody else's packages on the path (a ROS shell has them) must not be the ones that are tested.
 unexport PYTHONPATH PYTHONHOME

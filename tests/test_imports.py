@@ -15,9 +15,9 @@ pandas matplotlib""".split()  # noqa: SIM905
 WHAT_AN_IMPORT_BRINGS = """
 import json, sys, time
 before = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()  # of this process alone: other tests may be running beside it
 import {package}
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 print(json.dumps([seconds, sorted({{name.partition(".")[0] for name in set(sys.modules) - before}})]))
 """
 
@@ -56,7 +56,7 @@ def test_no_framework_is_imported(package: str) -> None:
 
 @pytest.mark.parametrize("package", ["unienv_interface", "unienv_data"])
 def test_importing_takes_less_than_a_third_of_a_second(package: str) -> None:
-    assert any(imported_by(package)[0] < 0.3 for _ in range(5))
+    assert any(imported_by(package)[0] < 0.3 for _ in range(5))  # the best of five
 
 
 def test_using_numpy_alone_imports_no_framework() -> None:
@@ -133,7 +133,7 @@ except ModuleNotFoundError as error:
 
 def test_bfloat16_without_ml_dtypes_names_the_extra() -> None:
     script = HIDING.format(library="ml_dtypes") + (
-        "from unienv_interface.backends import NumpyComputeBackend\n"
-        "try:\n    NumpyComputeBackend.dtype_from_name('bfloat16')\nexcept ImportError as error:\n    print(error, end='')"
+        "from unienv_interface.backends import NumpyComputeBackend as backend\n"
+        "try:\n    backend.dtype_from_name('bfloat16')\nexcept ImportError as error:\n    print(error, end='')"
     )
     assert run(script) == "ml_dtypes is not installed; get it with: pip install 'unienv[jax]'"

@@ -66,17 +66,16 @@ def assert_equal_numbers(mine: Any, theirs: Any) -> None:
 
 
 @every_backend
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_from_numpy_and_back(backend: ComputeBackend, dtype: str, layout: str) -> None:
-    source = sample_array(dtype, layout)
-    for copy in (None, True, False):
+def test_from_numpy_and_back(backend: ComputeBackend, dtype: str) -> None:
+    for layout, copy in itertools.product(LAYOUTS, (None, True, False)):
+        source = sample_array(dtype, layout)
         array = backend.from_numpy(source, copy=copy)
-        assert isinstance(array, backend.ARRAY_TYPE)
-        assert backend.dtype_name(array.dtype) == backend.dtype_name(backend.dtype_from_name(dtype))
+        assert isinstance(array, backend.ARRAY_TYPE), layout
+        assert backend.dtype_name(array.dtype) == backend.dtype_name(backend.dtype_from_name(dtype)), layout
         back = backend.to_numpy(array)
-        assert type(back) is np.ndarray
-        assert back.dtype.name == backend.dtype_name(array.dtype)
+        assert type(back) is np.ndarray, layout
+        assert back.dtype.name == backend.dtype_name(array.dtype), layout
         assert_equal_numbers(back, source)
         assert_equal_numbers(backend.to_host(array), source)
 

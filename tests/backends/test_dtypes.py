@@ -52,10 +52,11 @@ def test_default_dtypes(backend: ComputeBackend) -> None:
 
 
 @pytest.mark.parametrize("source", DTYPES)
-@pytest.mark.parametrize("target", DTYPES)
-def test_a_safe_cast_keeps_every_extreme(source: str, target: str) -> None:
+def test_a_safe_cast_keeps_every_extreme(source: str) -> None:
     """Exact arithmetic on the values where a dtype is most demanding."""
-    assert _dtypes.can_cast_safely(source, target) is all(_holds(target, value) for value in _demanding_values(source))
+    for target in DTYPES:
+        held_all = all(_holds(target, value) for value in _demanding_values(source))
+        assert _dtypes.can_cast_safely(source, target) is held_all, target
 
 
 def _demanding_values(name: str) -> list[Any]:
@@ -69,8 +70,8 @@ def _demanding_values(name: str) -> list[Any]:
         return [complex(0, value) for value in _demanding_values(part)]
     if name == "bfloat16":
         return [1 + 2.0**-7, 2.0**127, 2.0**-133]
-    limits = np.finfo(name)
-    return [1 + float(limits.eps), float(limits.max), float(limits.smallest_subnormal)]
+    floats = np.finfo(name)
+    return [1 + float(floats.eps), float(floats.max), float(floats.smallest_subnormal)]
 
 
 def _holds(name: str, value: Any) -> bool:

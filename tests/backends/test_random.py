@@ -83,14 +83,17 @@ def test_parameters_shift_and_scale(backend: ComputeBackend) -> None:
     assert abs(exponential.mean() - 0.25) < 0.05
 
 
-@every_backend
+@pytest.mark.parametrize("backend", EAGER, ids=str)
 @pytest.mark.parametrize("shape", [(), (2, 3), (0,), (2, 0)])
 def test_shapes(backend: ComputeBackend, shape: tuple[int, ...]) -> None:
     random, rng = backend.random, rng_of(backend)
-    draws = [random.random_uniform(shape, rng=rng), random.random_discrete_uniform(shape, 0, 2, rng=rng)]
-    if str(backend) != "jax":
-        draws += [random.random_normal(shape, rng=rng), random.random_exponential(shape, rng=rng)]
-        draws += [random.random_geometric(shape, p=0.5, rng=rng)]
+    draws = [
+        random.random_uniform(shape, rng=rng),
+        random.random_normal(shape, rng=rng),
+        random.random_exponential(shape, rng=rng),
+        random.random_discrete_uniform(shape, 0, 2, rng=rng),
+        random.random_geometric(shape, p=0.5, rng=rng),
+    ]
     for _, values in draws:
         assert isinstance(values, backend.ARRAY_TYPE)
         assert tuple(values.shape) == shape
@@ -116,7 +119,7 @@ def test_both_ends_of_every_integer_dtype(backend: ComputeBackend, name: str) ->
 
 
 @pytest.mark.skipif(len(BACKENDS) == len(EAGER), reason="JAX is not installed")
-@pytest.mark.parametrize("name", ["int8", "uint8", "uint16", "int32", "uint32", "int64"])
+@pytest.mark.parametrize("name", ["int8", "int32", "uint32"])
 def test_both_ends_of_integer_dtypes_on_jax(name: str) -> None:
     check_ends(BACKENDS[-1], name)
 
@@ -166,7 +169,7 @@ def test_a_range_beyond_the_dtype_is_refused_by_jax() -> None:
 
 @every_backend
 def test_permutations(backend: ComputeBackend) -> None:
-    for n in (0, 1, 5):
+    for n in (0, 5):
         _, values = backend.random.random_permutation(n, rng=rng_of(backend))
         assert sorted(backend.to_numpy(values).tolist()) == list(range(n))
     for name in ("int64", "uint8"):
@@ -179,10 +182,10 @@ def test_a_64_bit_dtype_asked_of_jax_becomes_the_32_bit_one_without_a_warning() 
     jax = BACKENDS[-1]
     random, rng = jax.random, rng_of(jax)
     wide = [
-        random.random_permutation(5, rng=rng, dtype=np.int64),
-        random.random_geometric((8,), p=0.5, rng=rng, dtype=np.int64),
-        random.random_discrete_uniform((8,), 0, 5, rng=rng, dtype=np.int64),
-        random.random_uniform((8,), rng=rng, dtype=np.float64),
+        random.random_permutation(COUNT, rng=rng, dtype=np.int64),
+        random.random_geometric((COUNT,), p=0.5, rng=rng, dtype=np.int64),
+        random.random_discrete_uniform((COUNT,), 0, 5, rng=rng, dtype=np.int64),
+        random.random_uniform((COUNT,), rng=rng, dtype=np.float64),
     ]
     assert [str(values.dtype) for _, values in wide] == ["int32", "int32", "int32", "float32"]
 
@@ -226,7 +229,7 @@ def test_a_negative_seed_is_refused(backend: ComputeBackend) -> None:
 def test_a_generator_on_a_device(backend: ComputeBackend) -> None:
     device = backend.device(backend.zeros((1,)))
     rng = backend.random.random_number_generator(0, device=device)
-    _, values = backend.random.random_uniform((3,), rng=rng, device=device)
+    _, values = backend.random.random_uniform((COUNT,), rng=rng, device=device)
     assert backend.same_device(backend.device(values), device)
-    _, values = backend.random.random_discrete_uniform((3,), 0, 5, rng=rng, device=device, endpoint=True)
+    _, values = backend.random.random_discrete_uniform((COUNT,), 0, 5, rng=rng, device=device)
     assert backend.same_device(backend.device(values), device)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 from catalogue import BACKENDS
+
 from unienv_interface.backends import ComputeBackend
 from unienv_interface.env_base.env import Env, parse_mask
 from unienv_interface.env_base.funcenv import FuncEnv, FuncEnvBasedEnv, FuncEnvCommonRenderInfo
@@ -67,6 +67,10 @@ class CountEnv(Env):
     def _observe(self, slots: np.ndarray) -> Any:
         return np.stack([self.steps, self.start, self.total], axis=-1)[slots]
 
+    def _describe(self, slots: np.ndarray) -> Any:
+        """The context."""
+        return self.goal[slots]
+
     # -- what they share
 
     def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -77,7 +81,7 @@ class CountEnv(Env):
         self.steps[slots], self.total[slots] = 0, 0.0
         self.start[slots] = self.host_rng.random(slots.sum())
         self.goal[slots] = self.host_rng.random((slots.sum(), 2))
-        context = None if self.context_space is None else self._native(self.context_space, self.goal[slots])
+        context = None if self.context_space is None else self._native(self.context_space, self._describe(slots))
         return context, self._native(self.observation_space, self._observe(slots)), self._info(slots)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -124,7 +128,10 @@ class DictEnv(CountEnv):
             self.backend,
             {
                 "move": BoxSpace(self.backend, -1.0, 1.0, "float32", shape=(2,)),
-                "hand": {"grip": BinarySpace(self.backend, (1,)), "gear": BoxSpace(self.backend, 1, 3, "int32", shape=())},
+                "hand": {
+                    "grip": BinarySpace(self.backend, (1,)),
+                    "gear": BoxSpace(self.backend, 1, 3, "int32", shape=()),
+                },
             },
         )
 
@@ -134,7 +141,10 @@ class DictEnv(CountEnv):
             {
                 "pose": BoxSpace(self.backend, -INF, INF, "float32", shape=(3,)),
                 "image": BoxSpace(self.backend, 0, 255, "uint8", shape=(2, 2, 1)),
-                "state": {"odd": BinarySpace(self.backend, ()), "steps": BoxSpace(self.backend, 0, 1000, "int32", shape=())},
+                "state": {
+                    "odd": BinarySpace(self.backend, ()),
+                    "steps": BoxSpace(self.backend, 0, 1000, "int32", shape=()),
+                },
             },
         )
 
@@ -154,8 +164,8 @@ class DictEnv(CountEnv):
             "state": {"odd": steps % 2 == 1, "steps": steps},
         }
 
-    def _native(self, space: Space, rows: Any) -> Any:
-        return super()._native(space, {"goal": rows} if isinstance(space, DictSpace) and "goal" in space.keys() else rows)
+    def _describe(self, slots: np.ndarray) -> Any:
+        return {"goal": super()._describe(slots)}
 
 
 class UnevenEnv(CountEnv):
@@ -165,7 +175,9 @@ class UnevenEnv(CountEnv):
         if self.batch_size is None:
             return space
         low, high = (np.nan_to_num(bound, posinf=1000.0, neginf=-1000.0) for bound in space.bounds)
-        wider = [BoxSpace(self.backend, low - i, high + i, space.dtype, shape=space.shape) for i in range(self.batch_size)]
+        wider = [
+            BoxSpace(self.backend, low - i, high + i, space.dtype, shape=space.shape) for i in range(self.batch_size)
+        ]
         return batch_utils.batch_differing_spaces(wider)
 
 

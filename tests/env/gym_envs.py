@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -35,10 +36,11 @@ KINDS = gs.Dict(
 
 
 class EveryKind(gymnasium.Env):
-    """Observations and actions of every kind; refuses an action that its space does not contain, or that is wrong."""
+    """Observations and actions of every kind, or of those named; an action must be just what its space wants."""
 
-    def __init__(self) -> None:
-        self.observation_space, self.action_space = gs.Dict(KINDS.spaces), gs.Dict(KINDS.spaces)
+    def __init__(self, *names: str) -> None:
+        kinds = gs.Dict({name: KINDS[name] for name in names or KINDS})
+        self.observation_space, self.action_space = copy.deepcopy(kinds), copy.deepcopy(kinds)  # spaces have generators
         self.received: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -49,8 +51,11 @@ class EveryKind(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         for key, space in self.action_space.items():
-            assert action[key] in space, (key, action[key])
-            assert getattr(action[key], "dtype", space.dtype) == space.dtype, (key, action[key])
+            value = action[key]
+            if isinstance(space, gs.Box) and space.shape == ():
+                value = np.asarray(value)  # Gymnasium's vector environments make a scalar of it
+            assert value in space, (key, value)
+            assert space.dtype is None or getattr(value, "dtype", space.dtype) == space.dtype, (key, value)
         self.received = action
         return self.observation_space.sample(), 0.5, False, False, {"kind": "step"}
 
@@ -129,7 +134,7 @@ class Walk(Env):
         slots = ... if mask is None else parse_mask(mask, self.batch_size, self.backend)
         self.places[slots] = self.host_rng.uniform(-0.5, 0.5, self.places[slots].shape)
         self.steps[slots] = 0
-        goals = np.ones((*self.shape, 1), np.float32)[slots] / 2
+        goals = self.host_rng.random(self.places[slots][..., :1].shape, np.float32)
         context = None if self.context_space is None else self.ours(goals)
         return context, self.ours(self.places[slots]), self.infos(slots)
 

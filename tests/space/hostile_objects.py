@@ -6,7 +6,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,18 +23,18 @@ class RaisingEverything:
     """Raises on every question that code is likely to ask."""
 
     __eq__ = __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = __repr__ = __str__ = _refuse
-    __array__ = __index__ = __int__ = __float__ = __lt__ = __le__ = __getattr__ = __hash__ = _refuse  # type: ignore[assignment]
+    __array__ = __index__ = __int__ = __float__ = __lt__ = __le__ = __getattr__ = __hash__ = _refuse
 
 
 class RaisingClass:
     """isinstance() asks for __class__."""
 
-    __class__ = property(_refuse)  # type: ignore[assignment]
+    __class__ = property(_refuse)
 
 
 class RaisingArray(np.ndarray):
-    shape = property(_refuse)  # type: ignore[assignment]
-    dtype = property(_refuse)  # type: ignore[assignment]
+    shape = property(_refuse)
+    dtype = property(_refuse)
 
 
 class RaisingUfuncArray(np.ndarray):
@@ -79,7 +79,12 @@ class RaisingIndex(int):
 
 
 class RaisingMeta(type):
-    __name__ = property(_refuse)  # type: ignore[assignment]
+    __name__ = property(_refuse)
+
+
+class NamedPair(NamedTuple):
+    first: int
+    second: int
 
 
 class Nameless(metaclass=RaisingMeta):
@@ -150,7 +155,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "mapping_proxy": lambda: types.MappingProxyType({"rgb": 1}),
     "ordered_dict": lambda: collections.OrderedDict(rgb=1),
     "counter": lambda: collections.Counter("abc"),
-    "named_tuple": lambda: collections.namedtuple("Pair", "index value")(0, 0),
+    "named_tuple": lambda: NamedPair(0, 0),
     "recursive_list": _recursive_list,
     "recursive_dict": _recursive_dict,
     "recursive_objects": _recursive_objects,
@@ -213,4 +218,6 @@ def hostile_jax_arrays() -> dict[str, Any]:
 
     deleted = jnp.full(3, 9.0)
     deleted.delete()
-    return {"deleted": deleted, "key": jax.random.key(0), "int4": jnp.zeros(3, jnp.int4)}
+    traced: list[Any] = []
+    jax.make_jaxpr(lambda x: traced.append(x))(jnp.full(3, 9.0))
+    return {"deleted": deleted, "traced": traced[0], "key": jax.random.key(0), "int4": jnp.zeros(3, jnp.int4)}

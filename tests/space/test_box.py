@@ -169,6 +169,11 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         "high 70000.0 is beyond the range of float16; use infinity for no bound",
         {"high": 70000, "dtype": "float16"},
     ),
+    "beyond_all_floats": (
+        ValueError,
+        "high is beyond the range of float32; use infinity for no bound",
+        {"high": [1, 10**400]},
+    ),
     "finite_complex": (
         ValueError,
         "low is finite, but complex numbers have no order: use -inf and inf",
@@ -206,7 +211,7 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CONSTRUCTOR_ERRORS)
 def test_constructor_errors(case: str) -> None:
     kind, text, changes = CONSTRUCTOR_ERRORS[case]
-    arguments = {"backend": np_backend, "low": 0, "high": 1, "dtype": "float32"} | changes
+    arguments: dict[str, Any] = {"backend": np_backend, "low": 0, "high": 1, "dtype": "float32"} | changes
     with pytest.raises(kind) as error:
         BoxSpace(**arguments)
     assert str(error.value) == text
@@ -387,9 +392,9 @@ def test_clip_moves_outsiders_to_the_bounds_and_leaves_members(space: Any) -> No
 
 def test_is_bounded_asks_every_entry() -> None:
     mixed = SPACES["box_mixed"](np_backend)
-    assert [mixed.is_bounded(manner) for manner in ("both", "below", "above")] == [False, False, False]  # type: ignore[arg-type]
+    assert [mixed.is_bounded(manner) for manner in ("both", "below", "above")] == [False, False, False]
     below = SPACES["box_from_below"](np_backend)
-    assert [below.is_bounded(manner) for manner in ("both", "below", "above")] == [False, True, False]  # type: ignore[arg-type]
+    assert [below.is_bounded(manner) for manner in ("both", "below", "above")] == [False, True, False]
     with pytest.raises(ValueError, match="manner is 'left', it must be 'both', 'below' or 'above'"):
         mixed.is_bounded("left")
 

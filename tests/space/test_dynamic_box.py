@@ -20,7 +20,13 @@ every_dynamic_box = pytest.mark.parametrize("space", space_cases("dynamic_box"))
 
 
 def dynamic(backend: ComputeBackend = np_backend, **changes: Any) -> DynamicBoxSpace:
-    arguments = {"low": 0, "high": 1, "shape_low": (1, 2), "shape_high": (3, 2), "dtype": "float32"} | changes
+    arguments: dict[str, Any] = {
+        "low": 0,
+        "high": 1,
+        "shape_low": (1, 2),
+        "shape_high": (3, 2),
+        "dtype": "float32",
+    } | changes
     return DynamicBoxSpace(backend, **arguments)
 
 
@@ -50,6 +56,17 @@ def test_samples_reach_the_ends_of_every_axis(space: DynamicBoxSpace) -> None:
         sizes = {shape[axis] for shape in found}
         assert min(sizes) == least
         assert (len(sizes) > 2) if most is None else (max(sizes) == most)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "uint64"])
+def test_the_whole_range_of_a_dtype_is_sampled(backend: ComputeBackend, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    whole = DynamicBoxSpace(backend, -INF, INF, (300,), (400,), dtype)
+    drawn = backend.to_numpy(sample(whole))
+    assert len(np.unique(drawn)) > 100
+    top = DynamicBoxSpace(backend, int(limits.max) - 1, int(limits.max), (300,), (400,), dtype)
+    assert set(backend.to_numpy(sample(top)).tolist()) == {int(limits.max) - 1, int(limits.max)}
 
 
 @every_dynamic_box

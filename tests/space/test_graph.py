@@ -222,7 +222,7 @@ def test_subspaces(backend: ComputeBackend) -> None:
 
 
 def test_limits_of_edges_do_not_count_without_edges() -> None:
-    bare = {"is_edge": False, "edge_feature_space": None}
+    bare: dict[str, Any] = {"is_edge": False, "edge_feature_space": None}
     assert graph_space(**bare, min_edges=0, max_edges=1) == graph_space(**bare, min_edges=2, max_edges=7)
 
 

@@ -214,8 +214,8 @@ def replaced(value: Any, intruder: Any) -> Iterator[Any]:
     """The value with one of its parts replaced, for every part."""
     if isinstance(value, Mapping):
         for key, child in value.items():
-            yield value | {key: intruder}
-            yield from (value | {key: changed} for changed in replaced(child, intruder))
+            for changed in (intruder, *replaced(child, intruder)):
+                yield {**value, key: changed}
     elif isinstance(value, tuple):
         for position, child in enumerate(value):
             for changed in (intruder, *replaced(child, intruder)):

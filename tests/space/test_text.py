@@ -60,7 +60,7 @@ def test_characters_without_an_index() -> None:
     with pytest.raises(ValueError, match="character 'c' is not in the charset"):
         TextSpace(np_backend, 3, charset="ab").character_index("c")
     space = TextSpace(np_backend, 3)
-    assert space.charset is space.charset_list is space.charset_index is None
+    assert (space.charset, space.charset_list, space.charset_index) == (None, None, None)
     with pytest.raises(ValueError, match="the space has no charset, so its characters have no index"):
         space.character_index("a")
 
@@ -98,6 +98,7 @@ def test_mismatches_in_words() -> None:
     assert describe_mismatch(space, "ac", "task") == "task: character 'c' is not in the charset"
 
 
+DEFAULTS: dict[str, Any] = {"backend": np_backend, "max_length": 3}
 LENGTHS = "a text wants 0 <= min_length <= max_length"
 CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "negative": (ValueError, f"lengths from -1 to 3, {LENGTHS}", {"min_length": -1}),
@@ -115,7 +116,7 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
 def test_constructor_errors(case: str) -> None:
     kind, text, changes = CONSTRUCTOR_ERRORS[case]
     with pytest.raises(kind) as error:
-        TextSpace(**{"backend": np_backend, "max_length": 3} | changes)
+        TextSpace(**DEFAULTS | changes)
     assert str(error.value) == text
 
 

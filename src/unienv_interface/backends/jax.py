@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import secrets
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ else:
 __all__ = ["JaxArrayType", "JaxComputeBackend", "JaxDeviceType", "JaxDtypeType", "JaxRNGType"]
 
 JaxArrayType = jax.Array
-JaxDeviceType = Union[jax.Device, jax.sharding.Sharding]
+JaxDeviceType = jax.Device | jax.sharding.Sharding
 JaxDtypeType = jnp.dtype
 JaxRNGType = jax.Array
 

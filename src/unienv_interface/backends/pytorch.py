@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ else:
 __all__ = ["PyTorchArrayType", "PyTorchComputeBackend", "PyTorchDeviceType", "PyTorchDtypeType", "PyTorchRNGType"]
 
 PyTorchArrayType = torch.Tensor
-PyTorchDeviceType = Union[torch.device, str]
+PyTorchDeviceType = torch.device | str
 PyTorchDtypeType = torch.dtype
 PyTorchRNGType = torch.Generator
 
@@ -204,9 +204,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
             return data.detach().view(torch.int16).numpy(force=True).view(_dtypes.raw_dtype(name))
         return data.numpy(force=True)
 
-    def from_raw(
-        self, raw: np.ndarray, dtype_name: str, /, *, device: PyTorchDeviceType | None = None
-    ) -> torch.Tensor:
+    def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: PyTorchDeviceType | None = None) -> torch.Tensor:
         if not raw.flags.writeable:
             raw = raw.copy()  # a tensor can always be written to
         if dtype_name in _dtypes.FOREIGN_FLOATING:

@@ -1,15 +1,14 @@
 """Numbered messages between a vector environment and its workers.
 
 Every request has a number and every reply carries it, so that an answer which comes too late can be told from the one
-that is awaited. Reading never blocks for the rest of a message: a worker that stops in the middle of one cannot hold
-up its parent.
+that is awaited. Neither reading nor writing blocks for the rest of a message: a worker that stops in the middle of one
+cannot hold up its parent, and two sides that both have much to say cannot block each other.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import socket
 import struct
 import time
 from multiprocessing.connection import Connection
@@ -28,7 +27,7 @@ class Message(NamedTuple):
 
 
 class ChannelClosedError(Exception):
-    """The other side is gone."""
+    """The other side is gone, or this one is closed."""
 
 
 class Channel:
@@ -39,19 +38,59 @@ class Channel:
         self.fd = connection.fileno()
         os.set_blocking(self.fd, False)
         self._unread = bytearray()
+        self._unsent = memoryview(b"")
+        self._poll = select.poll()
+        self._poll.register(self.fd, select.POLLIN)
 
-    def send(self, message: Message, timeout: float | None = None) -> None:
-        """Send a message whole, or raise a TimeoutError if the other side does not take it in time."""
+    # -- sending -------------------------------------------------------------------------------------------
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the other side has not taken all that was sent; `flush` goes on with it."""
+        return len(self._unsent) > 0
+
+    def send(self, message: Message) -> None:
+        """Send a message, or as much of it as the other side takes at once: the rest is for `flush`."""
         number, code, payload = message
-        data = memoryview(_HEADER.pack(len(payload), number, code) + payload)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while len(data):
-            try:
-                data = data[os.write(self.fd, data) :]
-            except BlockingIOError:
-                _await_ready(self.fd, select.POLLOUT, deadline)
-            except OSError as error:
-                raise ChannelClosedError(str(error)) from error
+        data = _HEADER.pack(len(payload), number, code) + payload
+        if self._unsent:
+            self._unsent = memoryview(self._unsent.tobytes() + data)
+            return
+        sent = self._write(data)
+        if sent < len(data):
+            self._unsent = memoryview(data)[sent:]
+
+    def flush(self, seconds: float | None = None) -> bool:
+        """Send the rest of what was sent, reading what comes meanwhile; False if it takes longer than that."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self._unsent:
+            sent = self._write(self._unsent)
+            self._unsent = self._unsent[sent:]
+            if sent == 0 and not self._await_room(deadline):
+                return False
+        return True
+
+    def _write(self, data: bytes | memoryview) -> int:
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+
+    def _await_room(self, deadline: float | None) -> bool:
+        """Wait until the other side reads, or sends something itself, which is then read; False at the deadline."""
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        self._poll.modify(self.fd, select.POLLIN | select.POLLOUT)
+        try:
+            events = self._poll.poll(left)
+        finally:
+            self._poll.modify(self.fd, select.POLLIN)
+        if events and events[0][1] & select.POLLIN:
+            self._fill()
+        return bool(events)
+
+    # -- receiving -----------------------------------------------------------------------------------------
 
     def receive(self) -> Message:
         """The next message, however long it takes."""
@@ -59,31 +98,46 @@ class Channel:
             message = self._cut()
             if message is not None:
                 return message
-            self._fill(block=True)
+            self._poll.poll()
+            self._fill()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether there is something to be read, be it the end of the stream."""
+        return bool(self._poll.poll(0))
 
     def arrived(self) -> list[Message]:
-        """The messages that are there, without waiting."""
-        self._fill(block=False)
+        """The messages that are there, without waiting.
+
+        A ChannelClosedError once there are none and no more can come.
+        """
+        try:
+            self._fill()
+        except ChannelClosedError:
+            messages = self.read_already()
+            if not messages:
+                raise
+            return messages
+        return self.read_already()
+
+    def read_already(self) -> list[Message]:
+        """The messages that were read, by `flush` as a rule, and not yet taken."""
         messages = []
         while (message := self._cut()) is not None:
             messages.append(message)
         return messages
 
-    def _fill(self, block: bool) -> None:
-        while True:
-            try:
-                data = os.read(self.fd, _READ_SIZE)
-            except BlockingIOError:
-                if not block:
-                    return
-                _await_ready(self.fd, select.POLLIN, None)
-                continue
-            except OSError as error:
-                raise ChannelClosedError(str(error)) from error
-            if not data:
-                raise ChannelClosedError("end of stream")
-            self._unread += data
+    def _fill(self) -> None:
+        """Read what is there; nothing if there is nothing."""
+        try:
+            data = os.read(self.fd, _READ_SIZE)
+        except BlockingIOError:
             return
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+        if not data:
+            raise ChannelClosedError("end of stream")
+        self._unread += data
 
     def _cut(self) -> Message | None:
         """The first whole message of what was read, if there is one."""
@@ -97,29 +151,7 @@ class Channel:
         del self._unread[:end]
         return Message(number, code, payload)
 
-    def send_descriptor(self, fd: int) -> None:
-        """Hand a file descriptor over. The other side must be at `receive_descriptor`, with nothing sent since."""
-        with socket.socket(fileno=os.dup(self.fd)) as stream:
-            stream.setblocking(True)
-            socket.send_fds(stream, [b"."], [fd])
-            stream.setblocking(False)
-
-    def receive_descriptor(self) -> int:
-        """The file descriptor that the other side hands over."""
-        _await_ready(self.fd, select.POLLIN, None)
-        with socket.socket(fileno=os.dup(self.fd)) as stream:
-            data, fds, _, _ = socket.recv_fds(stream, 1, 1)
-        if not data or not fds:
-            raise ChannelClosedError("end of stream where a file descriptor was due")
-        return fds[0]
-
     def close(self) -> None:
+        """Close this end. Nothing is written to its descriptor any more, whose number may soon be another file's."""
+        self.fd = -1
         self.connection.close()
-
-
-def _await_ready(fd: int, event: int, deadline: float | None) -> None:
-    poll = select.poll()
-    poll.register(fd, event)
-    wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-    if not poll.poll(wait):
-        raise TimeoutError("the other side does not read")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ..backends.base import ComputeBackend
 from ..space import Space
-from ..space.row_layout import RowLayout, Rows
+from ..space.row_layout import Heap, RowLayout, Rows
 from ..space.space_utils import batch_utils
 from .env import Env
 
 # Reward and flags of one slot, as they lie beside the row of its observation.
 SIGNALS = np.dtype({"names": ["reward", "terminated", "truncated"], "formats": ["<f8", "?", "?"],
                     "offsets": [0, 8, 9], "itemsize": 16})  # fmt: skip
+
+
+Access = Literal["call", "get_attr", "set_attr"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,7 @@ class EnvSpec:
         )
 
 
-@dataclass(frozen=True)
-class Slots:
+class Slots(NamedTuple):
     """The memory that results are written to: one row per slot, or per result where it is made for one call."""
 
     observations: Rows
@@ -57,35 +59,37 @@ class Slots:
     signals: np.ndarray
 
     @classmethod
-    def empty(cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int) -> Slots:
-        contexts = None if context_layout is None else context_layout.empty(count)
-        return cls(observation_layout.empty(count), contexts, np.zeros(count, SIGNALS))
+    def empty(cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap) -> Slots:
+        contexts = None if context_layout is None else context_layout.empty(count, heap)
+        return cls(observation_layout.empty(count, heap), contexts, np.zeros(count, SIGNALS))
 
 
 class EnvGroup:
     """Environments of one process, by their index in the group."""
 
-    def __init__(self, first_index: int = 0) -> None:
+    def __init__(self, first_index: int = 0, progress: np.ndarray | None = None) -> None:
+        """`progress` is where the number of the environment at work is noted: shared memory if the parent watches."""
         self.envs: list[Env] = []
         self.specs: list[EnvSpec] = []
         self.first_index = first_index
-        self.progress = np.zeros(1, np.int32)  # the environment at work; shared memory where the parent watches
+        self.progress = np.zeros(1, np.int32) if progress is None else progress
         self.command = "construction"
-        self._turn_to(0)
+        self.turn_to(0)
 
     @property
     def at_work(self) -> tuple[int, str]:
         """Which environment does what, for the report of an error."""
         return int(self.progress[0]), self.command
 
-    def _turn_to(self, position: int) -> None:
+    def turn_to(self, position: int) -> None:
+        """Note which environment is at work now."""
         self.progress[0] = self.first_index + position
 
     def build(self, factories: Sequence[Callable[[], Env]]) -> None:
         """Make the environments; where one cannot be made, the others are closed again."""
         try:
             for position, factory in enumerate(factories):
-                self._turn_to(position)
+                self.turn_to(position)
                 self.envs.append(factory())
                 self.specs.append(EnvSpec.of(self.envs[-1]))
         except BaseException:
@@ -105,9 +109,9 @@ class EnvGroup:
         infos = []
         self.command = "reset"
         contexts = slots.contexts
-        write = slots.observations.layout.writer(slots.observations)
+        write = _observation_writer(slots.observations)
         for position, seed, row in zip(positions, seeds, rows, strict=True):
-            self._turn_to(position)
+            self.turn_to(position)
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
             write(row, observation)
             if contexts is not None:
@@ -118,35 +122,35 @@ class EnvGroup:
     def step(
         self, positions: Sequence[int], action_space: Space, actions: Any, slots: Slots, rows: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """Step the environments at these positions, with one action each, into these rows; returns their infos."""
+        """Step the environments at these positions, with one action each, into these rows; returns their infos.
+
+        The rows are in ascending order.
+        """
         infos, signals = [], []
-        write = slots.observations.layout.writer(slots.observations)
+        write = _observation_writer(slots.observations)
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
-        for position, row, action in zip(positions, rows, batch_utils.split(action_space, actions), strict=True):
+        singles = batch_utils.split(action_space, actions)
+        if len(singles) != len(positions):  # before any of them moves
+            raise ValueError(f"{len(singles)} actions for {len(positions)} environments, each wants one")
+        for position, row, action in zip(positions, rows, singles, strict=True):
             progress[0] = first + position
-            observation, reward, terminated, truncated, info = envs[position].step(action)
+            observation, reward, terminated, truncated, info = envs[position].step_borrowed(action)
             write(row, observation)
             signals.append((float(reward), bool(terminated), bool(truncated)))
             infos.append(info)
         slots.signals[_as_index(rows)] = signals
         return infos
 
-    def call(self, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of one environment, found through its wrappers."""
-        self.command = name
-        self._turn_to(position)
-        return self.envs[position].get_wrapper_attr(name)(*args, **kwargs)
-
-    def get_attr(self, position: int, name: str) -> Any:
-        self.command = f"get_attr {name}"
-        self._turn_to(position)
-        return self.envs[position].get_wrapper_attr(name)
-
-    def set_attr(self, position: int, name: str, value: Any) -> None:
-        self.command = f"set_attr {name}"
-        self._turn_to(position)
-        self.envs[position].set_wrapper_attr(name, value)
+    def access(self, verb: Access, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call, get or set an attribute of one environment, found through its wrappers."""
+        self.command = name if verb == "call" else f"{verb} {name}"
+        self.turn_to(position)
+        env = self.envs[position]
+        if verb == "set_attr":
+            return env.set_wrapper_attr(name, *args)
+        found = env.get_wrapper_attr(name)
+        return found(*args, **kwargs) if verb == "call" else found
 
     def close(self, quiet: bool = False) -> None:
         """Close all the environments, also where one of them fails to; then the first failure is raised."""
@@ -154,13 +158,29 @@ class EnvGroup:
         for position, env in enumerate(self.envs):
             try:
                 env.close()
-            except Exception as error:
+            except BaseException as error:
                 if first is None and not quiet:
                     first, self.command = error, "close"
-                    self._turn_to(position)
+                    self.turn_to(position)
         self.envs = []
         if first is not None:
             raise first
+
+
+def _observation_writer(rows: Rows) -> Callable[[int, Any], None]:
+    """A function that packs one observation into a row, without ceremony where it is a plain array that fits."""
+    pack, plain = rows.layout.pack, rows.layout.plain_column(rows)
+    if plain is None:
+        return lambda row, observation: pack(rows, row, observation)
+    column, dtype, shape = plain
+
+    def write(row: int, observation: Any) -> None:
+        if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
+            column[row] = observation
+        else:
+            pack(rows, row, observation)
+
+    return write
 
 
 def _as_index(rows: Sequence[int]) -> Any:

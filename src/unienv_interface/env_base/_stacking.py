@@ -15,13 +15,15 @@ def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
 
     `data` is a sequence of values that are alike. Dicts become one dict (see `stack_infos` for keys that some
     lack), tuples one tuple, numbers and arrays of one shape an array with a leading axis. What cannot be stacked
-    (texts, objects, arrays of different shapes) stays a list.
+    (texts, lists, objects, arrays of different shapes, numbers that the backend does not hold) stays a list.
     """
     values = list(data)
     if values and all(isinstance(value, Mapping) for value in values):
         return stack_infos(values, backend, device)
     if values and all(isinstance(value, tuple) and len(value) == len(values[0]) for value in values):
-        return tuple(data_stack(column, backend, device) for column in zip(*values, strict=True))
+        columns = [data_stack(column, backend, device) for column in zip(*values, strict=True)]
+        kind = type(values[0])
+        return kind(*columns) if hasattr(kind, "_fields") else tuple(columns)
     stacked = _stack_arrays(values, backend, device)
     return values if stacked is None else stacked
 
@@ -36,11 +38,11 @@ def stack_infos(infos: Sequence[Mapping[Any, Any]], backend: ComputeBackend, dev
         return {}
     merged: dict[Any, Any] = {}
     for key in dict.fromkeys(key for info in infos for key in info):
-        present = np.array([key in info for info in infos])
         values = [info[key] for info in infos if key in info]
-        if present.all():
+        if len(values) == len(infos):
             merged[key] = data_stack(values, backend, device)
             continue
+        present = np.array([key in info for info in infos])
         merged[key] = _stack_sparse(values, present, backend, device)
         merged[f"_{key}"] = backend.from_numpy(present, device=device)
     return merged
@@ -58,30 +60,50 @@ def _stack_sparse(values: list[Any], present: np.ndarray, backend: ComputeBacken
 
 
 def _stack_arrays(values: list[Any], backend: ComputeBackend, device: Any) -> Any:
-    """Numbers or arrays of one shape as one array; None if they are something else."""
+    """Numbers or arrays of one shape as one new array; None if they are something else."""
     if not values:
         return None
-    first = values[0]
-    if backend.is_backendarray(first):
-        alike = all(
-            backend.is_backendarray(value) and value.shape == first.shape and value.dtype == first.dtype
-            for value in values
-        )
-        return backend.to_device(backend.stack(values), device) if alike else None
-    for kind, dtype in (
-        (bool, backend.default_boolean_dtype),
-        (int, backend.default_integer_dtype),
-        (float, backend.default_floating_dtype),
-    ):
-        if all(type(value) is kind or (kind is float and type(value) is int) for value in values):
-            try:
-                return backend.from_host(np.asarray(values), dtype, device=device)
-            except OverflowError:  # an int too large for any array
-                return None
-    if isinstance(first, (np.ndarray, np.generic)):
-        try:
-            array = np.stack(values)
-        except ValueError:
-            return None
-        return None if array.dtype.kind not in "biufc" else backend.from_numpy(array, device=device, copy=True)
-    return None
+    kinds = set(map(type, values))
+    try:
+        if kinds <= {bool, int, float}:
+            return _stack_numbers(values, kinds, backend, device)
+        if len(kinds) == 1 and isinstance(values[0], np.generic):
+            scalars = np.array(values)
+            return backend.from_numpy(scalars, device=device) if _is_stackable({scalars.dtype.kind}) else None
+        if all(issubclass(kind, (np.ndarray, np.generic, bool, int, float)) for kind in kinds):
+            return _stack_host_arrays([np.asarray(value) for value in values], backend, device)
+        return _stack_backend_arrays(values, backend, device)
+    except (OverflowError, TypeError):  # a number or a dtype that the backend does not hold
+        return None
+
+
+def _stack_numbers(values: list[Any], kinds: set[type], backend: ComputeBackend, device: Any) -> Any:
+    if kinds == {bool}:
+        dtype = backend.default_boolean_dtype
+    elif kinds == {int}:
+        dtype = backend.default_integer_dtype
+    elif bool not in kinds:
+        dtype = backend.default_floating_dtype
+    else:
+        return None
+    return backend.from_host(np.array(values, dtype=backend.dtype_name(dtype)), dtype, device=device)
+
+
+def _stack_host_arrays(arrays: list[np.ndarray], backend: ComputeBackend, device: Any) -> Any:
+    if len({array.shape for array in arrays}) > 1 or not _is_stackable({array.dtype.kind for array in arrays}):
+        return None
+    return backend.from_numpy(np.stack(arrays), device=device)
+
+
+def _is_stackable(kinds: set[str]) -> bool:
+    """Whether arrays of these kinds of dtype make one of numbers, or of booleans, without loss."""
+    return kinds == {"b"} or (kinds <= set("iufc") and kinds != {"i", "u"})
+
+
+def _stack_backend_arrays(arrays: list[Any], backend: ComputeBackend, device: Any) -> Any:
+    first = arrays[0]
+    if not all(backend.is_backendarray(array) for array in arrays):
+        return None
+    if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
+        return None
+    return backend.to_device(backend.stack(arrays), device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,18 @@ import numpy as np
 from ..backends.base import ComputeBackend
 from ..space import Space, validate
 from ..space.space_utils import batch_utils
-from ._env_group import EnvSpec, Slots
+from ._env_group import Access, EnvSpec, Slots
 from ._stacking import stack_infos
-from .env import Env
+from .env import Env, parse_mask
 
 Infos = list[dict[str, Any]]
+Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
 class VecEnv(Env):
     """A batch of environments. Asking and waiting are two verbs; see `vec_env` for what is promised."""
+
+    _closed = False
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
         """Take over what the environments say of themselves."""
@@ -31,14 +35,20 @@ class VecEnv(Env):
                 raise ValueError(f"environment {index} is on {spec.backend}, environment 0 on {first.backend}")
             if (spec.context_space is None) != (first.context_space is None):
                 raise ValueError(f"environment {index} and environment 0 do not both have a context space")
-        self._spec = first
         self._count = len(specs)
-        self.action_space = _join("action_space", [spec.action_space for spec in specs], first.device)
+        self._action_spaces = [spec.action_space for spec in specs]
+        self.action_space = _join("action_space", self._action_spaces, first.device)
         self.observation_space = _join("observation_space", [spec.observation_space for spec in specs], first.device)
         self.context_space = None
         if first.context_space is not None:
             contexts = [spec.context_space for spec in specs if spec.context_space is not None]
             self.context_space = _join("context_space", contexts, first.device)
+        self._spec = replace(
+            first,
+            action_space=_single(self.action_space, first.action_space),
+            observation_space=_single(self.observation_space, first.observation_space),
+            context_space=None if self.context_space is None else _single(self.context_space, first.context_space),
+        )
         self.rng = first.backend.random.random_number_generator(seed, device=first.device)
         self._validates = validate_actions
         self._all = np.arange(self._count)
@@ -52,15 +62,19 @@ class VecEnv(Env):
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Ask the environments with these indices to reset."""
+        """Ask the environments with these indices, in ascending order, to reset."""
 
     @abc.abstractmethod
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        """Ask the environments with these indices to step, with one action each."""
+        """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
 
     @abc.abstractmethod
-    def _finish(self, indices: np.ndarray, what: str, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
         """Wait; returns which environments are ready, their results in that order, and their infos."""
+
+    @abc.abstractmethod
+    def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
+        """Call, get or set an attribute of environments, given with the arguments for each; returns the results."""
 
     # -- reset and step ------------------------------------------------------------------------------------
 
@@ -74,7 +88,7 @@ class VecEnv(Env):
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         """Begin a reset; `reset_wait` completes it."""
         self._check_idle("reset")
-        indices = self._all if mask is None else self._selected(mask)
+        indices = self._all if mask is None else np.flatnonzero(parse_mask(mask, self._count, self.backend))
         if seed is None:
             seeds = self._drawn_seeds()
         else:
@@ -89,7 +103,7 @@ class VecEnv(Env):
         indices, self._resetting = self._resetting, None
         if indices is None:
             raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
-        _, slots, infos = self._finish(indices, "reset", None)
+        _, slots, infos = self._finish(indices, None)
         observation = slots.observations.layout.unpack(slots.observations)
         context = None if slots.contexts is None else slots.contexts.layout.unpack(slots.contexts)
         return context, observation, stack_infos(infos, self.backend, self.device)
@@ -128,7 +142,7 @@ class VecEnv(Env):
         if min_envs is not None and not 1 <= min_envs <= len(pending):
             raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
         self._stepping = None  # whatever goes wrong now, the next reset begins anew
-        ready, slots, infos = self._finish(pending, "step", min_envs)
+        ready, slots, infos = self._finish(pending, min_envs)
         if len(ready) < len(pending):
             self._stepping = pending[~np.isin(pending, ready)]
         backend, device, signals = self.backend, self.device, slots.signals
@@ -137,29 +151,25 @@ class VecEnv(Env):
             backend.from_numpy(signals[name].copy(), device=device) for name in ("terminated", "truncated")
         )
         info = stack_infos(infos, backend, device) if any(infos) else {}
-        if min_envs is not None or len(pending) < self._count:
-            info["env_index"] = backend.from_numpy(ready, device=device)
+        if min_envs is not None or pending is not self._all:
+            info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
         observation = slots.observations.layout.unpack(slots.observations)
         return observation, reward, terminated, truncated, info
 
     # -- checks --------------------------------------------------------------------------------------------
 
+    def _check_open(self, command: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{command} after close: the environments are gone, make a new vector environment")
+
     def _check_idle(self, command: str) -> None:
+        self._check_open(command)
         if self._resetting is not None or self._stepping is not None:
             pending = "reset" if self._resetting is not None else "step"
             raise RuntimeError(f"{command} while a {pending} is under way: call {pending}_wait first")
 
-    def _selected(self, mask: Any) -> np.ndarray:
-        """The indices that a mask selects."""
-        found = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
-        if found.dtype != bool or found.shape != (self._count,):
-            raise ValueError(
-                f"mask of dtype {found.dtype} and shape {found.shape}, {self._count} environments want booleans of "
-                f"shape ({self._count},)"
-            )
-        return np.flatnonzero(found)
-
     def _checked_indices(self, index: Any) -> np.ndarray:
+        self._check_open("step")
         found = self.backend.to_numpy(index) if self.backend.is_backendarray(index) else np.asarray(index)
         if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
             raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
@@ -172,17 +182,14 @@ class VecEnv(Env):
         if self._stepping is not None and np.isin(found, self._stepping).any():
             twice = found[np.isin(found, self._stepping)].tolist()
             raise RuntimeError(f"environments {twice} are stepping already: call step_wait first")
-        return found
+        return found.astype(np.intp)  # a copy: the caller's may change before step_wait
 
     def _validate(self, action: Any, indices: np.ndarray) -> None:
         """A ValueError unless the action is in the action space; no environment has moved by then."""
-        if len(indices) == self._count and np.array_equal(indices, self._all):
-            validate(self.action_space, action, "action")
-            return
-        singles = list(batch_utils.unbatch_spaces(self.action_space))
-        for place, index in enumerate(indices):
-            value = batch_utils.get_at(self.action_space, action, place)
-            validate(singles[index], value, f"action of environment {index}")
+        space = self.action_space
+        if indices is not self._all:
+            space = _join("action_space", [self._action_spaces[index] for index in indices], self.device)
+        validate(space, action, "action")
 
     def _drawn_seeds(self) -> list[int]:
         """A seed for every environment from the generator, all distinct."""
@@ -212,33 +219,60 @@ class VecEnv(Env):
         return self._spec.backend
 
     @property
-    def device(self) -> Any:  # type: ignore[override]
+    def device(self) -> Any:
         return self._spec.device
 
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]
         return self._count
 
+    @property
+    def single_action_space(self) -> Space:
+        """The action space of one environment; of the first, where their bounds differ."""
+        return self._spec.action_space
+
+    @property
+    def single_observation_space(self) -> Space:
+        """The observation space of one environment; of the first, where their bounds differ."""
+        return self._spec.observation_space
+
+    @property
+    def single_context_space(self) -> Space | None:
+        """The context space of one environment, if they have one; of the first, where their bounds differ."""
+        return self._spec.context_space
+
     # -- calls over all environments or some ---------------------------------------------------------------
 
-    @abc.abstractmethod
     def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
         """Call a method of every environment, or of those of `index`; returns the results in order."""
+        return self._access("call", name, [(target, args, kwargs) for target in self._targets(name, index)])
 
-    @abc.abstractmethod
     def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
         """An attribute of every environment, or of those of `index`."""
+        return self._access("get_attr", name, [(target, (), {}) for target in self._targets("get_attr", index)])
 
-    @abc.abstractmethod
     def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
         """Set an attribute of every environment, or of those of `index`: one value for all, or a list of values."""
+        targets = self._targets("set_attr", index)
+        values = self._values_for(value, targets)
+        self._access("set_attr", name, [(target, (one,), {}) for target, one in zip(targets, values, strict=True)])
 
-    def _targets(self, index: Iterable[int] | None) -> list[int]:
+    def render(self) -> Sequence[Any] | None:
+        """The frames of all environments that give one, or None if none does."""
+        frames = [frame for frame in self.call("render") if frame is not None]
+        return frames or None
+
+    def _targets(self, command: str, index: Iterable[int] | None) -> list[int]:
+        """The environments that a command is for, checked."""
+        self._check_idle(command)
         targets = list(range(self._count)) if index is None else [int(i) for i in index]
         for target in targets:
-            if not 0 <= target < self._count:
-                raise IndexError(f"index {target}, there are {self._count} environments")
+            self._check_index(target)
         return targets
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self._count:
+            raise IndexError(f"index {index}, there are {self._count} environments")
 
     def _values_for(self, value: Any, targets: list[int]) -> list[Any]:
         if not isinstance(value, list):
@@ -253,6 +287,11 @@ def _join(name: str, spaces: list[Space], device: Any) -> Space:
         return batch_utils.batch_differing_spaces(spaces, device=device)
     except ValueError as error:
         raise ValueError(f"{name}: the environments' spaces cannot be batched: {error}") from None
+
+
+def _single(joined: Space, first: Any) -> Any:
+    """A space whose rows hold the values of all environments: that of one value of their batch."""
+    return first if batch_utils.batch_size(joined) is None else next(iter(batch_utils.unbatch_spaces(joined)))
 
 
 def derive_seeds(seed: int, count: int) -> list[int]:

@@ -4,140 +4,59 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import pickle
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
-from ..space.row_layout import RowLayout, Rows
+from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message
-from ._env_group import SIGNALS, EnvGroup, EnvSpec, Slots
+from ._env_group import EnvGroup, Slots
+from ._vec_memory import PROGRESS, PartedHeap, export_rows, import_rows, result_arrays, row_arrays
+from ._worker_errors import ErrorReport
 
 # Commands
-ATTACH, MAP, STEP, RESET, CALL, GET_ATTR, SET_ATTR, CLOSE = range(8)
-COMMAND_NAMES = ("attach", "map", "step", "reset", "call", "get_attr", "set_attr", "close")
+ATTACH, STEP, RESET, ACCESS, CLOSE = range(5)
 # Replies
 DONE, FAILED = range(2)
-# The environment that a worker is at work on; a cache line each.
-PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": 64})
-# The number of the report that worker 0 sends of its own accord when it has built its environments; worker w's is w less.
+# The number of the report that worker 0 sends of its own accord once it has built its environments; worker w's is w
+# less.
 FIRST_REPORT = 2**63
-# A reference to a worker's heap holds the worker's number above the offset.
-HEAP_SHIFT = 40
 
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """Which rows a vector environment keeps, and where each part of them lies in the shared block."""
-
-    observation: RowLayout
-    context: RowLayout | None
-    action: RowLayout
-    count: int
-    workers: int
-
-    @classmethod
-    def of(cls, spec: EnvSpec, count: int, workers: int) -> MemoryPlan:
-        context = None if spec.context_space is None else RowLayout(spec.context_space)
-        return cls(RowLayout(spec.observation_space), context, RowLayout(spec.action_space), count, workers)
-
-    def lay_out(self, block: SharedBlock | None, heap: Any, action_heap: Any) -> tuple[Slots, Rows, np.ndarray]:
-        """Result slots, action rows and a cell for each worker's progress.
-
-        They lie in the block, or without one in this process's own memory.
-        """
-        end = 0
-
-        def area(dtype: np.dtype, count: int = self.count) -> np.ndarray:
-            nonlocal end
-            start = -(-end // 64) * 64  # a cache line each: workers write next to each other
-            end = start + count * dtype.itemsize
-            return np.zeros(count, dtype) if block is None else block.array(dtype, (count,), start)
-
-        def rows(layout: RowLayout, heap: Any) -> Rows:
-            records = area(layout.dtype)
-            blocks = {leaf.name: area(leaf.codec.dtype) for leaf in layout.block_leaves}
-            return Rows(layout, records, blocks, heap)
-
-        contexts = None if self.context is None else rows(self.context, heap)
-        slots = Slots(rows(self.observation, heap), contexts, area(SIGNALS))
-        return slots, rows(self.action, action_heap), area(PROGRESS, self.workers)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the block; some more than all the areas, which begin at cache lines."""
-        layouts = [layout for layout in (self.observation, self.context, self.action) if layout is not None]
-        areas = [layout.itemsize for layout in layouts]
-        areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
-        areas += [SIGNALS.itemsize]
-        return sum(-(-self.count * itemsize // 64) * 64 for itemsize in areas) + self.workers * PROGRESS.itemsize
-
-
-class MessageHeap:
-    """Values without a fixed size that travel in a message; the worker's number is part of every reference."""
-
-    def __init__(self, worker: int) -> None:
-        self._base = worker << HEAP_SHIFT
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> int:
-        offset = self._base + len(self.data)
-        self.data += data
-        return offset
-
-    def read(self, offset: int, length: int) -> memoryview:
-        start = offset - self._base
-        return memoryview(bytes(self.data[start : start + length]))
-
-
-def export_rows(arrays: Sequence[np.ndarray], indices: Sequence[int]) -> list[bytes]:
-    """The bytes of some rows, for a vector environment without shared memory."""
-    return [array[indices].tobytes() for array in arrays]
-
-
-def import_rows(arrays: Sequence[np.ndarray], indices: Sequence[int], parts: Sequence[bytes]) -> None:
-    """Put exported rows where they belong."""
-    for array, part in zip(arrays, parts, strict=True):
-        array[indices] = np.frombuffer(part, array.dtype).reshape(len(indices), *array.shape[1:])
-
-
-def result_arrays(slots: Slots) -> list[np.ndarray]:
-    """The memory of result slots."""
-    contexts = [] if slots.contexts is None else row_arrays(slots.contexts)
-    return [slots.signals, *row_arrays(slots.observations), *contexts]
-
-
-def row_arrays(rows: Rows) -> list[np.ndarray]:
-    """The memory of rows."""
-    return [rows.records, *rows.blocks.values()]
+Factories = bytes | Sequence[Callable[[], Any]]  # by cloudpickle, or as they are where a fork inherits them
 
 
 def worker_main(
     worker: int,
     connection: Connection,
     inherited: Sequence[Connection],
-    factories: bytes,
+    factories: Factories,
     first_index: int,
+    block: SharedBlock,
     dies_with_parent: bool,
 ) -> None:
     """Build the environments, then serve commands until told to close or until the parent is gone."""
-    parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and not what the parent does at a SIGTERM, after a fork
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent until we ignore it
     for other in inherited:
         other.close()  # or the end of these connections would never be seen
-    _watch(parent, dies_with_parent)
+    if not _end_with_parent(dies_with_parent):
+        return
+    if "torch" in sys.modules:
+        # A fork copies the fact that torch has threads but not the threads, and it would wait for them for ever.
+        sys.modules["torch"].set_num_threads(1)
     channel = Channel(connection)
-    server = _Server(worker, channel, first_index)
+    progress = block.array(PROGRESS, (worker + 1,))["index"][worker:]
+    server = _Server(worker, channel, block, EnvGroup(first_index, progress))
     with contextlib.suppress(ChannelClosedError):
         if server.build(factories):
             while server.serve(channel.receive()):
@@ -146,136 +65,124 @@ def worker_main(
 
 
 class _Server:
-    def __init__(self, worker: int, channel: Channel, first_index: int) -> None:
-        self.worker = worker
+    def __init__(self, worker: int, channel: Channel, block: SharedBlock, group: EnvGroup) -> None:
         self.channel = channel
         self.report_number = FIRST_REPORT - worker
-        self.first_index = first_index
-        self.heap = MessageHeap(worker)
-        self.action_heap = MessageHeap(0)
-        self.group = EnvGroup(first_index)
+        self.block = block
+        self.group = group
+        self.first_index = group.first_index
+        self.heap = PartedHeap(group.progress)
+        self.action_heap = PartedHeap(group.progress)
         self.shares_memory = False
-        self.plan: MemoryPlan
-        self.block_size = 0
-        self.descriptor: int | None = None
         self.slots: Slots
         self.actions: Rows
 
-    def build(self, factories: bytes) -> bool:
+    def build(self, factories: Factories) -> bool:
         try:
-            self.group.build(cloudpickle.loads(factories))
+            self.group.build(cloudpickle.loads(factories) if isinstance(factories, bytes) else factories)
             payload = cloudpickle.dumps(self.group.specs)
         except BaseException as error:
-            self.fail(self.report_number, error, self.group.at_work)
+            self.fail(self.report_number, error)
             return False
-        self.channel.send(Message(self.report_number, DONE, payload))
+        self.reply(self.report_number, DONE, payload)
         return True
 
     def serve(self, message: Message) -> bool:
         """Carry out one command and answer it; False after the last one."""
         number, code, payload = message
-        group = self.group
         try:
-            self.heap.data.clear()
+            self.heap.parts.clear()
             if code == STEP:
-                reply = self.step(payload)
+                answer = self.step(payload)
             elif code == RESET:
-                reply = self.reset(payload)
+                answer = self.reset(payload)
             elif code == ATTACH:
-                reply = self.attach(payload)
-            elif code == MAP:
-                reply = self.map()
+                answer = self.attach(payload)
             elif code == CLOSE:
-                group.close()
-                reply = b""
+                self.group.close()
+                answer = b""
             else:
-                reply = self.attribute(code, payload)
+                answer = cloudpickle.dumps(self.group.access(*pickle.loads(payload)))
         except BaseException as error:
-            self.fail(number, error, group.at_work)
-            return code != CLOSE
-        self.channel.send(Message(number, DONE, reply))
-        if code == ATTACH and self.block_size:
-            self.descriptor = self.channel.receive_descriptor()
+            self.fail(number, error)
+        else:
+            self.reply(number, DONE, answer)
         return code != CLOSE
 
     def attach(self, payload: bytes) -> bytes:
-        self.plan, self.block_size = cloudpickle.loads(payload)
-        return b""
-
-    def map(self) -> bytes:
-        block = None
-        if self.block_size:
-            if self.descriptor is None:
-                raise ChannelClosedError("no file descriptor came")
-            block = SharedBlock.attach(self.descriptor, self.block_size)
-        self.shares_memory = block is not None
-        self.slots, self.actions, progress = self.plan.lay_out(block, self.heap, self.action_heap)
-        self.group.progress = progress["index"][self.worker : self.worker + 1]
+        plan, block_size = pickle.loads(payload)
+        self.shares_memory = block_size > 0
+        if self.shares_memory:
+            self.block.map(block_size)
+        self.slots, self.actions = plan.lay_out(self.block if self.shares_memory else None, self.heap, self.action_heap)
+        self.block.close()
         return b""
 
     def step(self, payload: bytes) -> bytes:
-        group = self.group
-        positions: Sequence[int] = range(len(group.envs))
+        positions: Sequence[int] = range(len(self.group.envs))
         if payload:
-            positions, records, heap_bytes = pickle.loads(payload)
+            positions, records, self.action_heap.parts = pickle.loads(payload)
             if records:
                 import_rows(row_arrays(self.actions), [self.first_index + p for p in positions], records)
-            self.action_heap.data = bytearray(heap_bytes)
         rows = [self.first_index + position for position in positions]
         layout = self.actions.layout
         actions = layout.unpack(self.actions.take(rows))
-        infos = group.step(positions, layout.space, actions, self.slots, rows)
-        return self.results(infos, rows)
+        infos = self.group.step(positions, layout.space, actions, self.slots, rows)
+        return self.results(positions, infos, rows)
 
     def reset(self, payload: bytes) -> bytes:
         positions, seeds, args, kwargs = pickle.loads(payload)
         rows = [self.first_index + position for position in positions]
         infos = self.group.reset(positions, seeds, args, kwargs, self.slots, rows)
-        return self.results(infos, rows)
+        return self.results(positions, infos, rows)
 
-    def results(self, infos: list[dict[str, Any]], rows: list[int]) -> bytes:
+    def results(self, positions: Sequence[int], infos: list[dict[str, Any]], rows: list[int]) -> bytes:
         """What of the results does not lie in shared memory; nothing at all in the common case."""
-        parts = [] if self.shares_memory else export_rows(result_arrays(self.slots), rows)
-        if not parts and not self.heap.data and not any(infos):
+        records = [] if self.shares_memory else export_rows(result_arrays(self.slots), rows)
+        if not records and not self.heap.parts and not any(infos):
             return b""
-        return cloudpickle.dumps((infos, bytes(self.heap.data), parts))
+        try:
+            return cloudpickle.dumps((infos, self.heap.parts, records))
+        except Exception:
+            for position, info in zip(positions, infos, strict=True):  # so that the error names the right one
+                self.group.turn_to(position)
+                cloudpickle.dumps(info)
+            raise
 
-    def attribute(self, code: int, payload: bytes) -> bytes:
-        position, name, args, kwargs = pickle.loads(payload)
-        if code == CALL:
-            return cloudpickle.dumps(self.group.call(position, name, args, kwargs))
-        if code == GET_ATTR:
-            return cloudpickle.dumps(self.group.get_attr(position, name))
-        self.group.set_attr(position, name, *args)
-        return b""
+    def fail(self, number: int, error: BaseException) -> None:
+        report = ErrorReport.of(error, *self.group.at_work)
+        self.reply(number, FAILED, pickle.dumps(tuple(report)))
 
-    def fail(self, number: int, error: BaseException, at_work: tuple[int, str]) -> None:
-        """Report an error. What of it cannot be pickled is left out, but never the report."""
-        text = "".join(traceback.format_exception(error))
-        for what in ((type(error), error.args, vars(error)), (type(error), error.args, {}), (type(error), (), {})):
-            with contextlib.suppress(Exception):
-                report = cloudpickle.dumps((*at_work, text, *what))
-                cloudpickle.loads(report)
-                break
-        else:
-            report = cloudpickle.dumps((*at_work, text, RuntimeError, (), {}))
-        self.channel.send(Message(number, FAILED, report))
+    def reply(self, number: int, code: int, payload: bytes) -> None:
+        self.channel.send(Message(number, code, payload))
+        self.channel.flush()
 
     def end(self) -> None:
         self.group.close(quiet=True)
         self.channel.close()
 
 
-def _watch(parent: int, dies_with_parent: bool) -> None:
-    """Make sure that this process does not outlive its parent, not even while an environment hangs."""
+def _end_with_parent(dies_with_parent: bool) -> bool:
+    """Make sure that this process does not outlive its parent, not even while an environment hangs.
+
+    The kernel can see to it for a child of a thread that lives as long as its process; else a thread here looks now
+    and then. Returns False if the parent was gone before.
+    """
+    creator = multiprocessing.parent_process()
+    if creator is None:
+        return True  # not a process of multiprocessing
     if dies_with_parent and sys.platform.startswith("linux"):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(creator, os.getppid()), name="unienv-watch", daemon=True).start()
+    return creator.is_alive()
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            idle.wait(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
 
+def _watch(creator: Any, parent: int) -> None:
     idle = threading.Event()
-    threading.Thread(target=watch, name="unienv-parent-watch", daemon=True).start()
+    # Either may be the only sign: the parent is not the creator under a fork server, which outlives that one as long
+    # as it has children; and a fork may have left the creator's pipe open elsewhere.
+    while os.getppid() == parent and creator.is_alive():
+        idle.wait(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)

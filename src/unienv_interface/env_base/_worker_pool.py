@@ -4,54 +4,56 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import selectors
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import cloudpickle
-import numpy as np
 
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message
-from ._worker import ATTACH, CLOSE, COMMAND_NAMES, FAILED, FIRST_REPORT, MAP, worker_main
+from ._vec_memory import PROGRESS, MemoryPlan
+from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, Factories, worker_main
+from ._worker_errors import ErrorReport
 
 # How long the parent waits on a silent pipe before it looks whether the worker is still there: a process that an
 # environment has started may hold the pipe open after the worker's death.
 _LIVENESS_PERIOD = 0.25
-_CLOSE_GRACE, _TERMINATE_GRACE = 1.0, 0.4
+# How long a worker may take to end when it is asked, told and killed. Together less than two seconds.
+CLOSE_GRACE, _TERMINATE_GRACE, _KILL_GRACE = 1.0, 0.3, 0.4
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - the name of what happened
     """A worker process has ended by itself; the text names its environments and how it ended."""
 
 
-class ErrorReport(NamedTuple):
-    """What a worker says of an error in one of its environments."""
+class Request(NamedTuple):
+    """Something that a worker was asked to do, and that it has not answered yet."""
 
-    env_index: int
-    command: str
-    traceback: str
-    kind: type[BaseException]
-    args: tuple[Any, ...]
-    attributes: dict[str, Any]
+    worker: int
+    what: str
 
 
 class WorkerPool:
     """Worker processes that each hold a contiguous share of the environments.
 
     Several requests may be sent to a worker; it answers them in order. `outcomes` waits for answers, and those that
-    nobody awaits any more are thrown away.
+    nobody awaits any more are thrown away. The workers belong to the process that has made the pool: in a copy of it
+    made by a fork, nothing is done to them.
     """
 
     def __init__(
-        self, factories: Sequence[Callable[[], Any]], shares: Sequence[range], ctx: BaseContext, daemon: bool
+        self, factories: Sequence[Callable[[], Any]], shares: Sequence[range], ctx: BaseContext | None, daemon: bool
     ) -> None:
         self.shares = list(shares)
         self.processes: list[Any] = []
@@ -59,15 +61,18 @@ class WorkerPool:
         self.errors: SimpleQueue[ErrorReport] = SimpleQueue()
         self._ctx = ctx
         self._daemon = daemon
-        self._pickled = [cloudpickle.dumps([factories[index] for index in share]) for share in self.shares]
-        self._selector = selectors.DefaultSelector()
+        self._owner = os.getpid()
+        self._factories = [_portable(factories, share, ctx) for share in self.shares]
         self._numbers = 0
-        self._awaited: dict[int, int] = {}  # the number of a request, and its worker
+        self._awaited: dict[int, Request] = {}
         self._answers: dict[int, Message] = {}
-        self._attachment: tuple[bytes, SharedBlock | None] | None = None
-        self._progress: np.ndarray | None = None
-        self._commands = ["construction"] * len(self.shares)
+        self._attachment: bytes | None = None
         self._closed = False
+        self.block = SharedBlock.create(len(self.shares) * PROGRESS.itemsize)
+        self._progress = self.block.array(PROGRESS, (len(self.shares),))["index"]
+        self._progress[:] = [share.start for share in self.shares]
+        self._selector = selectors.DefaultSelector()
+        self._mute: set[int] = set()  # workers from which nothing more can come
         try:
             for worker in range(len(self.shares)):
                 self._start(worker)
@@ -83,121 +88,135 @@ class WorkerPool:
 
     def _start(self, worker: int) -> None:
         """Start a worker, at the end of the list or in the place of one that is gone; it reports by itself."""
-        ours, theirs = self._ctx.Pipe(duplex=True)
-        is_fork = self._ctx.get_start_method() == "fork"
-        inherited = [*self.connections, ours] if is_fork else []
-        is_main_thread = threading.current_thread() is threading.main_thread()
-        process = self._ctx.Process(  # type: ignore[attr-defined]
+        ctx: Any = self._ctx or default_context()
+        method = ctx.get_start_method()
+        _start_helpers(method)
+        ours, theirs = ctx.Pipe(duplex=True)
+        # The kernel can end a worker together with the thread that started it, if that is not before its time.
+        dies_with_parent = method != "forkserver" and threading.current_thread() is threading.main_thread()
+        process = ctx.Process(
             target=worker_main,
-            args=(worker, theirs, inherited, self._pickled[worker], self.shares[worker].start, is_main_thread),
+            args=(
+                worker,
+                theirs,
+                [*self.connections, ours] if method == "fork" else [],
+                self._factories[worker],
+                self.shares[worker].start,
+                self.block,
+                dies_with_parent,
+            ),
             name=f"unienv-worker-{worker}",
             daemon=self._daemon,
         )
-        try:
-            process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        channel = Channel(ours)
-        if worker < len(self.channels):
-            self.channels[worker], self.processes[worker] = channel, process
-        else:
-            self.channels.append(channel)
-            self.processes.append(process)
-        self._selector.register(channel.fd, selectors.EVENT_READ, worker)
-        self._awaited[FIRST_REPORT - worker] = worker
+        with _no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is reported
+            try:
+                process.start()
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            channel = Channel(ours)
+            self.channels[worker : worker + 1] = [channel]
+            self.processes[worker : worker + 1] = [process]
+            self._selector.register(channel.fd, selectors.EVENT_READ, worker)
+            self._mute.discard(worker)
+            self._awaited[FIRST_REPORT - worker] = Request(worker, "construction")
 
-    def started(self, workers: Sequence[int], timeout: float | None) -> list[Any]:
-        """What workers that were just started say of their environments."""
-        reports = []
-        for worker in workers:
-            (answer,) = self.answers([FIRST_REPORT - worker], timeout, "construction")
-            reports.append(cloudpickle.loads(answer.payload))
-        return reports
+    def reports(self, workers: Sequence[int], timeout: float | None) -> list[Any]:
+        """What workers that were just started say of their environments, in order."""
+        answers = self.answers([FIRST_REPORT - worker for worker in workers], timeout)
+        return [spec for answer in answers for spec in pickle.loads(answer.payload)]
 
-    def attach(self, plan: Any, block: SharedBlock | None, progress: np.ndarray | None, timeout: float | None) -> None:
-        """Give all workers, and those that are started later, the memory they write to.
+    def attach(self, plan: MemoryPlan, in_block: bool, timeout: float | None) -> None:
+        """Tell all workers, and those that are started later, the memory they write to: the block or their own."""
+        if in_block:
+            self.block.grow(plan.nbytes)
+        self._attachment = cloudpickle.dumps((plan, plan.nbytes if in_block else 0))
+        self._attach(range(len(self.shares)), timeout)
 
-        `progress` is where each of them notes the environment it is at work on.
-        """
-        self._progress = progress
-        nbytes = 0 if block is None else block.size
-        self._attachment = (cloudpickle.dumps((plan, nbytes)), block)
-        for worker in range(len(self.shares)):
-            self._attach(worker, timeout)
+    def _attach(self, workers: Sequence[int], timeout: float | None) -> None:
+        if self._attachment is not None:
+            what = "attaching the shared memory"
+            self.answers([self.send(w, ATTACH, self._attachment, what, timeout) for w in workers], timeout)
 
-    def _attach(self, worker: int, timeout: float | None) -> None:
-        if self._attachment is None:
-            return
-        payload, block = self._attachment
-        self.answers([self.send(worker, ATTACH, payload, timeout)], timeout, "attaching the shared memory")
-        if block is not None:
-            self.channels[worker].send_descriptor(block.fd)
-        self.answers([self.send(worker, MAP, b"", timeout)], timeout, "mapping the shared memory")
-
-    def restart(self, worker: int, timeout: float | None) -> Any:
-        """End a worker, whatever state it is in, and start another in its place; returns its report."""
-        self.abandon([number for number, whose in self._awaited.items() if whose == worker])
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(self.channels[worker].fd)
+    def restart(self, worker: int, timeout: float | None, *, is_responsive: bool) -> None:
+        """End a worker and start another in its place; one that is responsive is asked first."""
+        self.abandon([number for number, request in self._awaited.items() if request.worker == worker])
+        self._stop([worker], CLOSE_GRACE if is_responsive else 0.0)
+        self._stop_listening(worker)
         self.channels[worker].close()
-        _end(self.processes[worker], _TERMINATE_GRACE)
+        gone = self.processes[worker]
         self._start(worker)
-        (report,) = self.started([worker], timeout)
-        self._attach(worker, timeout)
-        return report
+        with contextlib.suppress(ValueError):  # it cannot be killed
+            gone.close()
+        self.reports([worker], timeout)
+        self._attach([worker], timeout)
 
     # -- asking and waiting --------------------------------------------------------------------------------
 
-    def send(self, worker: int, code: int, payload: bytes = b"", timeout: float | None = None) -> int:
-        """Send a request; returns its number."""
-        self._numbers += 1
+    def send(self, worker: int, code: int, payload: bytes, what: str, timeout: float | None) -> int:
+        """Send a request; returns its number. A TimeoutError if the worker does not even read it in time."""
+        channel = self.channels[worker]
         try:
-            self.channels[worker].send(Message(self._numbers, code, payload), timeout)
+            if channel.has_unsent:  # the rest of a request that took too long
+                self._flush(worker, what, timeout)
+            self._numbers += 1
+            number = self._numbers
+            channel.send(Message(number, code, payload))
+            if channel.has_unsent:
+                self._flush(worker, what, timeout)
         except ChannelClosedError:
-            raise self._death(worker) from None
-        except TimeoutError:
-            raise TimeoutError(f"{self.describe(worker)} takes no commands: it has not come back in time") from None
-        self._awaited[self._numbers] = worker
-        self._commands[worker] = COMMAND_NAMES[code]
-        return self._numbers
+            raise self._death(worker, what) from None
+        self._awaited[number] = Request(worker, what)
+        return number
+
+    def _flush(self, worker: int, what: str, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.channels[worker].flush(_LIVENESS_PERIOD):
+            if not _is_running(self.processes[worker]):
+                raise ChannelClosedError("it has ended")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{what}: {self.describe(worker)} takes no commands, {_HUNG}")
+        self._sort_in(worker, self.channels[worker].read_already())
 
     def outcomes(
-        self, numbers: Sequence[int], deadline: float | None, what: str, least: int | None = None
+        self, numbers: Sequence[int], deadline: float | None, least: int | None = None
     ) -> dict[int, Message | BaseException]:
         """How these requests ended: all of them, or those that have once there are at least `least`.
 
         An outcome is the answer, or what is to be raised for it: the error of an environment, the death of the
         worker, or a TimeoutError at the deadline. Requests that are not in the result are still awaited.
         """
-        wanted = len(numbers) if least is None else least
+        wanted = len(numbers) if least is None else min(least, len(numbers))
         failures: dict[int, BaseException] = {}
         while sum(number in self._answers or number in failures for number in numbers) < wanted:
             silent = [number for number in numbers if number not in self._answers and number not in failures]
-            self._wait(silent, deadline, what, failures)
+            self._wait(silent, deadline, failures)
         ended: dict[int, Message | BaseException] = {}
         for number in numbers:
             if number in failures:
                 ended[number] = failures[number]
             elif number in self._answers:
                 answer = self._answers[number]
-                ended[number] = self._error(answer) if answer.code == FAILED else answer
+                ended[number] = self._report(answer).rebuild() if answer.code == FAILED else answer
         self.abandon(list(ended))
         return ended
 
-    def answers(self, numbers: Sequence[int], timeout: float | None, what: str) -> list[Message]:
-        """The answers to these requests, in order; the first thing that went wrong is raised."""
+    def answers(self, numbers: Sequence[int], timeout: float | None) -> list[Message]:
+        """The answers to these requests, in order. The first thing that goes wrong is raised, at once."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        ended = self.outcomes(numbers, deadline, what)
-        answers = []
-        for number in numbers:
-            outcome = ended[number]
-            if isinstance(outcome, BaseException):
-                raise outcome
-            answers.append(outcome)
-        return answers
+        answers: dict[int, Message] = {}
+        try:
+            while len(answers) < len(numbers):
+                ended = self.outcomes([number for number in numbers if number not in answers], deadline, least=1)
+                for number, outcome in ended.items():
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    answers[number] = outcome
+        finally:
+            self.abandon(numbers)
+        return [answers[number] for number in numbers]
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Await these requests no longer; an answer that still comes is thrown away."""
@@ -205,119 +224,173 @@ class WorkerPool:
             self._awaited.pop(number, None)
             self._answers.pop(number, None)
 
-    def _wait(
-        self, silent: Sequence[int], deadline: float | None, what: str, failures: dict[int, BaseException]
-    ) -> None:
+    def _wait(self, silent: Sequence[int], deadline: float | None, failures: dict[int, BaseException]) -> None:
         """Take in what arrives within the liveness period; note deaths and the passing of the deadline."""
         left = _LIVENESS_PERIOD if deadline is None else min(_LIVENESS_PERIOD, deadline - time.monotonic())
-        if left <= 0:
-            for number in silent:
-                where = self.describe(self._awaited[number])
-                failures[number] = TimeoutError(f"{what}: no answer within the timeout from {where}")
-            return
-        events = self._selector.select(left)
-        dead = {key.data for key, _ in events if not self._take_in(key.data)}
-        if not events:
-            asked = {self._awaited[number] for number in silent}
-            dead = {worker for worker in asked if not self.processes[worker].is_alive() and not self._take_in(worker)}
+        events = self._selector.select(max(left, 0.0))
+        for key, _ in events:
+            self._take_in(key.data)
         for number in silent:
-            if self._awaited[number] in dead and number not in self._answers:
-                failures[number] = self._death(self._awaited[number])
+            if number in self._answers:
+                continue
+            worker, what = self._awaited[number]
+            if worker in self._mute or (not events and self._is_gone(worker)):
+                failures[number] = self._death(worker, what)
+            elif not events and left <= 0:
+                failures[number] = TimeoutError(f"{what}: no answer from {self.describe(worker)}, {_HUNG}")
 
-    def _take_in(self, worker: int) -> bool:
-        """Read what a worker has sent; False once there is nothing more to come from it."""
+    def _take_in(self, worker: int) -> None:
+        """Read what a worker has sent."""
         try:
-            messages = self.channels[worker].arrived()
+            self._sort_in(worker, self.channels[worker].arrived())
         except ChannelClosedError:
-            # Its end of stream would wake us up without pause. It is found dead when it is asked next.
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self.channels[worker].fd)
-            return False
+            self._stop_listening(worker)  # its end of stream would wake us up without pause
+
+    def _sort_in(self, worker: int, messages: list[Message]) -> None:
         for message in messages:
-            if self._awaited.get(message.number) == worker:
+            request = self._awaited.get(message.number)
+            if request is not None and request.worker == worker:
                 self._answers[message.number] = message
-        return bool(messages) or self.processes[worker].is_alive()
+
+    def _stop_listening(self, worker: int) -> None:
+        if worker not in self._mute:
+            self._mute.add(worker)
+            self._selector.unregister(self.channels[worker].fd)
+
+    def _is_gone(self, worker: int) -> bool:
+        """Whether a worker has ended and nothing that it has sent is left to be read."""
+        return not _is_running(self.processes[worker]) and not self.channels[worker].has_unread
 
     # -- what went wrong -----------------------------------------------------------------------------------
 
     def describe(self, worker: int) -> str:
         share = self.shares[worker]
         envs = f"environment {share[0]}" if len(share) == 1 else f"environments {share[0]} to {share[-1]}"
-        at_work = "" if self._progress is None or len(share) == 1 else f"at environment {self._progress[worker]}, "
+        at_work = "" if len(share) == 1 else f"at environment {self._progress[worker]}, "
         return f"{envs} ({at_work}worker {worker}, pid {self.processes[worker].pid})"
 
-    def _death(self, worker: int) -> WorkerDied:
+    def _death(self, worker: int, what: str) -> WorkerDied:
         process = self.processes[worker]
-        process.join(1.0)
+        self._await_ends([worker], _KILL_GRACE)  # its connection ends a moment before itself
         code = process.exitcode
         how = f"exit code {code}"
         if code is None:
-            how = "no exit code yet"
+            how = "it has closed its connection but still runs" if _is_running(process) else "exit code unknown"
         elif code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
             how = f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
-        return WorkerDied(f"{self.describe(worker)} died at {self._commands[worker]}: {how}")
+        return WorkerDied(f"{self.describe(worker)} died at {what}: {how}")
 
-    def _error(self, answer: Message) -> BaseException:
+    def _report(self, answer: Message) -> ErrorReport:
         report = ErrorReport(*pickle.loads(answer.payload))
         self.errors.put(report)
-        return rebuild(report)
+        return report
 
     # -- ending --------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """End all workers: asked first, then told, then killed. Returns within two seconds, always."""
+    def close(self, grace: float = CLOSE_GRACE) -> list[ErrorReport]:
+        """End all workers: asked first, then told, then killed. Returns within two seconds, always.
+
+        Returns what their environments have raised while they were closed.
+        """
         if self._closed:
-            return
+            return []
         self._closed = True
-        for channel in self.channels:
-            with contextlib.suppress(ChannelClosedError, TimeoutError, OSError):
-                channel.send(Message(0, CLOSE), timeout=0.0)
-        deadline = time.monotonic() + _CLOSE_GRACE
-        for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        alive = [process for process in self.processes if process.is_alive()]
-        for process in alive:
-            process.terminate()
-        deadline = time.monotonic() + _TERMINATE_GRACE
-        for process in alive:
-            process.join(max(0.0, deadline - time.monotonic()))
-            _end(process, 0.0)
-        for channel in self.channels:
-            channel.close()
-        self._selector.close()
-        if self._attachment is not None and self._attachment[1] is not None:
-            self._attachment[1].close()
-        for process in self.processes:
-            with contextlib.suppress(ValueError):
-                process.close()
+        workers = range(len(self.processes))
+        try:
+            return self._stop(workers, grace) if os.getpid() == self._owner else []
+        finally:
+            for worker in workers:
+                self.channels[worker].close()
+                with contextlib.suppress(ValueError, AssertionError):  # it cannot be killed, or is not ours
+                    self.processes[worker].close()
+            self._selector.close()
+            self.block.close()
+            del self.block, self._progress  # or the mapping would last as long as this object
+
+    def _stop(self, workers: Sequence[int], grace: float) -> list[ErrorReport]:
+        """End some workers. They are asked if there is a grace, and it is waited for what they say to it."""
+        numbers: list[int] = []
+        try:
+            if grace:
+                numbers = [number for worker in workers if (number := self._ask_to_close(worker)) is not None]
+                self._await_ends(workers, grace)
+            for worker in self._running(workers):
+                self.processes[worker].terminate()
+            self._await_ends(workers, _TERMINATE_GRACE)
+        finally:  # an interrupt is answered with force
+            for worker in self._running(workers):
+                self.processes[worker].kill()
+            self._await_ends(workers, _KILL_GRACE)
+        replies = [self._answers[number] for number in numbers if number in self._answers]
+        self.abandon(numbers)
+        return [self._report(reply) for reply in replies if reply.code == FAILED]
+
+    def _ask_to_close(self, worker: int) -> int | None:
+        self._numbers += 1
+        try:
+            self.channels[worker].send(Message(self._numbers, CLOSE))
+        except ChannelClosedError:
+            return None
+        self._awaited[self._numbers] = Request(worker, "close")
+        return self._numbers
+
+    def _running(self, workers: Sequence[int]) -> list[int]:
+        return [worker for worker in workers if _is_running(self.processes[worker])]
+
+    def _await_ends(self, workers: Sequence[int], seconds: float) -> None:
+        """Wait for the end of some workers, and read what they say until then: else they might wait for us.
+
+        Their sentinels are no help, since processes of their own may hold them open.
+        """
+        deadline = time.monotonic() + seconds
+        while self._running(workers) and time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.002):
+                self._take_in(key.data)
 
 
-def _end(process: Any, grace: float) -> None:
-    """End a process, with force if it does not go by itself."""
-    if grace and process.is_alive():
-        process.terminate()
-        process.join(grace)
-    if process.is_alive():
-        process.kill()
-        process.join(2.0)
+def _start_helpers(method: str) -> None:
+    """Start the processes that multiprocessing wants for a start method, so that what follows is about ours alone."""
+    if method == "forkserver":
+        forkserver.ensure_running()
+    elif method == "spawn":
+        resource_tracker.ensure_running()
 
 
-def rebuild(report: ErrorReport) -> BaseException:
-    """The error of an environment as one of the same type, its text naming environment, command and traceback."""
-    text = f"environment {report.env_index}, {report.command}: in its worker process\n\n{report.traceback}"
-    kind = report.kind
-    if kind.__init__ is Exception.__init__ or kind in _PLAIN:
-        return kind(text)
-    # A type with a constructor or a text of its own cannot be made with ours: a subclass of the same name can.
-    told = type(kind.__name__, (kind,), {"__str__": lambda self: text, "__module__": kind.__module__})
-    error = told.__new__(told, *report.args)
-    error.args = report.args
-    error.__dict__.update(report.attributes)
-    return error
+_HUNG = "it hangs, or `timeout` is too short for it"
 
 
-_PLAIN = {ValueError, TypeError, RuntimeError, ArithmeticError, ZeroDivisionError, NotImplementedError, IndexError}
+def _is_running(process: Any) -> bool:
+    if not process.is_alive():
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:  # somebody else has reaped it, such as the kernel where SIGCHLD is ignored
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Hold back Ctrl-C in this thread, and in processes that are started meanwhile until they let it in."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _portable(factories: Sequence[Callable[[], Any]], share: range, ctx: BaseContext | None) -> Factories:
+    """The factories of a worker as they get there; only a fork can do with ones that cannot be pickled."""
+    own = [factories[index] for index in share]
+    try:
+        return cloudpickle.dumps(own)
+    except Exception as error:
+        if (ctx or default_context()).get_start_method() == "fork":
+            return own
+        raise TypeError(
+            f"the factories of environments {share.start} to {share[-1]} cannot be sent to another process: {error}"
+        ) from error
 
 
 def default_context() -> BaseContext:
@@ -326,9 +399,6 @@ def default_context() -> BaseContext:
     Python's own choice, but not fork once JAX is in the process: JAX runs threads whose locks a fork copies as they
     are, and its first use in the child may then wait for ever.
     """
-    import sys
-
-    ctx = multiprocessing.get_context()
-    if ctx.get_start_method() == "fork" and "jax" in sys.modules:
-        return multiprocessing.get_context("forkserver")
-    return ctx
+    # asked in a way that leaves the caller free to choose it later
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return multiprocessing.get_context("forkserver" if method == "fork" and "jax" in sys.modules else method)

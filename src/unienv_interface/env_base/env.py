@@ -74,6 +74,14 @@ class Env(abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFram
     ) -> tuple[ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
         """Act once; returns observation, reward, terminated, truncated and infos."""
 
+    def step_borrowed(self, action: ActType) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """`step` for a caller that copies what it gets at once, such as a vector environment.
+
+        The observation may be overwritten by the next step, and reward and flags may be any kind of number. An
+        environment that can save a copy by that overrides it.
+        """
+        return self.step(action)
+
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:
         """Render the current environment state using the configured render mode; None if there is none."""

@@ -225,8 +225,7 @@ class FuncEnvBasedEnv(Env):
         return getattr(self, name) if hasattr(self, name) else self.func_env.get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
-        belongs_below = self.func_env.has_wrapper_attr(name) and is_handed_on(self, name)
-        if hasattr(self, name) and not belongs_below:
+        if hasattr(self, name) and not is_handed_on(name, self, self.func_env):
             setattr(self, name, value)
         else:
             self.func_env.set_wrapper_attr(name, value)

@@ -105,7 +105,7 @@ class FuncEnvWrapper(FuncEnv):
         return getattr(self, name) if hasattr(self, name) else self.func_env.get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
-        if hasattr(self, name) and not is_handed_on(self, name):
+        if hasattr(self, name) and not is_handed_on(name, self, self.func_env):
             setattr(self, name, value)
         else:
             self.func_env.set_wrapper_attr(name, value)

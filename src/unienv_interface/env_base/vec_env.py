@@ -9,6 +9,9 @@ its shared memory itself, which the next step overwrites.
 
 Seeds: `reset(seed=s)` gives each environment a seed of its own derived from s, the same one whatever the number of
 workers and whichever other environments are reset with it. Without a seed, one is drawn from `rng`.
+
+When something goes wrong in an `AsyncVecEnv`, the command under way is given up as a whole: what its other
+environments have done is not reported, and answers that still come are thrown away. The next `reset` begins anew.
 """
 
 from __future__ import annotations
@@ -17,34 +20,31 @@ import itertools
 import os
 import pickle
 import time
-import weakref
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from multiprocessing.util import Finalize
+from typing import Any, Literal, NamedTuple
 
 import cloudpickle
 import numpy as np
 
-from ..space.row_layout import RowLayout, Rows
-from ..utils.shared_block import SharedBlock
-from ._env_group import EnvGroup, Slots
+from ..space.row_layout import MemoryHeap, RowLayout
+from ._env_group import Access, EnvGroup, Slots
 from ._stacking import data_stack
-from ._vec_core import Infos, VecEnv
-from ._worker import (
-    CALL,
-    GET_ATTR,
-    HEAP_SHIFT,
-    RESET,
-    SET_ATTR,
-    STEP,
+from ._vec_core import Call, Infos, VecEnv
+from ._vec_memory import (
+    PROGRESS,
     MemoryPlan,
-    MessageHeap,
+    PartedHeap,
+    copy_rows,
     export_rows,
     import_rows,
     result_arrays,
     row_arrays,
 )
-from ._worker_pool import WorkerDied, WorkerPool, default_context
+from ._worker import ACCESS, RESET, STEP
+from ._worker_pool import WorkerDied, WorkerPool
 from .env import Env
 
 __all__ = ["AsyncVecEnv", "SyncVecEnv", "VecEnv", "WorkerDied", "data_stack"]
@@ -68,30 +68,32 @@ class SyncVecEnv(VecEnv):
             raise
         self._observation_layout = RowLayout(self._spec.observation_space)
         self._context_layout = None if self._spec.context_space is None else RowLayout(self._spec.context_space)
+        self._heap = MemoryHeap()
         self._done: list[tuple[np.ndarray, Slots, Infos]] = []
 
-    def _slots(self, count: int) -> Slots:
+    def _slots(self, count: int, heap: MemoryHeap) -> Slots:
         # made for one call: what is handed out of it is the caller's
-        return Slots.empty(self._observation_layout, self._context_layout, count)
+        return Slots.empty(self._observation_layout, self._context_layout, count, heap)
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        slots = self._slots(len(indices))
+        slots = self._slots(len(indices), self._heap)
         infos = self._group.reset(indices.tolist(), seeds, args, kwargs, slots, range(len(indices)))
         self._done.append((indices, slots, infos))
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        slots = self._slots(len(indices))
+        slots = self._slots(len(indices), self._heap)
         infos = self._group.step(indices.tolist(), self.action_space, action, slots, range(len(indices)))
         self._done.append((indices, slots, infos))
 
-    def _finish(self, indices: np.ndarray, what: str, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
         done, self._done = self._done, []
+        heap, self._heap = self._heap, MemoryHeap()
         if len(done) == 1:
             return done[0]
         # several partial steps, waited for together
-        slots = self._slots(sum(len(part) for part, _, _ in done))
+        slots = self._slots(sum(len(part) for part, _, _ in done), heap)
         start = 0
         for part, results, _ in done:
             rows = list(range(start, start + len(part)))
@@ -100,38 +102,22 @@ class SyncVecEnv(VecEnv):
         ready = np.concatenate([part for part, _, _ in done])
         return ready, slots, [info for _, _, infos in done for info in infos]
 
-    def render(self) -> Sequence[Any] | None:
-        """The frames of all environments that give one, or None if none does."""
-        frames = [frame for frame in (env.render() for env in self.envs) if frame is not None]
-        return frames or None
-
-    def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
-        return [self._group.call(target, name, args, kwargs) for target in self._targets(index)]
-
-    def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
-        return [self._group.get_attr(target, name) for target in self._targets(index)]
-
-    def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
-        targets = self._targets(index)
-        for target, one in zip(targets, self._values_for(value, targets), strict=True):
-            self._group.set_attr(target, name, one)
+    def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
+        return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]
 
     def close(self) -> None:
+        """Close all environments, also where one of them fails to; then the first failure is raised."""
+        self._closed = True
+        self._resetting = self._stepping = None
         self._group.close()
 
 
-class _CollectedHeap:
-    """The values without a fixed size of the last answer of every worker."""
+class _Reset(NamedTuple):
+    """What environments are reset with, should they have to be asked again."""
 
-    def __init__(self) -> None:
-        self.data: dict[int, bytes] = {}
-
-    def write(self, data: bytes) -> int:
-        raise TypeError("results are written by the workers")
-
-    def read(self, offset: int, length: int) -> memoryview:
-        start = offset & ((1 << HEAP_SHIFT) - 1)
-        return memoryview(self.data[offset >> HEAP_SHIFT])[start : start + length]
+    seeds: dict[int, int]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class AsyncVecEnv(VecEnv):
@@ -153,10 +139,12 @@ class AsyncVecEnv(VecEnv):
     ) -> None:
         """Spawn worker processes and batch their exposed spaces.
 
+        - `ctx`: how processes are started; Python's own choice by default, but no fork once JAX is loaded.
         - `num_workers`: processes, each with a contiguous share of the environments; as many as cores by default.
         - `timeout`: seconds that a command may take (None: for ever).
         - `on_worker_error`: what happens when an environment raises in a step or reset, dies or hangs: `"raise"`, or
-          `"restart"` its worker and report its slots as truncated, with `info["restarted"]` true for them.
+          `"restart"` its worker and report its slots as truncated, with `info["restarted"]` true for them. Other
+          environments of that worker are restarted with it, and say so at their next step.
         - `shared_memory`: False sends all results through the pipe.
         - `copy`: False hands out the shared memory itself, which the next step overwrites.
         - `validate`: check every action against the action space before any environment moves.
@@ -169,7 +157,9 @@ class AsyncVecEnv(VecEnv):
             raise ValueError("env_fn gives no environments, a vector environment wants at least one")
         if on_worker_error not in ("raise", "restart"):
             raise ValueError(f"on_worker_error is {on_worker_error!r}, it must be 'raise' or 'restart'")
-        workers = min(num_workers if num_workers is not None else os.cpu_count() or 1, len(factories))
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"timeout is {timeout}, it must be a number of seconds above 0, or None for ever")
+        workers = min(_cores() if num_workers is None else num_workers, len(factories))
         if workers < 1:
             raise ValueError(f"num_workers is {num_workers}, there must be at least one")
         self.num_workers = workers
@@ -178,28 +168,31 @@ class AsyncVecEnv(VecEnv):
         self.shared_memory = shared_memory
         self._copies = copy or not shared_memory
         shares = [range(*bounds) for bounds in _split(len(factories), workers)]
-        pool = WorkerPool(factories, shares, ctx or default_context(), daemon)
-        self._pool = pool
-        # Runs when the object goes, at the interpreter's exit, or at close(), whichever comes first.
-        self._finalizer = weakref.finalize(self, pool.close)
+        self._pool = WorkerPool(factories, shares, ctx, daemon)
+        # When the object goes, or at the interpreter's exit, before multiprocessing waits for its children there.
+        self._finalizer = Finalize(self, self._pool.close, exitpriority=100)
         try:
-            specs = [spec for report in pool.started(range(workers), timeout) for spec in report]
-            self._set_up(specs, seed, validate)
-            self._worker_of = np.repeat(np.arange(workers), [len(share) for share in shares])
-            plan = MemoryPlan.of(self._spec, self._count, workers)
-            block = SharedBlock.create(plan.nbytes) if shared_memory else None
-            self._heap, self._action_heap = _CollectedHeap(), MessageHeap(0)
-            self._slots, self._actions, progress = plan.lay_out(block, self._heap, self._action_heap)
-            pool.attach(plan, block, progress["index"] if shared_memory else None, timeout)
+            self._set_up(self._pool.reports(range(workers), timeout), seed, validate)
+            plan = MemoryPlan.of(self._spec, self._count, workers * PROGRESS.itemsize)
+            self._pool.attach(plan, shared_memory, timeout)
+            self._heap, self._action_heap = (PartedHeap(np.zeros(1, np.int32)) for _ in range(2))
+            self._slots, self._actions = plan.lay_out(
+                self._pool.block if shared_memory else None, self._heap, self._action_heap
+            )
         except BaseException:
-            self._finalizer()
+            self._finalizer.cancel()
+            self._pool.close(grace=_ABORT_GRACE)
             raise
+        self._worker_of = np.repeat(np.arange(workers), [len(share) for share in shares])
         self._whole = [(worker, np.array(share)) for worker, share in enumerate(shares)]
         self._requests: dict[int, tuple[int, np.ndarray]] = {}  # request: worker, environments
-        self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
-        self._lost: set[int] = set()  # restarted, and the caller does not know it yet
         self._ended: dict[int, dict[str, Any]] = {}  # environments whose command has ended, with their infos
-        self._before: Rows | None = None  # the last observations, for slots that are restarted
+        self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
+        self._reset: _Reset | None = None  # the one under way
+        self._lost: set[int] = set()  # restarted, and the caller does not know it yet
+        self._last = self._slots.observations.take(self._all)  # what the caller saw last, for slots that are restarted
+        self._last_parts: dict[int, bytearray] = {}
+        self._seen = np.zeros(self._count, bool)
 
     @property
     def command_pipes(self) -> list[Any]:
@@ -219,197 +212,218 @@ class AsyncVecEnv(VecEnv):
     # -- the two verbs -------------------------------------------------------------------------------------
 
     def _per_worker(self, indices: np.ndarray) -> list[tuple[int, np.ndarray]]:
-        """Which of these environments belong to which worker."""
-        if len(indices) == self._count:
+        """Which of these environments belong to which worker, in ascending order."""
+        if indices is self._all:
             return self._whole
         owners = self._worker_of[indices]
-        return [(int(worker), indices[owners == worker]) for worker in np.unique(owners)]
+        return [(int(worker), np.sort(indices[owners == worker])) for worker in np.unique(owners)]
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        seed_of = dict(zip(indices.tolist(), seeds, strict=True))
-        self._lost.difference_update(seed_of)
-        for worker, own in self._per_worker(indices):
-            self._ask(worker, RESET, self._reset_payload(worker, own, seed_of, args, kwargs), own)
+        self._forget_interrupted()
+        self._reset = reset = _Reset(dict(zip(indices.tolist(), seeds, strict=True)), args, kwargs)
+        asked = [(worker, own, self._reset_payload(worker, own, reset)) for worker, own in self._per_worker(indices)]
+        self._lost.difference_update(reset.seeds)
+        for worker, own, payload in asked:
+            self._ask(worker, RESET, payload, own)
 
-    def _reset_payload(
-        self, worker: int, envs: np.ndarray, seed_of: dict[int, int], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bytes:
+    def _reset_payload(self, worker: int, envs: np.ndarray, reset: _Reset) -> bytes:
         first, indices = self._pool.shares[worker].start, envs.tolist()
-        return cloudpickle.dumps(([i - first for i in indices], [seed_of[i] for i in indices], args, kwargs))
+        positions, seeds = [index - first for index in indices], [reset.seeds[index] for index in indices]
+        return cloudpickle.dumps((positions, seeds, reset.args, reset.kwargs))
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        shares = self._per_worker(indices)
-        if self._requests:
-            self._check_workers_free(shares)
-        is_whole = len(indices) == self._count
-        self._action_heap.data = bytearray()
-        self._actions.layout.pack(self._actions, slice(None) if is_whole else indices, action)
-        for worker, own in shares:
+        self._forget_interrupted()
+        self._reset = None
+        self._action_heap.parts = {}
+        self._actions.layout.pack(self._actions, slice(None) if indices is self._all else indices, action)
+        parts = self._action_heap.parts
+        for worker, own in self._per_worker(indices):
             if self._lost:
                 own = self._report_lost(own)
-            payload = b""
-            if not (is_whole and self.shared_memory and not self._action_heap.data) or len(own) < len(
-                self._pool.shares[worker]
-            ):
-                first = self._pool.shares[worker].start
-                parts = [] if self.shared_memory else export_rows(row_arrays(self._actions), own.tolist())
-                payload = pickle.dumps(((own - first).tolist(), parts, bytes(self._action_heap.data)))
-            if len(own):
-                self._ask(worker, STEP, payload, own)
-
-    def _check_workers_free(self, shares: list[tuple[int, np.ndarray]]) -> None:
-        busy = dict(self._requests.values())
-        for worker, own in shares:
-            if worker in busy:
-                raise RuntimeError(
-                    f"environments {own.tolist()} share worker {worker} with {busy[worker].tolist()}, which are still "
-                    "stepping: call step_wait first, or use more workers"
-                )
+                if not len(own):
+                    continue
+            share, payload = self._pool.shares[worker], b""
+            if parts or not self.shared_memory or len(own) < len(share):
+                records = [] if self.shared_memory else export_rows(row_arrays(self._actions), own.tolist())
+                payload = pickle.dumps(((own - share.start).tolist(), records, parts))
+            self._ask(worker, STEP, payload, own)
 
     def _ask(self, worker: int, code: int, payload: bytes, envs: np.ndarray) -> None:
         try:
-            number = self._pool.send(worker, code, payload, self.timeout)
+            number = self._pool.send(worker, code, payload, "step" if code == STEP else "reset", self.timeout)
         except (WorkerDied, TimeoutError) as error:
-            self._recover(worker, envs, error, is_step=code == STEP)
+            self._recover(worker, envs, error)
         else:
             self._requests[number] = (worker, envs)
 
-    def _finish(self, indices: np.ndarray, what: str, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
-        while len(self._ended) < wanted:
-            ended = self._pool.outcomes(list(self._requests), deadline, what, least=1)
-            for number, outcome in ended.items():
-                worker, envs = self._requests.pop(number)
-                if isinstance(outcome, BaseException):
-                    self._recover(worker, envs, outcome, is_step=what == "step")
-                else:
-                    self._take_in(worker, envs, outcome.payload)
+        try:
+            while self._requests and len(self._ended) < wanted:
+                for number, outcome in self._pool.outcomes(list(self._requests), deadline, least=1).items():
+                    if number not in self._requests:
+                        continue  # its worker was restarted over another one
+                    worker, envs = self._requests.pop(number)
+                    if isinstance(outcome, BaseException):
+                        self._recover(worker, envs, outcome)
+                    else:
+                        self._ended.update(self._results(envs, outcome.payload))
+        except BaseException:
+            self._abandon()
+            raise
         infos, self._ended = self._ended, {}
         ready = indices if len(infos) == len(indices) else indices[np.isin(indices, list(infos))]
         if self.on_worker_error == "restart":
-            self._before = self._slots.observations.take(self._all)
+            self._remember(ready)
         return ready, self._handed_out(ready), [infos[index] for index in ready.tolist()]
 
-    def _take_in(self, worker: int, envs: np.ndarray, payload: bytes) -> None:
-        """Note that a worker has done what it was asked; results that are not in shared memory are in its answer."""
+    def _results(self, envs: np.ndarray, payload: bytes) -> dict[int, dict[str, Any]]:
+        """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
         if not payload:
-            self._ended.update(dict.fromkeys(envs.tolist(), _NO_INFO))
-            return
-        infos, heap, parts = pickle.loads(payload)
-        self._heap.data[worker] = heap
-        if parts:
-            import_rows(result_arrays(self._slots), envs.tolist(), parts)
-        self._ended.update(zip(envs.tolist(), infos, strict=True))
+            return dict.fromkeys(envs.tolist(), _NO_INFO)
+        infos, parts, records = pickle.loads(payload)
+        self._heap.parts.update(parts)
+        if records:
+            import_rows(result_arrays(self._slots), envs.tolist(), records)
+        return dict(zip(envs.tolist(), infos, strict=True))
 
     def _handed_out(self, ready: np.ndarray) -> Slots:
         slots = self._slots
-        if not self._copies and len(ready) == self._count:
+        if not self._copies and ready is self._all:
             return slots
         contexts = None if slots.contexts is None else slots.contexts.take(ready)
         return Slots(slots.observations.take(ready), contexts, slots.signals.take(ready))
 
+    def _abandon(self) -> None:
+        """Give up the command under way."""
+        self._pool.abandon(list(self._requests))
+        self._requests, self._ended = {}, {}
+        self._resetting = self._stepping = None
+
+    def _forget_interrupted(self) -> None:
+        """Give up what is left of a command that ended in the middle, by Ctrl-C."""
+        if (self._requests or self._ended) and self._stepping is None:
+            self._abandon()
+
     # -- recovery ------------------------------------------------------------------------------------------
 
-    def _recover(self, worker: int, envs: np.ndarray, error: BaseException, is_step: bool) -> None:
+    def _recover(self, worker: int, envs: np.ndarray, error: BaseException) -> None:
         """Raise the error, or put a new worker in the place of the one it came from."""
         if self.on_worker_error == "raise":
-            self._pool.abandon(list(self._requests))
-            self._requests, self._ended = {}, {}
+            self._abandon()
             raise error
-        self._pool.restart(worker, self.timeout)
+        try:
+            self._restart(worker, envs, is_responsive=not isinstance(error, (WorkerDied, TimeoutError)))
+        except BaseException as failure:
+            self._abandon()
+            raise failure from error
+
+    def _restart(self, worker: int, envs: np.ndarray, is_responsive: bool) -> None:
+        """Rebuild and reset the environments of a worker; these are reported as restarted, the others later."""
+        for number in [number for number, (whose, _) in self._requests.items() if whose == worker]:
+            envs = np.concatenate([envs, self._requests.pop(number)[1]])  # these were next
         share = np.array(self._pool.shares[worker])
-        seeds = self._drawn_seeds()
-        seed_of = {index: seeds[index] for index in share.tolist()}
-        number = self._pool.send(worker, RESET, self._reset_payload(worker, share, seed_of, (), {}), self.timeout)
-        (answer,) = self._pool.answers([number], self.timeout, "reset after a restart")
-        asked = set(envs.tolist())
-        ended, self._ended = self._ended, {}
-        self._take_in(worker, share, answer.payload)
-        self._ended = {**ended, **{index: info for index, info in self._ended.items() if index in asked}}
-        # the others of this worker have lost their episodes too; their next step says so
-        self._lost.update(set(share.tolist()) - asked)
-        self._report_restart(envs, is_step)
+        for index in share.tolist():
+            self._commands.pop(index, None)
+        self._pool.restart(worker, self.timeout, is_responsive=is_responsive)
+        drawn, others = self._drawn_seeds(), share[~np.isin(share, envs)]
+        anew = _Reset(dict(enumerate(drawn)), (), {})
+        asked = [(envs, self._reset or anew), (others, anew)]
+        asked = [(np.sort(own), reset) for own, reset in asked if len(own)]
+        payloads = [self._reset_payload(worker, own, reset) for own, reset in asked]
+        what = "reset after a restart"
+        numbers = [self._pool.send(worker, RESET, payload, what, self.timeout) for payload in payloads]
+        answers = self._pool.answers(numbers, self.timeout)
+        infos: dict[int, dict[str, Any]] = {}
+        for (own, _), answer in zip(asked, answers, strict=True):
+            infos.update(self._results(own, answer.payload))
+        self._lost.update(others.tolist())
+        if self._reset is None:
+            self._report_restart(envs)
+        else:
+            self._ended.update({index: {**infos[index], "restarted": True} for index in envs.tolist()})
 
     def _report_lost(self, envs: np.ndarray) -> np.ndarray:
         """Report environments that were restarted since their last step; returns the others, which can step."""
-        lost = envs[np.isin(envs, list(self._lost))]
-        self._lost.difference_update(lost.tolist())
-        self._ended.update(dict.fromkeys(lost.tolist(), _NO_INFO))
-        self._report_restart(lost, is_step=True)
-        return envs[~np.isin(envs, lost)]
+        is_lost = np.isin(envs, list(self._lost))
+        self._lost.difference_update(envs[is_lost].tolist())
+        self._report_restart(envs[is_lost])
+        return envs[~is_lost]
 
-    def _report_restart(self, envs: np.ndarray, is_step: bool) -> None:
+    def _report_restart(self, envs: np.ndarray) -> None:
         """Make the results of restarted environments those of an episode cut short: the last observation again."""
-        for index in envs.tolist():
-            self._ended[index] = {"restarted": True} if is_step else {**self._ended[index], "restarted": True}
-        if not is_step:
-            return
+        self._ended.update({index: {"restarted": True} for index in envs.tolist()})
         self._slots.signals[envs] = (0.0, False, True)
-        before, now = self._before, self._slots.observations
-        if before is not None and not now.layout.has_heap:
-            for old, new in zip(row_arrays(before), row_arrays(now), strict=True):
-                new[envs] = old[envs]
+        seen = envs[self._seen[envs]]
+        copy_rows(self._last, self._slots.observations, seen)
+        self._heap.parts.update({i: self._last_parts[i] for i in seen.tolist() if i in self._last_parts})
+
+    def _remember(self, ready: np.ndarray) -> None:
+        """Keep what the caller is about to see."""
+        copy_rows(self._slots.observations, self._last, slice(None) if ready is self._all else ready)
+        self._last_parts.update({i: self._heap.parts[i] for i in ready.tolist() if i in self._heap.parts})
+        self._seen[ready] = True
 
     # -- the rest ------------------------------------------------------------------------------------------
 
-    def _position(self, index: int) -> tuple[int, int]:
-        """The worker of an environment, and its place there."""
-        if not 0 <= index < self._count:
-            raise IndexError(f"index {index}, there are {self._count} environments")
+    def _send_access(self, verb: Access, name: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         worker = int(self._worker_of[index])
-        return worker, index - self._pool.shares[worker].start
+        payload = cloudpickle.dumps((verb, index - self._pool.shares[worker].start, name, args, kwargs))
+        return self._pool.send(worker, ACCESS, payload, name if verb == "call" else f"{verb} {name}", self.timeout)
 
-    def _send_call(self, code: int, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        worker, position = self._position(index)
-        return self._pool.send(worker, code, cloudpickle.dumps((position, name, args, kwargs)), self.timeout)
-
-    def _call_all(
-        self, code: int, name: str, calls: Iterable[tuple[int, tuple[Any, ...], dict[str, Any]]]
-    ) -> list[Any]:
-        self._check_idle(name)
-        numbers = [self._send_call(code, index, name, args, kwargs) for index, args, kwargs in calls]
-        answers = self._pool.answers(numbers, self.timeout, name)
-        return [pickle.loads(answer.payload) if answer.payload else None for answer in answers]
+    def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
+        numbers: list[int] = []
+        try:
+            for call in calls:
+                numbers.append(self._send_access(verb, name, *call))
+            return [pickle.loads(answer.payload) for answer in self._pool.answers(numbers, self.timeout)]
+        finally:
+            self._pool.abandon(numbers)
 
     def send_command(
         self, index: int, cmd: Literal["reset", "step", "render", "close"], *args: Any, **kwargs: Any
     ) -> None:
         """Send a command for one environment to its worker; `get_command_result` brings the result."""
-        self._commands.setdefault(index, []).append(self._send_call(CALL, index, cmd, args, kwargs))
+        self._check_open(cmd)
+        self._check_index(index)
+        self._commands.setdefault(index, []).append(self._send_access("call", cmd, index, args, kwargs))
 
     def get_command_result(self, index: int) -> Any:
         """Receive one worker result and surface worker-side exceptions."""
+        self._check_open("get_command_result")
         if not self._commands.get(index):
             raise RuntimeError(f"no command was sent to environment {index}, there is no result to wait for")
-        number = self._commands[index].pop(0)
-        (answer,) = self._pool.answers([number], self.timeout, f"command of environment {index}")
+        (answer,) = self._pool.answers([self._commands[index].pop(0)], self.timeout)
         return pickle.loads(answer.payload)
 
-    def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
-        return self._call_all(CALL, name, [(target, args, kwargs) for target in self._targets(index)])
-
-    def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
-        return self._call_all(GET_ATTR, name, [(target, (), {}) for target in self._targets(index)])
-
-    def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
-        targets = self._targets(index)
-        values = self._values_for(value, targets)
-        self._call_all(SET_ATTR, name, [(target, (one,), {}) for target, one in zip(targets, values, strict=True)])
-
-    def render(self) -> Sequence[Any] | None:
-        """The frames of all environments that give one, or None if none does."""
-        frames = [frame for frame in self.call("render") if frame is not None]
-        return frames or None
-
     def close(self) -> None:
-        """Shut down all worker processes and communication pipes. Returns within two seconds, whatever they do."""
-        self._finalizer()
+        """Shut down all worker processes and communication pipes. Returns within two seconds, whatever they do.
+
+        Environments that cannot be closed by then are ended with their process. Where an environment raises, a
+        RuntimeWarning says so and `error_queue` has its report.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._resetting = self._stepping = None
+        del self._slots, self._actions, self._last  # the shared memory goes with the last array over it
+        reports = self._pool.close()
+        self._finalizer.cancel()
+        if reports:
+            texts = "\n".join(str(report.rebuild()) for report in reports)
+            warnings.warn(f"environments have raised while they were closed: {texts}", RuntimeWarning, stacklevel=2)
 
 
 _NO_INFO: dict[str, Any] = {}
+_ABORT_GRACE = 0.4  # seconds for workers to end by themselves when one of them cannot be built
+
+
+def _cores() -> int:
+    """How many processes can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _split(count: int, parts: int) -> list[tuple[int, int]]:

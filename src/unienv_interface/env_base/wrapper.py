@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Generic, SupportsFloat
+from typing import TYPE_CHECKING, Any, Generic, SupportsFloat
 
 from typing_extensions import TypeVar
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ..space import Space
 from .env import ActType, ContextType, Env, ObsType, RenderFrame
+
+if TYPE_CHECKING:
+    from .funcenv import FuncEnv
 
 WrapperBArrayT = TypeVar("WrapperBArrayT", default=Any)
 WrapperContextT = TypeVar("WrapperContextT", default=Any)
@@ -170,7 +173,7 @@ class Wrapper(
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
         """Sets the attribute on the outermost layer that has it as its own, or on the bottom one if none has."""
-        if hasattr(self, name) and not is_handed_on(self, name):
+        if hasattr(self, name) and not is_handed_on(name, self, self.env):
             setattr(self, name, value)
         else:
             self.env.set_wrapper_attr(name, value)
@@ -179,10 +182,10 @@ class Wrapper(
         return f"{type(self).__name__}({self.env!r})"
 
 
-def is_handed_on(layer: object, name: str) -> bool:
-    """Whether a layer shows this attribute but cannot set it, since it belongs to the layer below."""
+def is_handed_on(name: str, layer: Env | FuncEnv, below: Env | FuncEnv) -> bool:
+    """Whether a layer only shows this attribute of the layer below, which is where it can be set."""
     attribute = getattr(type(layer), name, None)
-    return isinstance(attribute, property) and attribute.fset is None
+    return isinstance(attribute, property) and attribute.fset is None and below.has_wrapper_attr(name)
 
 
 class ActionWrapper(Wrapper):

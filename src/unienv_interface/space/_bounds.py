@@ -66,9 +66,7 @@ class Bounds:
 
     def violation(self, values: np.ndarray) -> str | None:
         """The first value out of bounds, in words, or None. NaN is out of every bound."""
-        if values.dtype.kind == "c":
-            good = ~np.isnan(values)
-        elif values.dtype.kind == "f" and not self._limits_anything():
+        if values.dtype.kind == "c" or (values.dtype.kind == "f" and not self._limits_anything()):
             good = ~np.isnan(values)
         else:
             good = (values >= self.low) & (values <= self.high)
@@ -208,7 +206,9 @@ class Bounds:
         # Rounding may have left the bounds by one step, or the finite range of a narrow dtype.
         limit = 65504.0 if name == "float16" else np.finfo(np.float32).max if name != "float64" else np.inf
         floor, ceiling = operand(np.maximum(low, -limit)), operand(np.minimum(high, limit))
-        values = backend.minimum(backend.maximum(values, _array(backend, floor, values)), _array(backend, ceiling, values))
+        values = backend.minimum(
+            backend.maximum(values, _array(backend, floor, values)), _array(backend, ceiling, values)
+        )
         return rng, backend.asarray(values, dtype=dtype)  # not astype: NumPy has made numbers of arrays without axes
 
 
@@ -260,7 +260,10 @@ def _canonical(name: str, values: np.ndarray, dtype_name: str, shape: tuple[int,
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError(f"{name} holds NaN, a bound is a number or infinity")
     if values.dtype == object and dtype_name not in _dtypes.INTEGER:
-        values = values.astype(np.float64)
+        try:
+            values = values.astype(np.float64)
+        except OverflowError:
+            raise ValueError(f"{name} is beyond the range of {dtype_name}; use infinity for no bound") from None
     if name == "low" and np.any(values == np.inf):
         raise ValueError("low is +inf, which leaves no value between the bounds")
     if name == "high" and np.any(values == -np.inf):
@@ -283,12 +286,16 @@ def _integer_bound(name: str, values: np.ndarray, dtype: np.dtype) -> np.ndarray
     if values.dtype.kind != "f":
         outside = (values < limits.min) | (values > limits.max) if values.size else np.zeros(0, bool)
         if np.any(outside):
-            raise ValueError(f"{name} {values[outside].flat[0]} does not fit {dtype.name}: {limits.min} to {limits.max}")
+            raise ValueError(
+                f"{name} {values[outside].flat[0]} does not fit {dtype.name}: {limits.min} to {limits.max}"
+            )
         return values.astype(dtype)
     finite = np.isfinite(values)
     whole = np.where(finite, values, 0)
     if np.any(whole != np.floor(whole)):
-        raise ValueError(f"{name} {whole[whole != np.floor(whole)].flat[0]} is not a whole number, the dtype is {dtype.name}")
+        raise ValueError(
+            f"{name} {whole[whole != np.floor(whole)].flat[0]} is not a whole number, the dtype is {dtype.name}"
+        )
     exact = np.array([int(x) for x in whole.flat], dtype=object).reshape(whole.shape)
     if np.any((exact < limits.min) | (exact > limits.max)):
         raise ValueError(f"{name} holds a value that does not fit {dtype.name}: {limits.min} to {limits.max}")

@@ -115,9 +115,11 @@ class ArrayCodec(LeafCodec):
         return value
 
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
-        if min(column.strides, default=0) < 0:
-            column = column.copy()  # rows in reverse order: no tensor of PyTorch runs backwards
-        return self.space.backend.from_raw(column, self._name, device=self.space.device)
+        from_raw, device = self.space.backend.from_raw, self.space.device
+        try:
+            return from_raw(column, self._name, device=device)
+        except ValueError:  # rows in reverse order: no tensor of PyTorch runs backwards
+            return from_raw(column.copy(), self._name, device=device)
 
 
 def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:

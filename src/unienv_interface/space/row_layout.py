@@ -19,7 +19,7 @@ for NumPy and PyTorch, and each column once for JAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,16 +80,26 @@ class Rows:
 
     def __getitem__(self, index: Any) -> Rows:
         """Part of the rows: views for ints and slices, copies for index arrays and masks. An int gives shape ()."""
-        parts = index if isinstance(index, tuple) else (index,)
         # with an ellipsis at the end, ints give an array of shape (), not a scalar that is cut off from the memory
-        index = (*_without_ellipsis(parts, self.records.ndim), ...)
+        if isinstance(index, tuple):
+            index = (*_without_ellipsis(index, self.records.ndim), ...)
+        elif index is not Ellipsis:
+            index = (index, ...)
         blocks = {name: block[index] for name, block in self.blocks.items()}
         return Rows(self.layout, self.records[index], blocks, self.heap)
 
     def take(self, indices: Any) -> Rows:
         """The rows at these indices along the first axis, in memory of their own."""
-        blocks = {name: np.asarray(block.take(indices, 0)) for name, block in self.blocks.items()}
-        return Rows(self.layout, np.asarray(self.records.take(indices, 0)), blocks, self.heap)
+        records = self.records.take(indices, 0)
+        if type(records) is np.void:  # one int gives a scalar
+            return self[indices].copy()
+        blocks = {name: block.take(indices, 0) for name, block in self.blocks.items()} if self.blocks else {}
+        return Rows(self.layout, records, blocks, self.heap)
+
+    def copy(self) -> Rows:
+        """The same rows in memory of their own, but for the heap."""
+        blocks = {name: block.copy() for name, block in self.blocks.items()}
+        return Rows(self.layout, self.records.copy(), blocks, self.heap)
 
 
 class RowLayout:
@@ -112,7 +122,7 @@ class RowLayout:
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
         self._shapes = [leaf.codec.shape for leaf in self.leaves]
-        self._plain_dtypes = [leaf.codec.plain_dtype or NOT_PLAIN for leaf in self.leaves]
+        self._plain_dtypes: list[Any] = [leaf.codec.plain_dtype or NOT_PLAIN for leaf in self.leaves]
         self._last_batch_shapes: tuple[tuple[int, ...], list[tuple[int, ...]]] = ((), self._shapes)
         self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
         self._collect = collector(space)
@@ -169,11 +179,12 @@ class RowLayout:
         for leaf in self.block_leaves:
             if leaf.name not in blocks:
                 raise TypeError(f"block {leaf.name!r} is missing: this leaf has memory of its own")
-            found, wanted = blocks[leaf.name], np.dtype((leaf.codec.dtype, records.shape))
-            if (found.dtype, found.shape) != (wanted.base, wanted.shape):
+            found, dtype = blocks[leaf.name], leaf.codec.dtype
+            wanted = (dtype.base, records.shape + dtype.shape)
+            if (found.dtype, found.shape) != wanted:
                 raise TypeError(
                     f"block {leaf.name!r} of dtype {found.dtype} and shape {found.shape}, the layout and the records "
-                    f"want {wanted.base} and {wanted.shape}"
+                    f"want {wanted[0]} and {wanted[1]}"
                 )
         if self.has_heap:
             need_heap(heap)
@@ -192,40 +203,52 @@ class RowLayout:
             rows = self.wrap(rows)  # type: ignore[arg-type]
         if type(index) is tuple:
             index = _without_ellipsis(index, rows.records.ndim)
-        lead = _selected_shape(rows.records.shape, index)
+        encoded = self.encode(data, _selected_shape(rows.records.shape, index))
+        if self._heap_codecs:
+            self.store(encoded, rows.heap)
+        self.write(rows, index, encoded)
+
+    # The three steps of `pack`, for a caller that has something to do between them.
+
+    def encode(self, data: Any, lead: tuple[int, ...]) -> list[Any]:
+        """The leaves of a value, or of a batch of leading shape `lead`, as `store` and `write` take them.
+
+        A value that does not fit is a ValueError with its path. Leaves of a batch can be sliced along its axes.
+        """
         shapes = self._shapes if not lead else self._batch_shapes(lead)
         values: list[Any] = []
         try:
             self._collect(data, values)
-            encoded = [
+            return [
                 # an array that is right as it is goes in as it is; all else is the codec's affair
                 value if getattr(value, "dtype", None) is dtype and value.shape == shape else codec.encode(value, lead)
                 for value, dtype, shape, codec in zip(values, self._plain_dtypes, shapes, self._codecs)  # noqa: B905
             ]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
+
+    def store(self, encoded: list[Any], heap: Heap | None) -> None:
+        """Take what does not lie in the rows to the heap. If that is full, the rows are still as they were."""
+        for position, codec in self._heap_codecs:
+            encoded[position] = codec.store(encoded[position], heap)
+
+    def write(self, rows: Rows, index: Any, encoded: list[Any]) -> None:
+        """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
         if not self._coded:
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
             return
-        for position, codec in self._heap_codecs:  # first: if the heap is full, the rows stay as they were
-            encoded[position] = codec.store(encoded[position], rows.heap)
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
 
-    def writer(self, rows: Rows) -> Callable[[int, Any], None]:
-        """A function that packs one value at an int index: `pack` with all that hangs on the rows done in advance."""
-        if isinstance(self.space, CompositeSpace) or self._coded or rows.records.ndim != 1:
-            return lambda index, data: self.pack(rows, index, data)
-        column, dtype, shape = rows.columns[0], self._plain_dtypes[0], self._shapes[0]
+    def plain_column(self, rows: Rows) -> tuple[np.ndarray, np.dtype, tuple[int, ...]] | None:
+        """The one column of a space that is a plain array, with the dtype and shape of its values; else None.
 
-        def write(index: int, data: Any) -> None:
-            if getattr(data, "dtype", None) is dtype and data.shape == shape:
-                column[index] = data
-            else:
-                self.pack(rows, index, data)
-
-        return write
+        For loops that write many small values: what has just that dtype and shape may be assigned to the column.
+        """
+        if isinstance(self.space, CompositeSpace) or self._coded:
+            return None
+        return rows.columns[0], self._plain_dtypes[0], self._shapes[0]
 
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
@@ -252,11 +275,14 @@ class RowLayout:
         """
         if type(rows) is not Rows:
             rows = self.wrap(rows)  # type: ignore[arg-type]
-        if not self._coded:
-            return self._build(rows.columns)
-        columns = list(rows.columns)
-        for position, codec in self._coded:
-            columns[position] = codec.decode(columns[position], rows.heap)
+        return self.assemble(rows.columns, rows.heap)
+
+    def assemble(self, columns: Sequence[np.ndarray], heap: Heap | None = None) -> Any:
+        """The value whose columns, in the order of `leaves`, these are."""
+        if self._coded:
+            columns = list(columns)
+            for position, codec in self._coded:
+                columns[position] = codec.decode(columns[position], heap)
         return self._build(columns)
 
     def _explain(self, data: Any, lead: tuple[int, ...], error: Exception) -> str:

@@ -148,7 +148,7 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
             return True
         if type(self) is not type(other):
             return NotImplemented
-        return self.backend is other.backend and self._key() == other._key()  # type: ignore[attr-defined]
+        return self.backend is other.backend and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self), self.backend.simplified_name, self._key()))

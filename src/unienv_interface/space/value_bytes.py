@@ -36,7 +36,6 @@ from .spaces.graph import fields_of
 Buffer = bytes | memoryview
 
 _LENGTH = struct.Struct("<Q")
-_INDEX = struct.Struct("<I")
 
 
 @rule_per_space
@@ -85,15 +84,17 @@ def _array_from_bytes(space: Space, dtype_name: str, shape: tuple[int, ...], dat
     return space.backend.from_raw(raw, dtype_name, device=space.device)
 
 
-def _shape_to_bytes(shape: Any) -> bytes:
-    return np.asarray(tuple(shape), "<u4").tobytes()
+def _numbers_to_bytes(*numbers: int) -> bytes:
+    """What stands in front of the bytes of a value: its shape, its length or its alternative."""
+    return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
-def _split_shape(data: Buffer, ndim: int, path: str) -> tuple[tuple[int, ...], Buffer]:
-    sizes = struct.Struct(f"<{ndim}I")
-    if len(data) < sizes.size:
-        raise ValueError(at_path(path, f"{len(data)} bytes, a shape of {ndim} axes alone has {sizes.size}"))
-    return sizes.unpack_from(data), data[sizes.size :]
+def _split_numbers(data: Buffer, count: int, path: str) -> tuple[tuple[int, ...], Buffer]:
+    """The numbers in front, and the rest of the bytes."""
+    head = struct.Struct(f"<{count}I")
+    if len(data) < head.size:
+        raise ValueError(at_path(path, f"{len(data)} bytes, the {count} numbers in front alone have {head.size}"))
+    return head.unpack_from(data), data[head.size :]
 
 
 def _join(parts: list[bytes]) -> bytes:
@@ -140,12 +141,12 @@ def _check_size(space: DynamicBoxSpace, shape: tuple[int, ...], path: str) -> No
 def _(space: DynamicBoxSpace, value: Any, path: str = "") -> bytes:
     encoded = _array_to_bytes(space, space.dtype_name, value, path)
     _check_size(space, tuple(value.shape), path)
-    return _shape_to_bytes(value.shape) + encoded
+    return _numbers_to_bytes(*value.shape) + encoded
 
 
 @value_from_bytes.register
 def _(space: DynamicBoxSpace, data: Buffer, path: str = "") -> Any:
-    shape, rest = _split_shape(data, len(space.shape_low), path)
+    shape, rest = _split_numbers(data, len(space.shape_low), path)
     _check_size(space, shape, path)
     return _array_from_bytes(space, space.dtype_name, shape, rest, path)
 
@@ -160,15 +161,19 @@ def _check_text(space: TextSpace, text: Any, path: str) -> str:
 
 @value_to_bytes.register
 def _(space: TextSpace, value: str, path: str = "") -> bytes:
-    return _check_text(space, value, path).encode("utf-8", "surrogatepass")
+    text = _check_text(space, value, path)
+    return _numbers_to_bytes(len(text)) + text.encode("utf-8", "surrogatepass")
 
 
 @value_from_bytes.register
 def _(space: TextSpace, data: Buffer, path: str = "") -> str:
+    (length,), rest = _split_numbers(data, 1, path)
     try:
-        text = bytes(data).decode("utf-8", "surrogatepass")
+        text = bytes(rest).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise ValueError(at_path(path, f"not the bytes of a text: {error}")) from None
+    if len(text) != length:
+        raise ValueError(at_path(path, f"{len(text)} characters, not {length} as was written"))
     return _check_text(space, text, path)
 
 
@@ -188,12 +193,12 @@ def _(space: UnionSpace, value: tuple[int, Any], path: str = "") -> bytes:
         raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a pair of an index and a value"))
     index, chosen = value
     alternative = _alternative(space, index, path)
-    return _INDEX.pack(index) + value_to_bytes(alternative, chosen, join_path(path, index))
+    return _numbers_to_bytes(index) + value_to_bytes(alternative, chosen, join_path(path, index))
 
 
 @value_from_bytes.register
 def _(space: UnionSpace, data: Buffer, path: str = "") -> tuple[int, Any]:
-    (index,), rest = _split_shape(data, 1, path)
+    (index,), rest = _split_numbers(data, 1, path)
     alternative = _alternative(space, index, path)
     return index, value_from_bytes(alternative, rest, join_path(path, index))
 
@@ -229,12 +234,12 @@ def _(space: BatchedSpace, value: np.ndarray, path: str = "") -> bytes:
         value_to_bytes(space.single_space, value[place], join_path(path, list(place)))
         for place in np.ndindex(value.shape)
     ]
-    return _shape_to_bytes(value.shape) + _join(parts)
+    return _numbers_to_bytes(*value.shape) + _join(parts)
 
 
 @value_from_bytes.register
 def _(space: BatchedSpace, data: Buffer, path: str = "") -> np.ndarray:
-    shape, rest = _split_shape(data, len(space.batch_shape), path)
+    shape, rest = _split_numbers(data, len(space.batch_shape), path)
     _check_batch(space, shape, path)
     parts = _split(rest, math.prod(shape), path)  # so there are no more places than bytes
     places = zip(np.ndindex(shape), parts, strict=True)
@@ -296,7 +301,7 @@ def _(space: GraphSpace, value: GraphInstance, path: str = "") -> bytes:
         name, dtype, entry = field
         encoded = _array_to_bytes(space, dtype, array, join_path(path, name))
         _check_entries(space, tuple(array.shape), entry, join_path(path, name))
-        parts.append(_shape_to_bytes(array.shape) + encoded)
+        parts.append(_numbers_to_bytes(*array.shape) + encoded)
         hosts.append(space.backend.to_host(array))
     _check_counts(hosts, path)
     return _join(parts)
@@ -314,7 +319,7 @@ def _(space: GraphSpace, data: Buffer, path: str = "") -> GraphInstance:
             continue
         name, dtype, entry = field
         ndim = len(space.batch_shape) + (0 if entry is None else 1 + len(entry))
-        shape, rest = _split_shape(part, ndim, join_path(path, name))
+        shape, rest = _split_numbers(part, ndim, join_path(path, name))
         _check_entries(space, shape, entry, join_path(path, name))
         raws.append(_raw_from_bytes(dtype, shape, rest, join_path(path, name)))
     _check_counts(raws, path)

@@ -145,10 +145,10 @@ def merging_after_a_masked_reset(env: Env) -> None:
     if env.batch_size is None:
         return
     slots = every_other(env.batch_size)
-    mask = mask_of(env, slots)
     old_context, _, _ = reset(env, seed=0)
     old_observation = step(env, sample_actions(env, 1)[0])[0]
-    new_context, new_observation, _ = reset(env, mask=mask)
+    new_context, new_observation, _ = reset(env, mask=mask_of(env, slots))
+    mask = mask_of(env, slots)
     merges: list[tuple[str, Space | None, Any, Any, Callable[..., Any]]] = [
         ("observation", env.observation_space, old_observation, new_observation, env.update_observation_post_reset),
         ("context", env.context_space, old_context, new_context, env.update_context_post_reset),

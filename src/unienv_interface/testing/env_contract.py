@@ -12,7 +12,8 @@ The contract itself is told in `unienv_interface.env_base.env`; each clause here
 from __future__ import annotations
 
 import abc
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 
 from ..env_base.env import Env
 from . import _env_clauses as clauses
@@ -31,12 +32,22 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:
         raise ValueError(f"there is no clause {unknown[0]!r}, the clauses are {', '.join(CLAUSES)}")
-    try:
+    with _closing(env):
         for name, check in CLAUSES.items():
             if name not in skip:
                 check(env)
-    finally:
-        env.close()
+
+
+@contextlib.contextmanager
+def _closing(env: Env) -> Iterator[Env]:
+    """Close the environment; where something was found already, that is what is raised."""
+    try:
+        yield env
+    except BaseException:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise
+    env.close()
 
 
 class EnvContract(abc.ABC):
@@ -50,7 +61,7 @@ class EnvContract(abc.ABC):
         """A new environment."""
 
     def _check(self, check: Clause) -> None:
-        with self.make_env() as env:
+        with _closing(self.make_env()) as env:
             check(env)
 
     def test_spaces_are_batched_already(self) -> None:
@@ -74,7 +85,7 @@ class EnvContract(abc.ABC):
     def test_merging_after_a_masked_reset(self) -> None:
         self._check(clauses.merging_after_a_masked_reset)
 
-    def test_seed_fixes_theepisode(self) -> None:
+    def test_seed_fixes_the_episode(self) -> None:
         self._check(clauses.seed_fixes_the_episode)
 
     def test_seed_fixes_the_generator(self) -> None:
@@ -99,7 +110,7 @@ class EnvContract(abc.ABC):
         self._check(clauses.close_may_be_called_twice)
 
     def test_seed_fixes_the_episode_in_another_instance(self) -> None:
-        with self.make_env() as env, self.make_env() as other:
+        with _closing(self.make_env()) as env, _closing(self.make_env()) as other:
             found = difference(episode(env, seed=5), episode(other, seed=5), "episode")
             if found:
                 raise EnvContractError(

@@ -8,7 +8,7 @@ first, as all batched data, and time second. Frames are copied on their way in a
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,11 @@ class FuncSpaceDataQueue:
 
     def init(self, initial_data: Any) -> SpaceDataQueueState:
         """A queue full of the first frame."""
-        return self._state_of([initial_data] * self._maxlen)
+
+        def fill(leaf: Space, frame: Any) -> Any:
+            return _stack(leaf, [frame] * self._maxlen)
+
+        return SpaceDataQueueState(_leafwise(self.single_space, fill, initial_data))
 
     def reset(self, state: SpaceDataQueueState, initial_data: Any, mask: Any = None) -> SpaceDataQueueState:
         """Start again with a first frame; with a mask only in these slots, for which `initial_data` has the rows."""
@@ -78,17 +82,28 @@ class FuncSpaceDataQueue:
             return self.init(initial_data)
         if self._batch_size is None:
             raise ValueError("the queue is not batched, so a mask has nothing to select")
-        return self._state_of(
-            [batch_utils.set_at(self.single_space, frame, mask, initial_data) for frame in self._frames(state)]
-        )
+
+        def refill(leaf: Space, stacked: Any, rows: Any) -> Any:
+            return _stack(leaf, [batch_utils.set_at(leaf, frame, mask, rows) for frame in self._frames(leaf, stacked)])
+
+        return SpaceDataQueueState(_leafwise(self.single_space, refill, state.data, initial_data))
 
     def add(self, state: SpaceDataQueueState, data: Any) -> SpaceDataQueueState:
         """Drop the oldest frame and take in a new one."""
-        return self._state_of([*self._frames(state)[1:], data])
+
+        def push(leaf: Space, stacked: Any, frame: Any) -> Any:
+            return _stack(leaf, [*self._frames(leaf, stacked)[1:], frame])
+
+        return SpaceDataQueueState(_leafwise(self.single_space, push, state.data, data))
 
     def get_output_data(self, state: SpaceDataQueueState) -> Any:
         """All the frames as a value of `output_space`; new memory each time."""
-        return self._stack(self._frames(state), time_axis=0 if self._batch_size is None else 1)
+        time_axis = 0 if self._batch_size is None else 1
+
+        def lay_out(leaf: Space, stacked: Any) -> Any:
+            return _stack(leaf, self._frames(leaf, stacked), time_axis)
+
+        return _leafwise(self.single_space, lay_out, state.data)
 
     def newest(self, output_data: Any) -> Any:
         """The newest frame in what was handed out."""
@@ -96,14 +111,8 @@ class FuncSpaceDataQueue:
             output_data = batch_utils.swap_batch_dims_in_data(self.backend, output_data, 0, 1)
         return batch_utils.get_at(self.stacked_space, output_data, -1)
 
-    def _frames(self, state: SpaceDataQueueState) -> list[Any]:
-        return [batch_utils.get_at(self.stacked_space, state.data, i) for i in range(self._maxlen)]
-
-    def _state_of(self, frames: list[Any]) -> SpaceDataQueueState:
-        return SpaceDataQueueState(self._stack(frames, time_axis=0))
-
-    def _stack(self, frames: list[Any], time_axis: int) -> Any:
-        return _own_objects(_stack(self.single_space, frames, time_axis))
+    def _frames(self, leaf: Space, stacked: Any) -> list[Any]:
+        return [batch_utils.get_at(leaf, stacked, position) for position in range(self._maxlen)]
 
 
 class SpaceDataQueue:
@@ -166,22 +175,18 @@ class SpaceDataQueue:
         return self.state
 
 
-def _stack(space: Space, frames: list[Any], axis: int) -> Any:
-    """Frames along a new axis, which for graphs too may be the second."""
-    if isinstance(space, CompositeSpace):
-        columns = zip(*(space.child_values(frame) for frame in frames), strict=True)
-        return space.build_value(
-            _stack(child, list(column), axis) for child, column in zip(space.children, columns, strict=True)
-        )
-    if isinstance(space, GraphSpace) and axis == 1:
-        return batch_utils.swap_batch_dims_in_data(space.backend, batch_utils.concatenate(space, frames), 0, 1)
-    return batch_utils.concatenate(space, frames, axis)
+def _leafwise(space: Space, fn: Callable[..., Any], *values: Any) -> Any:
+    """Apply `fn` to each space inside dicts and tuples with what the values hold there."""
+    if not isinstance(space, CompositeSpace):
+        return fn(space, *values)
+    children = zip(space.children, *(space.child_values(value) for value in values), strict=True)
+    return space.build_value(_leafwise(child, fn, *parts) for child, *parts in children)
 
 
-def _own_objects(data: Any) -> Any:
-    """The data with what lies in arrays of objects copied too: stacking copies only their references."""
-    if isinstance(data, Mapping):
-        return {key: _own_objects(value) for key, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(_own_objects(value) for value in data)
-    return copy.deepcopy(data) if isinstance(data, np.ndarray) and data.dtype == object else data
+def _stack(leaf: Space, frames: list[Any], axis: int = 0) -> Any:
+    """Frames along a new axis, in memory of their own."""
+    if axis == 1 and isinstance(leaf, GraphSpace):  # these are stacked along the first axis only
+        return batch_utils.swap_batch_dims_in_data(leaf.backend, batch_utils.concatenate(leaf, frames), 0, 1)
+    stacked = batch_utils.concatenate(leaf, frames, axis)
+    # an array of objects holds references, and what they lead to may be written to by others
+    return copy.deepcopy(stacked) if isinstance(stacked, np.ndarray) and stacked.dtype == object else stacked

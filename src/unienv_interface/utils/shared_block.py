@@ -6,9 +6,12 @@ without a directory entry: when the last process that holds it is gone, however 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
+from collections.abc import Callable
+from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
@@ -17,11 +20,13 @@ import numpy as np
 class SharedBlock:
     """Zeroed bytes shared between processes.
 
-    The file descriptor is handed to another process by inheritance or over a Unix socket; `attach` maps it there.
-    Arrays over the block keep its mapping alive: `close` gives the descriptor back and leaves the mapping to them.
+    A block is given to another process as an argument when that process is started, with any start method. What one
+    of them writes, all others see. Arrays over the block keep its mapping alive: `close` gives the descriptor back
+    and leaves the mapping to them.
     """
 
     def __init__(self, fd: int, size: int) -> None:
+        """Map the first `size` bytes of a file; takes over the descriptor."""
         self.fd = fd
         self.size = size
         self._map = mmap.mmap(fd, max(size, 1))
@@ -31,18 +36,22 @@ class SharedBlock:
         """A new block. The memory is reserved now: later there may be none, and touching it would be a SIGBUS."""
         fd = _unnamed_file()
         try:
-            os.ftruncate(fd, max(size, 1))
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(fd, 0, max(size, 1))
-        except OSError as error:
+            _reserve(fd, size)
+            return cls(fd, size)
+        except BaseException:
             os.close(fd)
-            raise OSError(error.errno, f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
-        return cls(fd, size)
+            raise
 
-    @classmethod
-    def attach(cls, fd: int, size: int) -> SharedBlock:
-        """The block of a descriptor received from the process that made it; takes over the descriptor."""
-        return cls(fd, size)
+    def grow(self, size: int) -> None:
+        """Reserve and map more. What is there stays, also for the arrays that lie over it; others see more by `map`."""
+        if size > self.size:
+            _reserve(self.fd, size)
+            self.map(size)
+
+    def map(self, size: int) -> None:
+        """See the first `size` bytes, after another process has made the block grow."""
+        self._map = mmap.mmap(self.fd, max(size, 1))
+        self.size = size
 
     def array(self, dtype: Any, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
         """An array over part of the block."""
@@ -53,6 +62,24 @@ class SharedBlock:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def __reduce__(self) -> tuple[Callable[[Any, int], SharedBlock], tuple[Any, int]]:
+        return _received, (reduction.DupFd(self.fd), self.size)
+
+
+def _received(descriptor: Any, size: int) -> SharedBlock:
+    return SharedBlock(descriptor.detach(), size)
+
+
+def _reserve(fd: int, size: int) -> None:
+    try:
+        if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):  # or the kernel ends us while it tries
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        os.ftruncate(fd, max(size, 1))
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, max(size, 1))
+    except OSError as error:
+        raise OSError(error.errno, f"cannot reserve {size} bytes of shared memory: {error.strerror}") from error
 
 
 def _unnamed_file() -> int:

@@ -13,8 +13,8 @@ __all__ = ["StateClass", "field", "stateclass"]
 
 AnyClass = TypeVar("AnyClass", bound=type)
 
-# Classes that JAX has not been told of. It is told when it is there and the next state is made: that is before any
-# state can reach it, and nobody who does without JAX has to import it.
+# Classes that JAX has not been told of. It is told when a state is made and JAX is there, so that nobody who does
+# without JAX has to import it.
 _unknown_to_jax: list[type] = []
 
 

@@ -57,6 +57,7 @@ class FromGymnasiumEnv(Env):
         self._rng: Any = None
         self._rng_seed: int | None = None
         self._closed = False
+        self._borrowed_dtype: np.dtype | None
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._init_batch(env)
         else:
@@ -68,9 +69,13 @@ class FromGymnasiumEnv(Env):
         self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
         self._write_action = writer(env.action_space, self.action_space, "action")
         self._read_observation = reader(env.observation_space, self.observation_space, "observation")
+        # of an observation that is one of ours as it stands, but for the memory it lies in
+        is_alike = isinstance(env.observation_space, gymnasium.spaces.Box) and self.backend is NumpyComputeBackend
+        self._borrowed_dtype = np.dtype(env.observation_space.dtype) if is_alike else None
 
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
         self.batch_size = env.num_envs
+        self._borrowed_dtype = None
         actions, observations = env.single_action_space, env.single_observation_space
         place = self.backend, self.device
         self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
@@ -83,7 +88,7 @@ class FromGymnasiumEnv(Env):
         self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
 
     @property
-    def rng(self) -> Any:  # type: ignore[override]
+    def rng(self) -> Any:
         """The generator that sampling uses; made when it is asked for, since most resets are not followed by that."""
         if self._rng is None:
             seed = None if self._rng_seed is None else _sampling_seed(self._rng_seed)
@@ -107,6 +112,15 @@ class FromGymnasiumEnv(Env):
             bool(truncated),
             owned_info(info) if info else {},
         )
+
+    def step_borrowed(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if self._borrowed_dtype is None:
+            return self.step(action)
+        result = self.env.step(self._write_action(action))
+        observation = result[0]
+        if type(observation) is np.ndarray and observation.dtype is self._borrowed_dtype:
+            return result
+        return (self._read_observation(observation), *result[1:])
 
     def _step_batch(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self._ended is None:
@@ -248,4 +262,4 @@ def _resets_some(env: gymnasium.vector.VectorEnv) -> bool:
 
 def _sampling_seed(seed: int) -> int:
     """A seed for `rng` whose draws have nothing to do with those of the environment for the same seed."""
-    return int(np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])

@@ -81,21 +81,12 @@ def reader(gym_space: Any, space: Space, path: str, *, batched: bool = False) ->
     With `batched` the values are batches: `space` is that of the whole batch, `gym_space` that of one value.
     An error begins with `path`.
     """
+    return _converter(gym_space, space, path, batched, _leaf_reader)
+
+
+def _leaf_reader(gym_space: Any, space: Space, path: str, batched: bool) -> Convert:
     if isinstance(gym_space, _ARRAY_KINDS) and isinstance(space, ArraySpace):
         return _array_reader(space, path)
-    if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
-        return _dict_converter(
-            {
-                key: reader(gym_space[key], child, join_path(path, key), batched=batched)
-                for key, child in space.spaces.items()
-            },
-            path,
-        )
-    if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
-        pairs = zip(gym_space.spaces, space.spaces, strict=True)
-        return _tuple_converter(
-            [reader(*pair, join_path(path, key), batched=batched) for key, pair in enumerate(pairs)], path
-        )
     if batched:
         single = _single_of(space)
         read_slot = reader(gym_space, single, path)
@@ -116,7 +107,7 @@ def _array_reader(space: ArraySpace, path: str) -> Convert:
     general = _located(read_any, path)
     if backend is not NumpyComputeBackend or dtype is None:
         return general
-    if shape == ():
+    if shape == () and dtype.kind in "iu":
         scalar = dtype.type
         return lambda data: np.array(data, dtype) if type(data) is scalar or type(data) is int else general(data)
 
@@ -141,24 +132,15 @@ def writer(gym_space: Any, space: Space, path: str, *, batched: bool = False) ->
 
     Arguments as for `reader`. For a Discrete a plain int is taken too.
     """
+    return _converter(gym_space, space, path, batched, _leaf_writer)
+
+
+def _leaf_writer(gym_space: Any, space: Space, path: str, batched: bool) -> Convert:
     if isinstance(gym_space, _ARRAY_KINDS) and isinstance(space, ArraySpace):
         return _array_writer(gym_space, space, path, batched)
-    if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
-        return _dict_converter(
-            {
-                key: writer(gym_space[key], child, join_path(path, key), batched=batched)
-                for key, child in space.spaces.items()
-            },
-            path,
-        )
-    if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
-        pairs = zip(gym_space.spaces, space.spaces, strict=True)
-        return _tuple_converter(
-            [writer(*pair, join_path(path, key), batched=batched) for key, pair in enumerate(pairs)], path
-        )
     if batched:
         write_slot = writer(gym_space, _single_of(space), path)
-        return lambda data: tuple(write_slot(value) for value in batch_utils.iterate(space, data))
+        return lambda data: tuple([write_slot(value) for value in batch_utils.iterate(space, data)])
     if isinstance(gym_space, gymnasium.spaces.Sequence) and gym_space.stack:
         return _located(lambda data: _stacked(gym_space.feature_space, to_gym_data(space, data)), path)
     return _located(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
@@ -189,10 +171,23 @@ def _array_writer(gym_space: Any, space: ArraySpace, path: str, batched: bool) -
 def _stacked(feature_space: Any, items: tuple[Any, ...]) -> Any:
     """The items of a Sequence in the stacked form that its spaces with `stack=True` have."""
     out: Any = vector_utils.create_empty_array(feature_space, len(items))
-    return vector_utils.concatenate(feature_space, items, out)
+    return vector_utils.concatenate(feature_space, items, out) if items else out
 
 
 # -- both ways ---------------------------------------------------------------------------------------------
+
+
+def _converter(gym_space: Any, space: Space, path: str, batched: bool, leaf: Callable[..., Convert]) -> Convert:
+    """The function for a whole space, where `leaf` makes those for what is neither a dict nor a tuple."""
+
+    def child(key: Any, child_space: Space) -> Convert:
+        return _converter(gym_space[key], child_space, join_path(path, key), batched, leaf)
+
+    if isinstance(gym_space, gymnasium.spaces.Dict) and isinstance(space, DictSpace):
+        return _dict_converter({key: child(key, child_space) for key, child_space in space.spaces.items()}, path)
+    if isinstance(gym_space, gymnasium.spaces.Tuple) and isinstance(space, TupleSpace):
+        return _tuple_converter([child(key, child_space) for key, child_space in enumerate(space.spaces)], path)
+    return leaf(gym_space, space, path, batched)
 
 
 def _dict_converter(converters: Mapping[str, Convert], path: str) -> Convert:

@@ -128,6 +128,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(self, env: Env) -> None:
+        self.closed = True  # up to the last line: before version 1.3 Gymnasium closes what is half made, too
         if env.batch_size is None:
             raise ValueError(f"{env} is not batched: ToGymnasiumEnv makes a gymnasium.Env of it")
         self.env = env
@@ -141,6 +142,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         self._write_observation = writer(self.single_observation_space, combined, "observation", batched=True)
         self._context: Any = None
         self._observation: Any = None
+        self.closed = False
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes, everywhere or where `options["reset_mask"]` says so."""

@@ -45,7 +45,7 @@ class BatchifyWrapper(TransformWrapper):
         boolean = self.backend.default_boolean_dtype
         return (
             observation,
-            self._as_row(reward, self.backend.default_floating_dtype),
+            self._as_row(reward, self.backend.dtype_from_name("float64")),  # as precise as Python's own numbers
             self._as_row(terminated, boolean),
             self._as_row(truncated, boolean),
             stack_infos([info], self.backend, self.device),

@@ -161,7 +161,8 @@ def _(space: BoxSpace) -> dict[str, Any]:
 
 @register_json_reader("BoxSpace")
 def _(json: SpaceJson) -> Space:
-    low, high, dtype, shape = (json.field(name) for name in ("low", "high", "dtype", "shape"))
+    low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
+    shape = json.field("shape", list)
     return json.place(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
 
 
@@ -184,9 +185,8 @@ def _(space: DynamicBoxSpace) -> dict[str, Any]:
 
 @register_json_reader("DynamicBoxSpace")
 def _(json: SpaceJson) -> Space:
-    low, high, shape_low, shape_high, dtype = (
-        json.field(name) for name in ("low", "high", "shape_low", "shape_high", "dtype")
-    )
+    low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
+    shape_low, shape_high = (json.field(name, list) for name in ("shape_low", "shape_high"))
     fill_value = json.field("fill_value", (int, float))
     return json.place(
         lambda backend: DynamicBoxSpace(backend, low, high, shape_low, shape_high, dtype, fill_value=fill_value)
@@ -260,9 +260,9 @@ def _(json: SpaceJson) -> Space:
         name: None if json.field(name) is None else json.child(json.field(name), name)
         for name in ("node_feature_space", "edge_feature_space")
     }
-    names = ("min_nodes", "max_nodes", "min_edges", "max_edges", "batch_shape")
-    rest = {name: json.field(name) for name in names}
-    return GraphSpace(json.backend, **features, is_edge=json.field("is_edge", bool), **rest, device=json.device)
+    limits = {name: json.field(name) for name in ("min_nodes", "max_nodes", "min_edges", "max_edges")}
+    rest = {"is_edge": json.field("is_edge", bool), "batch_shape": json.field("batch_shape", list)}
+    return GraphSpace(json.backend, **features, **limits, **rest, device=json.device)
 
 
 @space_fields.register
@@ -272,4 +272,4 @@ def _(space: BatchedSpace) -> dict[str, Any]:
 
 @register_json_reader("BatchedSpace")
 def _(json: SpaceJson) -> Space:
-    return BatchedSpace(json.child(json.field("single_space"), "single_space"), json.field("batch_shape"))
+    return BatchedSpace(json.child(json.field("single_space"), "single_space"), json.field("batch_shape", list))

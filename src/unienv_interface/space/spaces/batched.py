@@ -27,7 +27,7 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
         self.single_space = single_space
         self.batch_shape: tuple[int | None, ...] = parse_shape(batch_shape, "batch_shape", open_ended=True)
         if None not in self.batch_shape:
-            self._shape = self.batch_shape  # type: ignore[assignment]
+            self._shape = self.batch_shape
 
     def _map(self, data: np.ndarray, fn: Callable[[Any], Any]) -> np.ndarray:
         return object_array(data.shape, (fn(item) for item in data.flat))

@@ -18,7 +18,9 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
         dtype = parse_dtype(backend, "bool" if dtype is None else dtype)
         if backend.dtype_name(dtype) not in _dtypes.BOOLEAN:
-            raise ValueError(f"dtype is {backend.dtype_name(dtype)}, a BinarySpace holds booleans: use BoxSpace for numbers")
+            raise ValueError(
+                f"dtype is {backend.dtype_name(dtype)}, a BinarySpace holds booleans: use BoxSpace for numbers"
+            )
         super().__init__(backend, shape, device, dtype)
 
     def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BinarySpace:

@@ -80,7 +80,9 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         return (
             isinstance(other, DictSpace)
             and self.backend is other.backend
-            and all(key in other.spaces and child.is_subspaceeq(other.spaces[key]) for key, child in self.spaces.items())
+            and all(
+                key in other.spaces and child.is_subspaceeq(other.spaces[key]) for key, child in self.spaces.items()
+            )
         )
 
     def keys(self) -> KeysView[str]:

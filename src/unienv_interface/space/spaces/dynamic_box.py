@@ -91,8 +91,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         """Whether a value may have this shape."""
         limits = zip(self._shape_low, self._shape_high, strict=True)
         return len(shape) == len(self._shape_low) and all(
-            least <= size and (most is None or size <= most)
-            for size, (least, most) in zip(shape, limits, strict=True)
+            least <= size and (most is None or size <= most) for size, (least, most) in zip(shape, limits, strict=True)
         )
 
     def clip(self, x: BArrayType) -> BArrayType:
@@ -169,9 +168,8 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         backend = backend or self.backend
         dtype = backend.dtype_from_name(self.dtype_name)
         bounds = self.bounds.narrowed(self.dtype_name, backend.dtype_name(dtype))
-        return DynamicBoxSpace(
-            backend, *bounds, self._shape_low, self._shape_high, dtype, device, fill_value=self.fill_value
-        )
+        low, high = bounds
+        return DynamicBoxSpace(backend, low, high, self._shape_low, self._shape_high, dtype, device, self.fill_value)
 
     def data_to(self, data: BArrayType, backend: ComputeBackend | None = None, device: Any = None) -> Any:
         return self.of_shape(data.shape).data_to(data, backend, device)  # type: ignore[attr-defined]
@@ -180,7 +178,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         """The `BoxSpace` of the values that have this shape."""
         from .box import BoxSpace
 
-        return BoxSpace(self.backend, *self.bounds, self.dtype, self.device, shape)
+        return BoxSpace(self.backend, self.bounds.low, self.bounds.high, self.dtype, self.device, shape)
 
     def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, BArrayType]:
         shape = []

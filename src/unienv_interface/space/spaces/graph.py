@@ -78,9 +78,19 @@ class GraphSpace(Space[GraphInstance, BDeviceType, BDtypeType, BRNGType]):
 
     def replace(self, **changes: Any) -> GraphSpace:
         """A copy with some of the constructor's arguments changed."""
-        names = ("node_feature_space", "edge_feature_space", "is_edge", "min_nodes", "max_nodes", "min_edges")
-        names += ("max_edges", "batch_shape", "backend")
-        return GraphSpace(**{name: getattr(self, name) for name in names} | {"device": self._device} | changes)
+        arguments: dict[str, Any] = {
+            "backend": self.backend,
+            "node_feature_space": self.node_feature_space,
+            "edge_feature_space": self.edge_feature_space,
+            "is_edge": self.is_edge,
+            "min_nodes": self.min_nodes,
+            "max_nodes": self.max_nodes,
+            "min_edges": self.min_edges,
+            "max_edges": self.max_edges,
+            "batch_shape": self.batch_shape,
+            "device": self._device,
+        }
+        return GraphSpace(**arguments | changes)
 
     def to(self, backend: ComputeBackend | None = None, device: Any = None) -> GraphSpace:
         if self._same_place(backend, device):
@@ -101,7 +111,8 @@ class GraphSpace(Space[GraphInstance, BDeviceType, BDtypeType, BRNGType]):
             if array is None:
                 return None
             if features is not None:
-                whole = BoxSpace(self.backend, *features.bounds, features.dtype, features.device, array.shape)
+                low, high = features.bounds
+                whole = BoxSpace(self.backend, low, high, features.dtype, features.device, array.shape)
                 return whole.data_to(array, backend, device)
             return target.to_device(target.from_other_backend(self.backend, array), device)
 
@@ -193,7 +204,8 @@ class GraphSpace(Space[GraphInstance, BDeviceType, BDtypeType, BRNGType]):
             (self.edge_feature_space, other.edge_feature_space),
         )
         return all(
-            mine is theirs if mine is None or theirs is None else mine.is_subspaceeq(theirs) for mine, theirs in features
+            mine is theirs if mine is None or theirs is None else mine.is_subspaceeq(theirs)
+            for mine, theirs in features
         )
 
     def _key(self) -> tuple[Any, ...]:
@@ -279,7 +291,9 @@ def _counts_mismatch(
     space: GraphSpace, counts: Any, least: Any, most: int | None, path: str
 ) -> tuple[np.ndarray, str | None]:
     nothing = np.zeros(space.batch_shape, np.int64)
-    finding = array_mismatch(space.backend, space.backend.dtype_name(space.index_dtype), counts, path, space.batch_shape)
+    finding = array_mismatch(
+        space.backend, space.backend.dtype_name(space.index_dtype), counts, path, space.batch_shape
+    )
     if finding is not None:
         return nothing, finding
     found = space.backend.to_host(counts)
@@ -302,7 +316,12 @@ def _features_mismatch(
     ndim = len(space.batch_shape)
     shape = tuple(x.shape)
     most = int(counts.max()) if counts.size else 0
-    if len(shape) <= ndim or shape[:ndim] != space.batch_shape or shape[ndim + 1 :] != features.shape or shape[ndim] < most:
+    if (
+        len(shape) <= ndim
+        or shape[:ndim] != space.batch_shape
+        or shape[ndim + 1 :] != features.shape
+        or shape[ndim] < most
+    ):
         wanted = (*space.batch_shape, most, *features.shape)
         return at_path(path, f"shape {shape}, the space and the counts want {wanted}")
     used = _used_entries(space.backend.to_host(x), counts)

@@ -1,0 +1,117 @@
+"""The memory that a vector environment and its workers have in common, and its way through a pipe without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..space.row_layout import Heap, RowLayout, Rows
+from ..utils.shared_block import SharedBlock
+from ._env_group import SIGNALS, EnvSpec, Slots
+
+# The environment that a worker is at work on; a cache line each, at the beginning of the block.
+PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": 64})
+# A reference to a heap holds the environment's number above the offset.
+_HEAP_SHIFT = 40
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Which rows a vector environment keeps, and where each part of them lies in the shared block."""
+
+    observation: RowLayout
+    context: RowLayout | None
+    action: RowLayout
+    count: int
+    start: int  # where the block is free
+
+    @classmethod
+    def of(cls, spec: EnvSpec, count: int, start: int) -> MemoryPlan:
+        context = None if spec.context_space is None else RowLayout(spec.context_space)
+        return cls(RowLayout(spec.observation_space), context, RowLayout(spec.action_space), count, start)
+
+    def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> tuple[Slots, Rows]:
+        """Result slots and action rows, in the block, or without one in this process's own memory."""
+        end = self.start
+
+        def area(dtype: np.dtype) -> np.ndarray:
+            nonlocal end
+            start = _next_line(end)  # workers write next to each other
+            end = start + self.count * dtype.itemsize
+            return np.zeros(self.count, dtype) if block is None else block.array(dtype, (self.count,), start)
+
+        def rows(layout: RowLayout, heap: Heap) -> Rows:
+            records = area(layout.dtype)
+            blocks = {leaf.name: area(leaf.codec.dtype) for leaf in layout.block_leaves}
+            return Rows(layout, records, blocks, heap)
+
+        contexts = None if self.context is None else rows(self.context, heap)
+        slots = Slots(rows(self.observation, heap), contexts, area(SIGNALS))
+        return slots, rows(self.action, action_heap)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the block."""
+        layouts = [layout for layout in (self.observation, self.context, self.action) if layout is not None]
+        areas = [layout.itemsize for layout in layouts]
+        areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
+        areas += [SIGNALS.itemsize]
+        return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
+
+
+def _next_line(offset: int) -> int:
+    """Where the next cache line begins."""
+    return -(-offset // 64) * 64
+
+
+class PartedHeap:
+    """Values without a fixed size, in one part per environment, which travel in messages.
+
+    Writing is on behalf of the environment whose number is in `at_work`.
+    """
+
+    def __init__(self, at_work: np.ndarray) -> None:
+        self.parts: dict[int, bytearray] = {}
+        self._at_work = at_work
+
+    def write(self, data: bytes) -> int:
+        owner = int(self._at_work[0])
+        part = self.parts.setdefault(owner, bytearray())
+        offset = (owner << _HEAP_SHIFT) + len(part)
+        part += data
+        return offset
+
+    def read(self, offset: int, length: int) -> memoryview:
+        start = offset & ((1 << _HEAP_SHIFT) - 1)
+        return memoryview(bytes(self.parts[offset >> _HEAP_SHIFT][start : start + length]))
+
+
+def result_arrays(slots: Slots) -> list[np.ndarray]:
+    """The memory of result slots."""
+    contexts = [] if slots.contexts is None else row_arrays(slots.contexts)
+    return [slots.signals, *row_arrays(slots.observations), *contexts]
+
+
+def row_arrays(rows: Rows) -> list[np.ndarray]:
+    """The memory of rows."""
+    return [rows.records, *rows.blocks.values()]
+
+
+def export_rows(arrays: Sequence[np.ndarray], indices: Sequence[int]) -> list[bytes]:
+    """The bytes of some rows, for a vector environment without shared memory."""
+    return [array[indices].tobytes() for array in arrays]
+
+
+def import_rows(arrays: Sequence[np.ndarray], indices: Sequence[int], parts: Sequence[bytes]) -> None:
+    """Put exported rows where they belong."""
+    for array, part in zip(arrays, parts, strict=True):
+        array[indices] = np.frombuffer(part, array.dtype).reshape(len(indices), *array.shape[1:])
+
+
+def copy_rows(source: Rows, target: Rows, indices: Any) -> None:
+    """Copy some rows to the same places of other rows; what they have in a heap stays where it is."""
+    for old, new in zip(row_arrays(source), row_arrays(target), strict=True):
+        new[indices] = old[indices]
