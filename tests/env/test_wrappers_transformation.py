@@ -81,9 +81,7 @@ def test_the_ends_of_any_bounds_are_mapped_to_the_last_bit(
     below = Recorder(np_backend, BoxSpace(np_backend, low, high, dtype))
     env = ActionRescaleWrapper(below, *outer)
     assert env.map_action(env.action_space.low).tolist() == below.action_space.low.tolist()
-    top, wanted = env.map_action(env.action_space.high), below.action_space.high
-    assert top in below.action_space
-    assert np.all(wanted - top <= 2 * np.spacing(np.maximum(abs(wanted), abs(below.action_space.low))))
+    assert env.map_action(env.action_space.high).tolist() == below.action_space.high.tolist()
 
 
 def test_integer_actions_become_floats_and_are_rounded_on_their_way_in() -> None:

@@ -19,6 +19,7 @@ from unienv_interface.space.space_utils.batch_utils import (
     get_at,
     iterate,
     set_at,
+    split,
     unbatch_spaces,
 )
 from unienv_interface.space.spaces import BatchedSpace, BoxSpace, DictSpace, GraphInstance, GraphSpace, TextSpace
@@ -48,7 +49,10 @@ def on_backend(backend: ComputeBackend, index: Any) -> Any:
 @every_space
 def test_batch_then_iterate_gives_back(space: Space) -> None:
     items = samples(space, 4)
-    assert_holds(space, batch_of(space, items), items)
+    batch = batch_of(space, items)
+    assert_holds(space, batch, items)
+    for found, item in zip(split(batch_space(space, 4), batch), items, strict=True):
+        assert_same(space, found, item)
 
 
 @every_space
@@ -63,6 +67,7 @@ def test_batch_of_none_is_a_batch(space: Space) -> None:
     assert batch_size(batched) == 0
     assert list(unbatch_spaces(batched)) == []
     assert list(iterate(batched, batched.create_empty())) == []
+    assert list(split(batched, batched.create_empty())) == []
     assert batched.create_empty() in batched
 
 

@@ -271,12 +271,23 @@ def _body(
 
     usual = (scale == 0.0) | ((scale >= smallest) & (scale <= largest))
     if np.all(usual) and np.all(width <= largest) and np.all(new_width <= largest):
-        return _Linear(operand(low), operand(scale), operand(start))
+        return _Linear(operand(low), operand(_reaching(scale, low, high, start, stop, compute)), operand(start))
     # Compilers divide by multiplying with the inverse, and that of a huge width is no normal number.
     shrink = np.where(width <= largest, 1.0, 2.0 ** -(np.finfo(compute).maxexp // 2))
     # x / inf is 0: entries without width go to the start
     width = np.where(flat, np.inf, high * shrink - low * shrink)
     return _Blend(operand(shrink), operand(low * shrink), operand(width), operand(start), operand(stop))
+
+
+def _reaching(
+    scale: np.ndarray, low: np.ndarray, high: np.ndarray, start: np.ndarray, stop: np.ndarray, compute: str
+) -> np.ndarray:
+    """The scale, made larger by the few last bits that rounding takes from the upper end; the bounds cut the rest."""
+    low, high, start, stop, scale = (values.astype(compute) for values in (low, high, start, stop, scale))
+    width = high - low
+    while np.any(short := (scale > 0) & (width * scale + start < stop)):
+        scale = np.where(short, np.nextafter(scale, np.asarray(np.inf, compute)), scale)
+    return scale.astype(np.float64)
 
 
 def _wants_double(*boxes: BoxSpace) -> bool:

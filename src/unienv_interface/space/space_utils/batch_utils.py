@@ -67,10 +67,12 @@ def split(space: Space, items: Any) -> Sequence[Any]:
     """All the single values of a batch; like `iterate`, but faster for many small values."""
     if isinstance(space, ArraySpace):
         return list(items)
-    if isinstance(space, CompositeSpace) and len(space):
-        columns = (split(child, value) for child, value in zip(space.children, space.child_values(items), strict=True))
+    size = batch_size_data(items) or 0
+    if isinstance(space, CompositeSpace) and size:
+        parts = zip(space.children, space.child_values(items), strict=True)
+        columns = [split(child, value) or [value] * size for child, value in parts]  # an empty dict is in every value
         return [space.build_value(values) for values in zip(*columns, strict=True)]
-    return [get_at(space, items, index) for index in range(batch_size_data(items) or 0)]
+    return [get_at(space, items, index) for index in range(size)]
 
 
 # -- part of a batch ---------------------------------------------------------------------------------------
