@@ -163,9 +163,7 @@ def find_python(exact):
 
 def make_venv(python):
     say("making .venv with {}".format(python))
-    made = subprocess.run(
-        [python, "-m", "venv", "--clear", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    made = subprocess.run([python, "-m", "venv", "--clear", VENV], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if made.returncode == 0:
         return
     # Some systems package ensurepip apart from Python. Any pip can bring one into the new environment.

@@ -60,6 +60,12 @@ def test_arrays_of_the_backend_become_one_that_is_new(backend: ComputeBackend) -
         assert plain(stacked)[0] == [1.0, 1.0]
 
 
+def test_integers_too_wide_for_the_default_become_wider() -> None:
+    for backend in BACKENDS:
+        if backend.simplified_name != "jax":
+            assert plain(data_stack([1, 2**40], backend)) == [1, 2**40]
+
+
 def test_what_is_stacked_is_the_callers() -> None:
     part = np.zeros(2)
     stacked = data_stack([part], NumpyComputeBackend)

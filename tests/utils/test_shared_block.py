@@ -115,6 +115,7 @@ def test_memory_that_cannot_be_had_is_an_error_that_says_how_much_and_leaves_not
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_a_block_has_no_name_and_its_descriptors_go_with_it() -> None:
     def files() -> list[str]:
+        gc.collect()
         return sorted(os.listdir("/proc/self/fd"))
 
     before, names = files(), os.listdir("/dev/shm")
@@ -124,7 +125,6 @@ def test_a_block_has_no_name_and_its_descriptors_go_with_it() -> None:
     assert not os.get_inheritable(block.fd)
     block.close()
     del block, array
-    gc.collect()
     assert files() == before
     # the same without memfd_create, as on macOS
     with pytest.MonkeyPatch.context() as patch:

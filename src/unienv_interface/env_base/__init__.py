@@ -1,10 +1,19 @@
-"""Environments."""
+"""Environments. The vector environments are imported when they are first used, and multiprocessing with them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..utils.lazy import lazy_exports
 from .env import Env
 from .funcenv import FuncEnv, FuncEnvBasedEnv
 from .funcenv_wrapper import FuncEnvWrapper
-from .vec_env import AsyncVecEnv, SyncVecEnv, WorkerDied
 from .wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
+
+if TYPE_CHECKING:
+    from .vec_env import AsyncVecEnv as AsyncVecEnv
+    from .vec_env import SyncVecEnv as SyncVecEnv
+    from .vec_env import WorkerDied as WorkerDied
 
 __all__ = [
     "ActionWrapper",
@@ -18,3 +27,5 @@ __all__ = [
     "WorkerDied",
     "Wrapper",
 ]
+
+__getattr__ = lazy_exports(__name__, {".vec_env": ["AsyncVecEnv", "SyncVecEnv", "WorkerDied"]})

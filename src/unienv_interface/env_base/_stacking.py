@@ -82,6 +82,9 @@ def _stack_numbers(values: list[Any], kinds: set[type], backend: ComputeBackend,
         dtype = backend.default_boolean_dtype
     elif kinds == {int}:
         dtype = backend.default_integer_dtype
+        limits = np.iinfo(backend.dtype_name(dtype))
+        if min(values) < limits.min or max(values) > limits.max:
+            dtype = backend.dtype_from_name("int64")
     elif bool not in kinds:
         dtype = backend.default_floating_dtype
     else:

@@ -263,8 +263,6 @@ class RowLayout:
         if self.block_leaves or self._coded:
             return self.unpack(rows.take(indices))
         records = rows.records.take(indices, 0)
-        if type(records) is np.void:  # one int gives a scalar
-            records = np.asarray(records)
         return self._build([records[name] for name in self.names])
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:

@@ -41,7 +41,7 @@ _DISCRETE_DTYPES = (
 
 
 @rule_per_space
-def to_gym_space(space: Space) -> gymnasium.Space:
+def to_gym_space(space: Space) -> Any:
     """The Gymnasium space of the same values; a TypeError if there is none.
 
     Backend and device are left behind: the values on the Gymnasium side are NumPy's.
@@ -49,7 +49,7 @@ def to_gym_space(space: Space) -> gymnasium.Space:
 
 
 @rule_per_space
-def from_gym_space(gym_space: gymnasium.Space, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def from_gym_space(gym_space: gymnasium.Space, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Any:
     """The space on `backend` of the same values as a Gymnasium space.
 
     `dtype` replaces the dtype of every float box in it, with bounds rounded inwards (for bfloat16, to the
@@ -203,7 +203,8 @@ def _(gym_space: gymnasium.spaces.Box, backend: ComputeBackend, dtype: Any = Non
     target = backend.dtype_name(parse_dtype(backend, dtype))
     if target not in _dtypes.FLOATING:
         raise ValueError(f"dtype is {target}, it replaces the dtype of float boxes and must be a float itself")
-    return BoxSpace(backend, *box.bounds.narrowed(name, target), target, device, box.shape)
+    low, high = box.bounds.narrowed(name, target)
+    return BoxSpace(backend, low, high, target, device, box.shape)
 
 
 @from_gym_space.register
