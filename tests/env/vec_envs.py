@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+import unienv_interface
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space.space_utils import batch_utils
@@ -38,7 +39,7 @@ from unienv_interface.space.spaces import (
 )
 
 METHODS = ("fork", "forkserver", "spawn")
-SOURCES = Path(__file__).parents[2] / "src"
+SOURCES = Path(unienv_interface.__file__).parents[1]
 
 # A fork server that has the library loaded starts a worker in a few milliseconds. It must not be running yet.
 multiprocessing.get_context("forkserver").set_forkserver_preload(["unienv_interface.env_base.vec_env"])

@@ -147,9 +147,8 @@ class VecEnv(Env):
             self._stepping = pending[~np.isin(pending, ready)]
         backend, device, signals = self.backend, self.device, slots.signals
         reward = backend.from_numpy(signals["reward"].copy(), dtype=self._reward_dtype, device=device)
-        terminated, truncated = (
-            backend.from_numpy(signals[name].copy(), device=device) for name in ("terminated", "truncated")
-        )
+        terminated = backend.from_numpy(signals["terminated"].copy(), device=device)
+        truncated = backend.from_numpy(signals["truncated"].copy(), device=device)
         info = stack_infos(infos, backend, device) if any(infos) else {}
         if min_envs is not None or pending is not self._all:
             info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
@@ -192,13 +191,11 @@ class VecEnv(Env):
         validate(space, action, "action")
 
     def _drawn_seeds(self) -> list[int]:
-        """A seed for every environment from the generator, all distinct."""
-        while True:
-            draw = self.backend.random.random_discrete_uniform
-            self.rng, drawn = draw((self._count,), 0, 2**31 - 1, rng=self.rng)
-            seeds: list[int] = self.backend.to_numpy(drawn).tolist()
-            if len(set(seeds)) == self._count:
-                return seeds
+        """A seed for every environment, all distinct, from one draw of the generator."""
+        self.rng, drawn = self.backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
+        # steps of an odd number meet no value twice within 2**32 of them
+        base, odd = int(drawn), 0x9E3779B1
+        return [(base + index * odd) % 2**32 for index in range(self._count)]
 
     # -- what the environments say -------------------------------------------------------------------------
 

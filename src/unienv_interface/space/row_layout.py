@@ -88,12 +88,12 @@ class Rows:
         blocks = {name: block[index] for name, block in self.blocks.items()}
         return Rows(self.layout, self.records[index], blocks, self.heap)
 
-    def take(self, indices: Any) -> Rows:
-        """The rows at these indices along the first axis, in memory of their own."""
-        records = self.records.take(indices, 0)
+    def take(self, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Rows:
+        """The rows at these indices along the first axis, in memory of their own; mode as of `numpy.take`."""
+        records = self.records.take(indices, 0, None, mode)
         if type(records) is np.void:  # one int gives a scalar
             return self[indices].copy()
-        blocks = {name: block.take(indices, 0) for name, block in self.blocks.items()} if self.blocks else {}
+        blocks = {name: block.take(indices, 0, None, mode) for name, block in self.blocks.items()}
         return Rows(self.layout, records, blocks, self.heap)
 
     def copy(self) -> Rows:
@@ -258,11 +258,11 @@ class RowLayout:
             self._last_batch_shapes = (lead, shapes)
         return shapes
 
-    def gather(self, rows: Rows, indices: Any) -> Any:
+    def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
         if self.block_leaves or self._coded:
-            return self.unpack(rows.take(indices))
-        records = rows.records.take(indices, 0)
+            return self.unpack(rows.take(indices, mode))
+        records = rows.records.take(indices, 0, None, mode)
         return self._build([records[name] for name in self.names])
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
