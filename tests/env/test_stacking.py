@@ -95,7 +95,7 @@ def test_what_is_stacked_is_the_callers() -> None:
         [(1, 2), (1, 2, 3)],
         [1 + 2j, 3.0],
     ],
-    ids=str,
+    ids=lambda values: "-".join(type(value).__name__ for value in values),
 )
 def test_what_cannot_be_stacked_without_loss_stays_a_list(values: list[Any], backend: ComputeBackend) -> None:
     stacked = data_stack(values, backend)
