@@ -282,28 +282,31 @@ def faulty(count: int, victim: int, phase: str, fault: str, **kwargs: Any) -> li
 
 def descendants(pid: int) -> set[int]:
     """The processes below one, zombies included, without the helpers of multiprocessing."""
-    parents, helpers = {}, set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                stat = Path(f"/proc/{entry}/stat").read_text()
-                parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
-                line = Path(f"/proc/{entry}/cmdline").read_bytes()
-                if b"multiprocessing.resource_tracker" in line:
-                    helpers.add(int(entry))
+    parents = {int(entry): _stat(int(entry))[1] for entry in os.listdir("/proc") if entry.isdigit()}
     found, frontier = set(), {pid}
     while frontier:
         frontier = {child for child, parent in parents.items() if parent in frontier} - found
         found |= frontier
-    return found - helpers
+    return {pid for pid in found if b"multiprocessing.resource_tracker" not in _read(f"/proc/{pid}/cmdline")}
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """The state of a process, "gone" if there is none, and its parent."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return (fields[0].decode(), int(fields[1])) if fields else ("gone", 0)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # gone meanwhile
+        return b""
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    return _stat(pid)[0] not in ("gone", "Z")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -316,6 +319,33 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     return True
 
 
+class Stopwatch:
+    """The seconds that something takes, less those in which the machine did not let this process run at all."""
+
+    def __enter__(self) -> Stopwatch:
+        self._stalled = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch_the_machine, daemon=True)
+        self._thread.start()
+        self._start = time.monotonic()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.elapsed = time.monotonic() - self._start
+        self._over.set()
+        self._thread.join()
+        self.seconds = self.elapsed - self._stalled
+
+    def _watch_the_machine(self) -> None:
+        nap, before = 0.01, time.monotonic()
+        while not self._over.wait(nap):
+            now = time.monotonic()
+            late = now - before - nap
+            if late > 2 * nap:
+                self._stalled += late
+            before = now
+
+
 @contextlib.contextmanager
 def leaving_nothing() -> Iterator[None]:
     """Check that no process, open file or shared memory is left, in the moment the block ends."""
@@ -326,7 +356,7 @@ def leaving_nothing() -> Iterator[None]:
     if _traces() - before:
         gc.collect()  # what hangs on a traceback, say; done only then, since it is slow in a large process
     left = _traces() - before
-    assert not left
+    assert not left, left
 
 
 def _traces() -> Counter[str]:

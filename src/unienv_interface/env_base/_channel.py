@@ -8,14 +8,29 @@ cannot hold up its parent, and two sides that both have much to say cannot block
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import struct
 import time
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import cloudpickle
 
 _HEADER = struct.Struct("<QQB")
-_READ_SIZE = 1 << 20
+_READ_SIZE = 1 << 16  # a buffer of a megabyte would cost more than what is mostly read, a few bytes
+
+
+def pickled(value: Any) -> bytes:
+    """A value as bytes for `pickle.loads` on the other side.
+
+    By name where that will do, which is faster and makes types the other side's own; else by value, as closures and
+    local types need it.
+    """
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        return cloudpickle.dumps(value)
 
 
 class Message(NamedTuple):
@@ -92,14 +107,28 @@ class Channel:
 
     # -- receiving -----------------------------------------------------------------------------------------
 
-    def receive(self) -> Message:
-        """The next message, however long it takes."""
+    def receive(self, alert: float = 0.0) -> Message:
+        """The next message, however long it takes.
+
+        For the first `alert` seconds this process stays awake and looks again and again: to be woken takes tens of
+        microseconds on some machines, above all virtual ones, and a message is often on its way already.
+        """
         while True:
             message = self._cut()
             if message is not None:
                 return message
-            self._poll.poll()
+            self._await_message(alert)
             self._fill()
+
+    def _await_message(self, alert: float) -> None:
+        poll = self._poll.poll
+        if alert:
+            deadline = time.monotonic() + alert
+            while time.monotonic() < deadline:
+                if poll(0):
+                    return
+                os.sched_yield()  # whoever has something to do goes first
+        poll()
 
     @property
     def has_unread(self) -> bool:

@@ -13,8 +13,9 @@ from ..backends.base import ComputeBackend
 from ..space import Space, validate
 from ..space.space_utils import batch_utils
 from ._env_group import Access, EnvSpec, Slots
+from ._layers import parse_mask
 from ._stacking import stack_infos
-from .env import Env, parse_mask
+from .env import Env
 
 Infos = list[dict[str, Any]]
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
@@ -73,6 +74,10 @@ class VecEnv(Env):
         """Wait; returns which environments are ready, their results in that order, and their infos."""
 
     @abc.abstractmethod
+    def _give_up(self) -> None:
+        """Forget the command under way, if there is any."""
+
+    @abc.abstractmethod
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
         """Call, get or set an attribute of environments, given with the arguments for each; returns the results."""
 
@@ -88,6 +93,7 @@ class VecEnv(Env):
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         """Begin a reset; `reset_wait` completes it."""
         self._check_idle("reset")
+        self._give_up()  # what Ctrl-C may have left of another one
         indices = self._all if mask is None else np.flatnonzero(parse_mask(mask, self._count, self.backend))
         if seed is None:
             seeds = self._drawn_seeds()
@@ -124,6 +130,8 @@ class VecEnv(Env):
             indices = self._all
         else:
             indices = self._checked_indices(index)
+        if self._stepping is None:
+            self._give_up()  # what Ctrl-C may have left of another one
         if self._validates:
             self._validate(action, indices)
         self._begin_step(indices, action)

@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
-
 from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
-from ._channel import Channel, ChannelClosedError, Message
+from ._channel import Channel, ChannelClosedError, Message, pickled
 from ._env_group import EnvGroup, Slots
 from ._vec_memory import PROGRESS, PartedHeap, export_rows, import_rows, result_arrays, row_arrays
 from ._worker_errors import ErrorReport
 
 # Commands
 ATTACH, STEP, RESET, ACCESS, CLOSE = range(5)
+ALERT = 2e-4
 # Replies
 DONE, FAILED = range(2)
 # The number of the report that worker 0 sends of its own accord once it has built its environments; worker w's is w
@@ -59,7 +58,7 @@ def worker_main(
     server = _Server(worker, channel, block, EnvGroup(first_index, progress))
     with contextlib.suppress(ChannelClosedError):
         if server.build(factories):
-            while server.serve(channel.receive()):
+            while server.serve(channel.receive(ALERT)):
                 pass
     server.end()
 
@@ -79,8 +78,8 @@ class _Server:
 
     def build(self, factories: Factories) -> bool:
         try:
-            self.group.build(cloudpickle.loads(factories) if isinstance(factories, bytes) else factories)
-            payload = cloudpickle.dumps(self.group.specs)
+            self.group.build(pickle.loads(factories) if isinstance(factories, bytes) else factories)
+            payload = pickled(self.group.specs)
         except BaseException as error:
             self.fail(self.report_number, error)
             return False
@@ -102,7 +101,7 @@ class _Server:
                 self.group.close()
                 answer = b""
             else:
-                answer = cloudpickle.dumps(self.group.access(*pickle.loads(payload)))
+                answer = pickled(self.group.access(*pickle.loads(payload)))
         except BaseException as error:
             self.fail(number, error)
         else:
@@ -142,11 +141,11 @@ class _Server:
         if not records and not self.heap.parts and not any(infos):
             return b""
         try:
-            return cloudpickle.dumps((infos, self.heap.parts, records))
+            return pickled((infos, self.heap.parts, records))
         except Exception:
             for position, info in zip(positions, infos, strict=True):  # so that the error names the right one
                 self.group.turn_to(position)
-                cloudpickle.dumps(info)
+                pickled(info)
             raise
 
     def fail(self, number: int, error: BaseException) -> None:

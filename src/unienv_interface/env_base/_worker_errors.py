@@ -8,7 +8,7 @@ import traceback
 import types
 from typing import Any, NamedTuple
 
-import cloudpickle
+from ._channel import pickled
 
 
 class ErrorReport(NamedTuple):
@@ -25,11 +25,10 @@ class ErrorReport(NamedTuple):
         text = "".join(traceback.format_exception(error))
         kind = type(error)
         for what in ((kind, error.args, vars(error)), (kind, error.args, {}), (kind, (), {})):
-            for module in (pickle, cloudpickle):  # by name where possible: then it is the caller's own type
-                with contextlib.suppress(Exception):
-                    pickled = module.dumps(what)
-                    pickle.loads(pickled)
-                    return cls(env_index, command, text, pickled)
+            with contextlib.suppress(Exception):
+                sent = pickled(what)
+                pickle.loads(sent)
+                return cls(env_index, command, text, sent)
         return cls(env_index, command, text, b"")
 
     def rebuild(self) -> BaseException:

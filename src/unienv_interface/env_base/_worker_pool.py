@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from ..utils.shared_block import SharedBlock
-from ._channel import Channel, ChannelClosedError, Message
+from ._channel import Channel, ChannelClosedError, Message, pickled
 from ._vec_memory import PROGRESS, MemoryPlan
 from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, Factories, worker_main
 from ._worker_errors import ErrorReport
@@ -68,11 +68,11 @@ class WorkerPool:
         self._answers: dict[int, Message] = {}
         self._attachment: bytes | None = None
         self._closed = False
+        self._mute: set[int] = set()  # workers from which nothing more can come
+        self._selector = selectors.DefaultSelector()
         self.block = SharedBlock.create(len(self.shares) * PROGRESS.itemsize)
         self._progress = self.block.array(PROGRESS, (len(self.shares),))["index"]
         self._progress[:] = [share.start for share in self.shares]
-        self._selector = selectors.DefaultSelector()
-        self._mute: set[int] = set()  # workers from which nothing more can come
         try:
             for worker in range(len(self.shares)):
                 self._start(worker)
@@ -132,7 +132,7 @@ class WorkerPool:
         """Tell all workers, and those that are started later, the memory they write to: the block or their own."""
         if in_block:
             self.block.grow(plan.nbytes)
-        self._attachment = cloudpickle.dumps((plan, plan.nbytes if in_block else 0))
+        self._attachment = pickled((plan, plan.nbytes if in_block else 0))
         self._attach(range(len(self.shares)), timeout)
 
     def _attach(self, workers: Sequence[int], timeout: float | None) -> None:
@@ -146,12 +146,13 @@ class WorkerPool:
         self._stop([worker], CLOSE_GRACE if is_responsive else 0.0)
         self._stop_listening(worker)
         self.channels[worker].close()
-        gone = self.processes[worker]
         self._start(worker)
-        with contextlib.suppress(ValueError):  # it cannot be killed
-            gone.close()
         self.reports([worker], timeout)
         self._attach([worker], timeout)
+
+    def end(self, worker: int) -> None:
+        """End a worker, without asking. Requests to it are answered by its death."""
+        self._stop([worker], 0.0)
 
     # -- asking and waiting --------------------------------------------------------------------------------
 
@@ -173,12 +174,14 @@ class WorkerPool:
 
     def _flush(self, worker: int, what: str, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.channels[worker].flush(_LIVENESS_PERIOD):
-            if not _is_running(self.processes[worker]):
-                raise ChannelClosedError("it has ended")
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"{what}: {self.describe(worker)} takes no commands, {_HUNG}")
-        self._sort_in(worker, self.channels[worker].read_already())
+        try:
+            while not self.channels[worker].flush(_LIVENESS_PERIOD):
+                if not _is_running(self.processes[worker]):
+                    raise ChannelClosedError("it has ended")
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError(f"{what}: {self.describe(worker)} takes no commands, {_HUNG}")
+        finally:
+            self._sort_in(worker, self.channels[worker].read_already())
 
     def outcomes(
         self, numbers: Sequence[int], deadline: float | None, least: int | None = None
@@ -300,13 +303,13 @@ class WorkerPool:
         try:
             return self._stop(workers, grace) if os.getpid() == self._owner else []
         finally:
-            for worker in workers:
-                self.channels[worker].close()
-                with contextlib.suppress(ValueError, AssertionError):  # it cannot be killed, or is not ours
-                    self.processes[worker].close()
+            for channel in self.channels:
+                channel.close()
             self._selector.close()
             self.block.close()
-            del self.block, self._progress  # or the mapping would last as long as this object
+            # what their memory and their processes keep open goes with the last who refers to them
+            self.channels, self.processes = [], []
+            del self.block, self._progress
 
     def _stop(self, workers: Sequence[int], grace: float) -> list[ErrorReport]:
         """End some workers. They are asked if there is a grace, and it is waited for what they say to it."""

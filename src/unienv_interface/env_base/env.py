@@ -24,12 +24,13 @@ import abc
 from collections.abc import Sequence
 from typing import Any, Generic, SupportsFloat
 
-import numpy as np
 from typing_extensions import Self, TypeVar
 
-from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ..space import Space
-from ..space.space_utils import batch_utils
+from ._layers import Layer
+from ._layers import merge_masked as merge_masked
+from ._layers import parse_mask as parse_mask
 
 ContextType = TypeVar("ContextType", default=Any)
 ObsType = TypeVar("ObsType", default=Any)
@@ -37,22 +38,17 @@ ActType = TypeVar("ActType", default=Any)
 RenderFrame = TypeVar("RenderFrame", default=Any)
 
 
-class Env(abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
+class Env(
+    Layer, abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """One environment or a batch of them; see the module's docstring.
 
     A subclass sets `backend`, `action_space` and `observation_space`, and where they apply `device`, `batch_size`,
     `context_space`, `rng`, `metadata`, `render_mode` and `render_fps`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - replaced as a whole, never changed
     render_mode: str | None = None
     render_fps: int | None = None
-    backend: ComputeBackend
-    device: Any = None
-    batch_size: int | None = None
-    action_space: Space
-    observation_space: Space
-    context_space: Space | None = None
     rng: Any = None
 
     # -- the verbs -----------------------------------------------------------------------------------------
@@ -110,44 +106,6 @@ class Env(abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFram
         """Sample one context value if `context_space` is defined."""
         return None if self.context_space is None else self.sample_space(self.context_space)
 
-    # -- masked resets -------------------------------------------------------------------------------------
-
-    def update_observation_post_reset(self, old_obs: ObsType, newobs_masked: ObsType, mask: BArrayType) -> ObsType:
-        """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
-        return merge_masked(self.observation_space, self.batch_size, old_obs, newobs_masked, mask)
-
-    def update_context_post_reset(
-        self, old_context: ContextType, new_context: ContextType, mask: BArrayType
-    ) -> ContextType:
-        """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
-        if self.context_space is None:
-            return new_context
-        return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
-
-    # -- layers --------------------------------------------------------------------------------------------
-
-    @property
-    def unwrapped(self) -> Env:
-        """The environment under all wrappers."""
-        return self
-
-    @property
-    def prev_wrapper_layer(self) -> Env | None:
-        """The environment one layer down, or None at the bottom."""
-        return None
-
-    def has_wrapper_attr(self, name: str) -> bool:
-        """Checks if the attribute `name` exists in the environment."""
-        return hasattr(self, name)
-
-    def get_wrapper_attr(self, name: str) -> Any:
-        """Gets the attribute `name` from the environment."""
-        return getattr(self, name)
-
-    def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute `name` on the environment with `value`."""
-        setattr(self, name, value)
-
     def __enter__(self) -> Self:
         return self
 
@@ -157,25 +115,3 @@ class Env(abc.ABC, Generic[BArrayType, ContextType, ObsType, ActType, RenderFram
     def __repr__(self) -> str:
         batch = "" if self.batch_size is None else f", batch_size={self.batch_size}"
         return f"{type(self).__name__}(backend={self.backend}{batch})"
-
-
-def merge_masked(space: Space, batch_size: int | None, old: Any, new: Any, mask: Any) -> Any:
-    """Batched data with the slots of `mask` replaced, in order, by the rows of `new`."""
-    slots = parse_mask(mask, batch_size, space.backend)
-    rows, wanted = batch_utils.batch_size_data(new), int(slots.sum())
-    if rows is not None and rows != wanted:
-        raise ValueError(f"{rows} rows for the {wanted} slots of the mask, there must be one for each")
-    return batch_utils.set_at(space, old, space.backend.from_numpy(slots), new)
-
-
-def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np.ndarray:
-    """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
-    if batch_size is None:
-        raise ValueError("the environment is not batched, so a mask has nothing to select")
-    slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
-    if slots.dtype != np.bool_ or slots.shape != (batch_size,):
-        raise ValueError(
-            f"the mask has dtype {slots.dtype} and shape {slots.shape}, "
-            f"it must be one boolean per slot: shape ({batch_size},)"
-        )
-    return slots

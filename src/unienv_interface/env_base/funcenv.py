@@ -9,10 +9,9 @@ from typing import Any, Generic, SupportsFloat
 
 from typing_extensions import TypeVar
 
-from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from ..space import Space
-from .env import ActType, ContextType, Env, ObsType, RenderFrame, merge_masked
-from .wrapper import is_handed_on
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ._layers import ForwardingLayer, Layer
+from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
 StateType = TypeVar("StateType", default=Any)
 RenderStateType = TypeVar("RenderStateType", default=Any)
@@ -27,6 +26,7 @@ class FuncEnvCommonRenderInfo:
 
 
 class FuncEnv(
+    Layer,
     abc.ABC,
     Generic[
         StateType,
@@ -45,14 +45,6 @@ class FuncEnv(
 
     No function changes a state it is given: the caller may keep it and go on from it again.
     """
-
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - replaced as a whole, never changed
-    backend: ComputeBackend
-    device: Any = None
-    batch_size: int | None = None
-    observation_space: Space
-    action_space: Space
-    context_space: Space | None = None
 
     @abc.abstractmethod
     def initial(
@@ -91,42 +83,8 @@ class FuncEnv(
         """Release what rendering held."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
-    def update_observation_post_reset(self, old_obs: ObsType, newobs_masked: ObsType, mask: BArrayType) -> ObsType:
-        """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
-        return merge_masked(self.observation_space, self.batch_size, old_obs, newobs_masked, mask)
 
-    def update_context_post_reset(
-        self, old_context: ContextType, new_context: ContextType, mask: BArrayType
-    ) -> ContextType:
-        """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
-        if self.context_space is None:
-            return new_context
-        return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
-
-    @property
-    def unwrapped(self) -> FuncEnv:
-        """The environment under all wrappers."""
-        return self
-
-    @property
-    def prev_wrapper_layer(self) -> FuncEnv | None:
-        """The environment one layer down, or None at the bottom."""
-        return None
-
-    def has_wrapper_attr(self, name: str) -> bool:
-        """Checks if the attribute `name` exists in the environment."""
-        return hasattr(self, name)
-
-    def get_wrapper_attr(self, name: str) -> Any:
-        """Gets the attribute `name` from the environment."""
-        return getattr(self, name)
-
-    def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute `name` on the environment with `value`."""
-        setattr(self, name, value)
-
-
-class FuncEnvBasedEnv(Env):
+class FuncEnvBasedEnv(ForwardingLayer, Env):
     """An `Env` that keeps the state of a `FuncEnv`."""
 
     def __init__(
@@ -142,12 +100,16 @@ class FuncEnvBasedEnv(Env):
         self._has_state = False
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        return self.func_env.metadata
+    def _below(self) -> FuncEnv:
+        return self.func_env
 
-    @metadata.setter
-    def metadata(self, value: dict[str, Any]) -> None:
-        self.func_env.metadata = value
+    @property
+    def unwrapped(self) -> Env:
+        return self
+
+    @property
+    def prev_wrapper_layer(self) -> None:
+        return None
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
@@ -156,30 +118,6 @@ class FuncEnvBasedEnv(Env):
     @property
     def render_fps(self) -> int | None:  # type: ignore[override]
         return self._render_info.render_fps
-
-    @property
-    def backend(self) -> ComputeBackend:  # type: ignore[override]
-        return self.func_env.backend
-
-    @property
-    def device(self) -> Any:
-        return self.func_env.device
-
-    @property
-    def batch_size(self) -> int | None:  # type: ignore[override]
-        return self.func_env.batch_size
-
-    @property
-    def action_space(self) -> Space:  # type: ignore[override]
-        return self.func_env.action_space
-
-    @property
-    def observation_space(self) -> Space:  # type: ignore[override]
-        return self.func_env.observation_space
-
-    @property
-    def context_space(self) -> Space | None:  # type: ignore[override]
-        return self.func_env.context_space
 
     def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
         if seed is not None:
@@ -217,15 +155,3 @@ class FuncEnvBasedEnv(Env):
         if self._has_state:
             self.func_env.close(self.state)
             self.state, self._has_state = None, False
-
-    def has_wrapper_attr(self, name: str) -> bool:
-        return hasattr(self, name) or self.func_env.has_wrapper_attr(name)
-
-    def get_wrapper_attr(self, name: str) -> Any:
-        return getattr(self, name) if hasattr(self, name) else self.func_env.get_wrapper_attr(name)
-
-    def set_wrapper_attr(self, name: str, value: Any) -> None:
-        if hasattr(self, name) and not is_handed_on(name, self, self.func_env):
-            setattr(self, name, value)
-        else:
-            self.func_env.set_wrapper_attr(name, value)

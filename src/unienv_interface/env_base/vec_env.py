@@ -26,10 +26,10 @@ from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any, Literal, NamedTuple
 
-import cloudpickle
 import numpy as np
 
-from ..space.row_layout import MemoryHeap, RowLayout
+from ..space.row_layout import MemoryHeap, RowLayout, Rows
+from ._channel import pickled
 from ._env_group import Access, EnvGroup, Slots
 from ._stacking import data_stack
 from ._vec_core import Call, Infos, VecEnv
@@ -101,6 +101,9 @@ class SyncVecEnv(VecEnv):
             start += len(part)
         ready = np.concatenate([part for part, _, _ in done])
         return ready, slots, [info for _, _, infos in done for info in infos]
+
+    def _give_up(self) -> None:
+        self._done = []
 
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
         return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]
@@ -190,7 +193,7 @@ class AsyncVecEnv(VecEnv):
         self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
         self._reset: _Reset | None = None  # the one under way
         self._lost: set[int] = set()  # restarted, and the caller does not know it yet
-        self._last = self._slots.observations.take(self._all)  # what the caller saw last, for slots that are restarted
+        self._last: Rows | None = None  # what the caller saw last, for slots that are restarted
         self._last_parts: dict[int, bytearray] = {}
         self._seen = np.zeros(self._count, bool)
 
@@ -221,7 +224,6 @@ class AsyncVecEnv(VecEnv):
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._forget_interrupted()
         self._reset = reset = _Reset(dict(zip(indices.tolist(), seeds, strict=True)), args, kwargs)
         asked = [(worker, own, self._reset_payload(worker, own, reset)) for worker, own in self._per_worker(indices)]
         self._lost.difference_update(reset.seeds)
@@ -231,10 +233,9 @@ class AsyncVecEnv(VecEnv):
     def _reset_payload(self, worker: int, envs: np.ndarray, reset: _Reset) -> bytes:
         first, indices = self._pool.shares[worker].start, envs.tolist()
         positions, seeds = [index - first for index in indices], [reset.seeds[index] for index in indices]
-        return cloudpickle.dumps((positions, seeds, reset.args, reset.kwargs))
+        return pickled((positions, seeds, reset.args, reset.kwargs))
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        self._forget_interrupted()
         self._reset = None
         self._action_heap.parts = {}
         self._actions.layout.pack(self._actions, slice(None) if indices is self._all else indices, action)
@@ -261,19 +262,15 @@ class AsyncVecEnv(VecEnv):
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
-        try:
-            while self._requests and len(self._ended) < wanted:
-                for number, outcome in self._pool.outcomes(list(self._requests), deadline, least=1).items():
-                    if number not in self._requests:
-                        continue  # its worker was restarted over another one
-                    worker, envs = self._requests.pop(number)
-                    if isinstance(outcome, BaseException):
-                        self._recover(worker, envs, outcome)
-                    else:
-                        self._ended.update(self._results(envs, outcome.payload))
-        except BaseException:
-            self._abandon()
-            raise
+        while self._requests and len(self._ended) < wanted:
+            for number, outcome in self._pool.outcomes(list(self._requests), deadline, least=1).items():
+                if number not in self._requests:
+                    continue  # its worker was restarted over another one
+                worker, envs = self._requests.pop(number)
+                if isinstance(outcome, BaseException):
+                    self._recover(worker, envs, outcome)
+                else:
+                    self._ended.update(self._results(envs, outcome.payload))
         infos, self._ended = self._ended, {}
         ready = indices if len(infos) == len(indices) else indices[np.isin(indices, list(infos))]
         if self.on_worker_error == "restart":
@@ -297,28 +294,25 @@ class AsyncVecEnv(VecEnv):
         contexts = None if slots.contexts is None else slots.contexts.take(ready)
         return Slots(slots.observations.take(ready), contexts, slots.signals.take(ready))
 
-    def _abandon(self) -> None:
-        """Give up the command under way."""
-        self._pool.abandon(list(self._requests))
-        self._requests, self._ended = {}, {}
+    def _give_up(self) -> None:
+        if self._requests or self._ended:
+            self._lost.update(index for index, info in self._ended.items() if "restarted" in info)
+            self._pool.abandon(list(self._requests))
+            self._requests, self._ended = {}, {}
         self._resetting = self._stepping = None
-
-    def _forget_interrupted(self) -> None:
-        """Give up what is left of a command that ended in the middle, by Ctrl-C."""
-        if (self._requests or self._ended) and self._stepping is None:
-            self._abandon()
 
     # -- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, worker: int, envs: np.ndarray, error: BaseException) -> None:
         """Raise the error, or put a new worker in the place of the one it came from."""
         if self.on_worker_error == "raise":
-            self._abandon()
+            self._give_up()
             raise error
         try:
             self._restart(worker, envs, is_responsive=not isinstance(error, (WorkerDied, TimeoutError)))
         except BaseException as failure:
-            self._abandon()
+            self._pool.end(worker)  # it may have environments that were not reset; the next command starts another
+            self._give_up()
             raise failure from error
 
     def _restart(self, worker: int, envs: np.ndarray, is_responsive: bool) -> None:
@@ -358,11 +352,14 @@ class AsyncVecEnv(VecEnv):
         self._ended.update({index: {"restarted": True} for index in envs.tolist()})
         self._slots.signals[envs] = (0.0, False, True)
         seen = envs[self._seen[envs]]
-        copy_rows(self._last, self._slots.observations, seen)
+        if self._last is not None:
+            copy_rows(self._last, self._slots.observations, seen)
         self._heap.parts.update({i: self._last_parts[i] for i in seen.tolist() if i in self._last_parts})
 
     def _remember(self, ready: np.ndarray) -> None:
         """Keep what the caller is about to see."""
+        if self._last is None:
+            self._last = self._slots.observations.take(self._all)
         copy_rows(self._slots.observations, self._last, slice(None) if ready is self._all else ready)
         self._last_parts.update({i: self._heap.parts[i] for i in ready.tolist() if i in self._heap.parts})
         self._seen[ready] = True
@@ -371,7 +368,7 @@ class AsyncVecEnv(VecEnv):
 
     def _send_access(self, verb: Access, name: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         worker = int(self._worker_of[index])
-        payload = cloudpickle.dumps((verb, index - self._pool.shares[worker].start, name, args, kwargs))
+        payload = pickled((verb, index - self._pool.shares[worker].start, name, args, kwargs))
         return self._pool.send(worker, ACCESS, payload, name if verb == "call" else f"{verb} {name}", self.timeout)
 
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
@@ -409,7 +406,7 @@ class AsyncVecEnv(VecEnv):
             return
         self._closed = True
         self._resetting = self._stepping = None
-        del self._slots, self._actions, self._last  # the shared memory goes with the last array over it
+        del self._slots, self._actions  # the shared memory goes with the last array over it
         reports = self._pool.close()
         self._finalizer.cancel()
         if reports:

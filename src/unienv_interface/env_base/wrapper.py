@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, SupportsFloat
+from typing import Any, Generic, SupportsFloat
 
 from typing_extensions import TypeVar
 
-from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from ..space import Space
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ._layers import ForwardingLayer
 from .env import ActType, ContextType, Env, ObsType, RenderFrame
-
-if TYPE_CHECKING:
-    from .funcenv import FuncEnv
 
 WrapperBArrayT = TypeVar("WrapperBArrayT", default=Any)
 WrapperContextT = TypeVar("WrapperContextT", default=Any)
@@ -26,6 +23,7 @@ WrapperBRngT = TypeVar("WrapperBRngT", default=Any)
 
 
 class Wrapper(
+    ForwardingLayer,
     Env[
         WrapperBArrayT,
         WrapperContextT,
@@ -63,43 +61,13 @@ class Wrapper(
     def __init__(self, env: Env) -> None:
         self.env = env
 
-    # -- what is handed on, and may be replaced ------------------------------------------------------------
-
     @property
-    def metadata(self) -> dict[str, Any]:
-        return self._own("_metadata", "metadata")
-
-    @metadata.setter
-    def metadata(self, value: dict[str, Any]) -> None:
-        self._metadata = value
-
-    @property
-    def action_space(self) -> Space:
-        return self._own("_action_space", "action_space")
-
-    @action_space.setter
-    def action_space(self, value: Space) -> None:
-        self._action_space = value
-
-    @property
-    def observation_space(self) -> Space:
-        return self._own("_observation_space", "observation_space")
-
-    @observation_space.setter
-    def observation_space(self, value: Space) -> None:
-        self._observation_space = value
-
-    @property
-    def context_space(self) -> Space | None:
-        return self._own("_context_space", "context_space")
-
-    @context_space.setter
-    def context_space(self, value: Space | None) -> None:
-        self._context_space = value
+    def _below(self) -> Env:
+        return self.env
 
     @property
     def rng(self) -> Any:
-        return self._own("_rng", "rng")
+        return self._own("rng")
 
     @rng.setter
     def rng(self, value: Any) -> None:
@@ -108,11 +76,6 @@ class Wrapper(
             self._rng = value
         else:
             self.env.rng = value
-
-    def _own(self, name: str, below: str) -> Any:
-        """An attribute of this layer if it was assigned, else that of the environment below."""
-        own = self.__dict__
-        return own[name] if name in own else getattr(self.env, below)
 
     # -- what is handed on ---------------------------------------------------------------------------------
 
@@ -123,18 +86,6 @@ class Wrapper(
     @property
     def render_fps(self) -> int | None:  # type: ignore[override]
         return self.env.render_fps
-
-    @property
-    def backend(self) -> ComputeBackend:  # type: ignore[override]
-        return self.env.backend
-
-    @property
-    def device(self) -> Any:
-        return self.env.device
-
-    @property
-    def batch_size(self) -> int | None:  # type: ignore[override]
-        return self.env.batch_size
 
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
@@ -150,42 +101,8 @@ class Wrapper(
     def close(self) -> None:
         self.env.close()
 
-    # -- layers --------------------------------------------------------------------------------------------
-
-    @property
-    def unwrapped(self) -> Env:
-        return self.env.unwrapped
-
-    @property
-    def prev_wrapper_layer(self) -> Env | None:
-        return self.env
-
-    def has_wrapper_attr(self, name: str) -> bool:
-        return hasattr(self, name) or self.env.has_wrapper_attr(name)
-
-    def get_wrapper_attr(self, name: str) -> Any:
-        if hasattr(self, name):
-            return getattr(self, name)
-        try:
-            return self.env.get_wrapper_attr(name)
-        except AttributeError:
-            raise AttributeError(f"neither {type(self).__name__} nor a layer below it has {name!r}") from None
-
-    def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute on the outermost layer that has it as its own, or on the bottom one if none has."""
-        if hasattr(self, name) and not is_handed_on(name, self, self.env):
-            setattr(self, name, value)
-        else:
-            self.env.set_wrapper_attr(name, value)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.env!r})"
-
-
-def is_handed_on(name: str, layer: Env | FuncEnv, below: Env | FuncEnv) -> bool:
-    """Whether a layer only shows this attribute of the layer below, which is where it can be set."""
-    attribute = getattr(type(layer), name, None)
-    return isinstance(attribute, property) and attribute.fset is None and below.has_wrapper_attr(name)
 
 
 class ActionWrapper(Wrapper):

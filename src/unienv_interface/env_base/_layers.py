@@ -1,0 +1,168 @@
+"""What environments and functional environments have in common: their spaces, and being one of several layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..space import Space
+from ..space.space_utils import batch_utils
+
+
+class Layer:
+    """An environment as seen from outside, whatever it does: on which backend it is and what its values look like.
+
+    This is the bottom layer; see `ForwardingLayer` for those above.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - replaced as a whole, never changed
+    backend: ComputeBackend
+    device: Any = None
+    batch_size: int | None = None
+    action_space: Space
+    observation_space: Space
+    context_space: Space | None = None
+
+    def update_observation_post_reset(self, old_obs: Any, newobs_masked: Any, mask: Any) -> Any:
+        """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
+        return merge_masked(self.observation_space, self.batch_size, old_obs, newobs_masked, mask)
+
+    def update_context_post_reset(self, old_context: Any, new_context: Any, mask: Any) -> Any:
+        """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
+        if self.context_space is None:
+            return new_context
+        return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment under all wrappers."""
+        return self
+
+    @property
+    def prev_wrapper_layer(self) -> Any:
+        """The environment one layer down, or None at the bottom."""
+        return None
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        """Checks if the attribute `name` exists in the environment."""
+        return hasattr(self, name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        """Gets the attribute `name` from the environment."""
+        return getattr(self, name)
+
+    def set_wrapper_attr(self, name: str, value: Any) -> None:
+        """Sets the attribute `name` on the environment with `value`."""
+        setattr(self, name, value)
+
+
+class ForwardingLayer(Layer):
+    """A layer that shows what the one below it shows, but for what was assigned to itself."""
+
+    @property
+    def _below(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not say which layer it lies on")
+
+    def _own(self, name: str) -> Any:
+        """An attribute of this layer if it was assigned, else that of the layer below."""
+        own, key = self.__dict__, f"_{name}"
+        return own[key] if key in own else getattr(self._below, name)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._own("metadata")
+
+    @metadata.setter
+    def metadata(self, value: dict[str, Any]) -> None:
+        self._metadata = value
+
+    @property
+    def action_space(self) -> Space:
+        return self._own("action_space")
+
+    @action_space.setter
+    def action_space(self, value: Space) -> None:
+        self._action_space = value
+
+    @property
+    def observation_space(self) -> Space:
+        return self._own("observation_space")
+
+    @observation_space.setter
+    def observation_space(self, value: Space) -> None:
+        self._observation_space = value
+
+    @property
+    def context_space(self) -> Space | None:
+        return self._own("context_space")
+
+    @context_space.setter
+    def context_space(self, value: Space | None) -> None:
+        self._context_space = value
+
+    @property
+    def backend(self) -> ComputeBackend:  # type: ignore[override]
+        return self._below.backend
+
+    @property
+    def device(self) -> Any:
+        return self._below.device
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        return self._below.batch_size
+
+    @property
+    def unwrapped(self) -> Any:
+        return self._below.unwrapped
+
+    @property
+    def prev_wrapper_layer(self) -> Any:
+        return self._below
+
+    def has_wrapper_attr(self, name: str) -> bool:
+        return hasattr(self, name) or self._below.has_wrapper_attr(name)
+
+    def get_wrapper_attr(self, name: str) -> Any:
+        if hasattr(self, name):
+            return getattr(self, name)
+        try:
+            return self._below.get_wrapper_attr(name)
+        except AttributeError:
+            raise AttributeError(f"neither {type(self).__name__} nor a layer below it has {name!r}") from None
+
+    def set_wrapper_attr(self, name: str, value: Any) -> None:
+        """Sets the attribute on the outermost layer that has it as its own, or on the bottom one if none has."""
+        if hasattr(self, name) and not self._only_shows(name):
+            setattr(self, name, value)
+        else:
+            self._below.set_wrapper_attr(name, value)
+
+    def _only_shows(self, name: str) -> bool:
+        """Whether this layer only shows an attribute of the layer below, which is where it can be set."""
+        attribute = getattr(type(self), name, None)
+        return isinstance(attribute, property) and attribute.fset is None and self._below.has_wrapper_attr(name)
+
+
+def merge_masked(space: Space, batch_size: int | None, old: Any, new: Any, mask: Any) -> Any:
+    """Batched data with the slots of `mask` replaced, in order, by the rows of `new`."""
+    slots = parse_mask(mask, batch_size, space.backend)
+    rows, wanted = batch_utils.batch_size_data(new), int(slots.sum())
+    if rows is not None and rows != wanted:
+        raise ValueError(f"{rows} rows for the {wanted} slots of the mask, there must be one for each")
+    return batch_utils.set_at(space, old, space.backend.from_numpy(slots), new)
+
+
+def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np.ndarray:
+    """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
+    if batch_size is None:
+        raise ValueError("the environment is not batched, so a mask has nothing to select")
+    slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
+    if slots.dtype != np.bool_ or slots.shape != (batch_size,):
+        raise ValueError(
+            f"the mask has dtype {slots.dtype} and shape {slots.shape}, "
+            f"it must be one boolean per slot: shape ({batch_size},)"
+        )
+    return slots
