@@ -30,6 +30,7 @@ from vec_envs import (
     frozen,
     is_alive,
     leaving_nothing,
+    named_memory,
     rich_space,
     rows,
     wait_until,
@@ -411,6 +412,21 @@ def test_the_first_thing_that_goes_wrong_is_raised_without_waiting_for_the_rest(
     with Stopwatch() as watch, pytest.raises(KeyError, match="environment 1, construction"):
         make(factories)
     assert watch.seconds < PATIENCE / 2
+
+
+# -- shared memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shared_memory_has_no_name_that_could_be_left_behind(method: str) -> None:
+    before = named_memory(os.getpid())
+    with make(counters(3), method) as env:
+        env.reset(seed=0)
+        for worker in env.processes:
+            maps = Path(f"/proc/{worker.pid}/maps").read_text()
+            assert "/memfd:unienv (deleted)" in maps
+            assert named_memory(worker.pid) == (before if method == "fork" else [])
+        assert named_memory(os.getpid()) == before
 
 
 # -- restart -----------------------------------------------------------------------------------------------

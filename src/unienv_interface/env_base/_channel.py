@@ -107,28 +107,14 @@ class Channel:
 
     # -- receiving -----------------------------------------------------------------------------------------
 
-    def receive(self, alert: float = 0.0) -> Message:
-        """The next message, however long it takes.
-
-        For the first `alert` seconds this process stays awake and looks again and again: to be woken takes tens of
-        microseconds on some machines, above all virtual ones, and a message is often on its way already.
-        """
+    def receive(self) -> Message:
+        """The next message, however long it takes."""
         while True:
             message = self._cut()
             if message is not None:
                 return message
-            self._await_message(alert)
+            self._poll.poll()
             self._fill()
-
-    def _await_message(self, alert: float) -> None:
-        poll = self._poll.poll
-        if alert:
-            deadline = time.monotonic() + alert
-            while time.monotonic() < deadline:
-                if poll(0):
-                    return
-                os.sched_yield()  # whoever has something to do goes first
-        poll()
 
     @property
     def has_unread(self) -> bool:

@@ -23,7 +23,6 @@ from ._worker_errors import ErrorReport
 
 # Commands
 ATTACH, STEP, RESET, ACCESS, CLOSE = range(5)
-ALERT = 2e-4
 # Replies
 DONE, FAILED = range(2)
 # The number of the report that worker 0 sends of its own accord once it has built its environments; worker w's is w
@@ -58,7 +57,7 @@ def worker_main(
     server = _Server(worker, channel, block, EnvGroup(first_index, progress))
     with contextlib.suppress(ChannelClosedError):
         if server.build(factories):
-            while server.serve(channel.receive(ALERT)):
+            while server.serve(channel.receive()):
                 pass
     server.end()
 
