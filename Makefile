@@ -19,7 +19,7 @@ RUN := .venv/bin/python
 SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench-rows clean
+.PHONY: help demo test soak lint format bench-rows bench-vec clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ format: ## let ruff rewrite what it can
 bench-rows: ## what packing and gathering rows costs
 	$(SETUP) $(TEST_EXTRAS)
 	@$(RUN) benchmarks/rows.py $(ARGS)
+
+bench-vec: ## vector environments against Gymnasium's and Stable-Baselines3's (installs the libraries compared with)
+	$(SETUP) bench
+	@$(RUN) benchmarks/vec_env.py $(ARGS)
 
 clean: ## remove .venv and everything the tools left behind
 	rm -rf .venv .venv.lock build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

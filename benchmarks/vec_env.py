@@ -2,9 +2,9 @@
 
     python benchmarks/vec_env.py            # needs gymnasium[mujoco] and stable-baselines3
 
-Rates are environment steps per second with random actions. Ours and theirs take turns, the median of the rounds
-counts, and the exit status is 1 where a bar is missed. Theirs restart ended episodes by themselves, and count that as a
-step; ours are told to with a mask, which is timed with the rest.
+Rates are transitions per second with random actions. Ours and theirs take turns, the median of the rounds counts, and
+the exit status is 1 where a bar is missed. Ours are told with a mask which episodes to begin anew, and that is timed
+with the rest. Gymnasium's spend the step after an episode's end on that, which is no transition and is not counted.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Subject:
     def __init__(self, env: Any, actions: Sequence[Any], kind: str) -> None:
         self.env, self.actions, self.kind = env, actions, kind
         self.rates: list[float] = []
+        self.idle = 0  # steps of single environments that were no transitions
         self.step: Callable[[Any], None] = getattr(self, f"step_{kind}")
         self.reset()
 
@@ -72,7 +73,10 @@ class Subject:
             self.env.reset(mask=ended)
 
     def step_gymnasium(self, action: Any) -> None:
-        self.env.step(action)
+        _, _, terminated, truncated, _ = self.env.step(action)
+        ended = terminated | truncated
+        if ended.any():
+            self.idle += int(ended.sum())
 
     def step_sb3(self, action: Any) -> None:
         self.env.step(action)
@@ -80,12 +84,13 @@ class Subject:
     def run(self, seconds: float) -> None:
         for action in self.actions[:WARM_UP]:
             self.step(action)
+        self.idle = 0
         steps, start = 0, time.perf_counter()
         while (spent := time.perf_counter() - start) < seconds:
             for action in self.actions:
                 self.step(action)
             steps += len(self.actions)
-        self.rates.append(steps * len(self.actions[0]) / spent)
+        self.rates.append((steps * len(self.actions[0]) - self.idle) / spent)
 
     @property
     def rate(self) -> float:

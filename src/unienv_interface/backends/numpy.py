@@ -76,7 +76,7 @@ class _NumpyRandom(RandomFunctions[np.ndarray, Any, np.dtype, np.random.Generato
         endpoint: bool = False,
     ) -> tuple[np.random.Generator, np.ndarray]:
         kind = np.dtype(dtype or np.int64)
-        return rng, np.asarray(rng.integers(from_num, to_num, size=shape, dtype=kind, endpoint=endpoint))
+        return rng, np.asarray(rng.integers(from_num, to_num, size=shape or None, dtype=kind, endpoint=endpoint))
 
     def random_permutation(
         self, n: int, /, *, rng: np.random.Generator, dtype: Any = None, device: Any = None

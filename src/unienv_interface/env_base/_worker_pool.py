@@ -68,6 +68,7 @@ class WorkerPool:
         self._answers: dict[int, Message] = {}
         self._attachment: bytes | None = None
         self._closed = False
+        self._adopted: set[int] = set()  # workers that are children of a fork server
         self._mute: set[int] = set()  # workers from which nothing more can come
         self._selector = selectors.DefaultSelector()
         self.block = SharedBlock.create(len(self.shares) * PROGRESS.itemsize)
@@ -121,6 +122,7 @@ class WorkerPool:
             self.processes[worker : worker + 1] = [process]
             self._selector.register(channel.fd, selectors.EVENT_READ, worker)
             self._mute.discard(worker)
+            (self._adopted.add if method == "forkserver" else self._adopted.discard)(worker)
             self._awaited[FIRST_REPORT - worker] = Request(worker, "construction")
 
     def reports(self, workers: Sequence[int], timeout: float | None) -> list[Any]:
@@ -176,7 +178,7 @@ class WorkerPool:
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while not self.channels[worker].flush(_LIVENESS_PERIOD):
-                if not _is_running(self.processes[worker]):
+                if not self._is_running(worker):
                     raise ChannelClosedError("it has ended")
                 if deadline is not None and time.monotonic() >= deadline:
                     raise TimeoutError(f"{what}: {self.describe(worker)} takes no commands, {_HUNG}")
@@ -262,7 +264,7 @@ class WorkerPool:
 
     def _is_gone(self, worker: int) -> bool:
         """Whether a worker has ended and nothing that it has sent is left to be read."""
-        return not _is_running(self.processes[worker]) and not self.channels[worker].has_unread
+        return not self._is_running(worker) and not self.channels[worker].has_unread
 
     # -- what went wrong -----------------------------------------------------------------------------------
 
@@ -278,7 +280,7 @@ class WorkerPool:
         code = process.exitcode
         how = f"exit code {code}"
         if code is None:
-            how = "it has closed its connection but still runs" if _is_running(process) else "exit code unknown"
+            how = "it has closed its connection but still runs" if self._is_running(worker) else "exit code unknown"
         elif code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
             how = f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
@@ -339,7 +341,19 @@ class WorkerPool:
         return self._numbers
 
     def _running(self, workers: Sequence[int]) -> list[int]:
-        return [worker for worker in workers if _is_running(self.processes[worker])]
+        return [worker for worker in workers if self._is_running(worker)]
+
+    def _is_running(self, worker: int) -> bool:
+        process = self.processes[worker]
+        if not process.is_alive():
+            return False
+        if worker in self._adopted:
+            return True  # the fork server knows, and will say so
+        try:
+            os.kill(process.pid, 0)
+        except ProcessLookupError:  # somebody else has reaped it, such as the kernel where SIGCHLD is ignored
+            return False
+        return True
 
     def _await_ends(self, workers: Sequence[int], seconds: float) -> None:
         """Wait for the end of some workers, and read what they say until then: else they might wait for us.
@@ -350,6 +364,9 @@ class WorkerPool:
         while self._running(workers) and time.monotonic() < deadline:
             for key, _ in self._selector.select(0.002):
                 self._take_in(key.data)
+        for worker in workers:
+            while worker not in self._mute and self.channels[worker].has_unread:
+                self._take_in(worker)  # its last words
 
 
 def _start_helpers(method: str) -> None:
@@ -361,16 +378,6 @@ def _start_helpers(method: str) -> None:
 
 
 _HUNG = "it hangs, or `timeout` is too short for it"
-
-
-def _is_running(process: Any) -> bool:
-    if not process.is_alive():
-        return False
-    try:
-        os.kill(process.pid, 0)
-    except ProcessLookupError:  # somebody else has reaped it, such as the kernel where SIGCHLD is ignored
-        return False
-    return True
 
 
 @contextlib.contextmanager
