@@ -381,7 +381,9 @@ def test_malformed_json_says_where_and_what(node: dict[str, Any], text: str) -> 
     assert str(caught.value).startswith(f"obs/1:{below}" if below != text else f"obs/1/{text}")
 
 
-@pytest.mark.parametrize("data", [None, 3, "BoxSpace", [], [BOX], b"{}", object()], ids=lambda data: type(data).__name__)
+@pytest.mark.parametrize(
+    "data", [None, 3, "BoxSpace", [], [BOX], b"{}", object()], ids=lambda data: type(data).__name__
+)
 def test_what_is_no_object_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{type(data).__name__}, the JSON of a space is an object$"):
         json_to_space(data, NUMPY)

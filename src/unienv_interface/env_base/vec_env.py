@@ -16,12 +16,13 @@ environments have done is not reported, and answers that still come are thrown a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any, Literal, NamedTuple
@@ -323,22 +324,36 @@ class AsyncVecEnv(VecEnv):
         for index in share.tolist():
             self._commands.pop(index, None)
         self._pool.restart(worker, self.timeout, is_responsive=is_responsive)
-        drawn, others = self._drawn_seeds(), share[~np.isin(share, envs)]
-        anew = _Reset(dict(enumerate(drawn)), (), {})
-        asked = [(envs, self._reset or anew), (others, anew)]
-        asked = [(np.sort(own), reset) for own, reset in asked if len(own)]
-        payloads = [self._reset_payload(worker, own, reset) for own, reset in asked]
-        what = "reset after a restart"
-        numbers = [self._pool.send(worker, RESET, payload, what, self.timeout) for payload in payloads]
-        answers = self._pool.answers(numbers, self.timeout)
-        infos: dict[int, dict[str, Any]] = {}
-        for (own, _), answer in zip(asked, answers, strict=True):
-            infos.update(self._results(own, answer.payload))
-        self._lost.update(others.tolist())
+        others = share[~np.isin(share, envs)]
+        anew = _Reset(dict(enumerate(self._drawn_seeds())), (), {})
+        with self._keeping([index for index in others.tolist() if index in self._ended]):
+            infos = self._reset_now(worker, [(envs, self._reset or anew), (others, anew)])
+        self._lost.update(index for index in others.tolist() if "restarted" not in self._ended.get(index, {}))
         if self._reset is None:
             self._report_restart(envs)
         else:
             self._ended.update({index: {**infos[index], "restarted": True} for index in envs.tolist()})
+
+    def _reset_now(self, worker: int, asked: Sequence[tuple[np.ndarray, _Reset]]) -> dict[int, dict[str, Any]]:
+        """Reset environments of a new worker and wait for it; returns their infos."""
+        resets = [(np.sort(envs), reset) for envs, reset in asked if len(envs)]
+        payloads = [self._reset_payload(worker, envs, reset) for envs, reset in resets]
+        what = "reset after a restart"
+        numbers = [self._pool.send(worker, RESET, payload, what, self.timeout) for payload in payloads]
+        answers = self._pool.answers(numbers, self.timeout)
+        infos: dict[int, dict[str, Any]] = {}
+        for (envs, _), answer in zip(resets, answers, strict=True):
+            infos.update(self._results(envs, answer.payload))
+        return infos
+
+    @contextlib.contextmanager
+    def _keeping(self, envs: list[int]) -> Iterator[None]:
+        """Keep the results of these environments, which the caller has not got yet, whatever is written over them."""
+        arrays, parts = result_arrays(self._slots), self._heap.parts
+        records, kept = export_rows(arrays, envs), {index: parts[index] for index in envs if index in parts}
+        yield
+        import_rows(arrays, envs, records)
+        parts.update(kept)
 
     def _report_lost(self, envs: np.ndarray) -> np.ndarray:
         """Report environments that were restarted since their last step; returns the others, which can step."""

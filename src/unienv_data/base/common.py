@@ -1,0 +1,193 @@
+"""What a batch is: samples of one space, by index; and what samples mini-batches from it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic
+
+from typing_extensions import Self, TypeVar
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.space import DictSpace, Space
+from unienv_interface.space.space_utils import (
+    batch_size_data,
+    batch_space,
+    concatenate,
+    flatten_data,
+    unflatten_data,
+)
+
+from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
+from .nested import nested_item
+
+__all__ = ["BatchBase", "BatchT", "IndexableType", "convert_index_to_backendarray", "resolve_index"]
+
+BatchT = TypeVar("BatchT", default=Any)
+
+
+class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """Samples of one space by index, oldest first.
+
+    A subclass implements `__len__` and `get_at`, and `get_at_with_metadata` if it has metadata; if it can be changed
+    it says so with `is_mutable` and implements `set_at`, `extend` and `remove_at` as far as they make sense. All other
+    methods are defined over these. A flattened form is the structured one flattened; a subclass that keeps flat data
+    overrides those too.
+
+    An int index gives one sample, every other index a batch with a leading axis. What is handed out does not change
+    afterwards.
+    """
+
+    is_mutable: bool = True
+    #: The samples know their episodes: `get_segments` gives ranges.
+    is_segment_aware: bool = False
+
+    single_space: Space
+    single_metadata_space: DictSpace | None
+
+    def __init__(self, single_space: Space, single_metadata_space: DictSpace | None = None) -> None:
+        self.single_space = single_space
+        self.single_metadata_space = single_metadata_space
+        self._last_batched_space: tuple[int, Space] = (-1, single_space)
+
+    @property
+    def backend(self) -> ComputeBackend:
+        return self.single_space.backend
+
+    @property
+    def device(self) -> Any:
+        return self.single_space.device
+
+    # -- the verbs -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def get_at(self, idx: IndexableType | BArrayType) -> BatchT:
+        """Fetch samples in their structured form."""
+
+    def get_at_with_metadata(self, idx: IndexableType | BArrayType) -> tuple[BatchT, dict[str, Any] | None]:
+        """Fetch structured samples together with optional metadata."""
+        return self.get_at(idx), None
+
+    def set_at(self, idx: IndexableType | BArrayType, value: BatchT) -> None:
+        """Overwrite existing samples using structured data."""
+        raise self._unsupported("set_at")
+
+    def extend(self, value: BatchT) -> None:
+        """Append a batched block of samples."""
+        raise self._unsupported("extend")
+
+    def remove_at(self, idx: IndexableType | BArrayType) -> None:
+        """Remove one or more samples from the batch."""
+        raise self._unsupported("remove_at")
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        """The closed episodes as half-open ranges [start, stop) of indices, oldest first; None if not known."""
+        return None
+
+    def close(self) -> None:
+        """Release what this batch itself holds; never what lies under it."""
+
+    # -- defined over them ---------------------------------------------------------------------------------
+
+    def append(self, value: BatchT) -> None:
+        """Append one sample."""
+        self.extend(self._as_batch(value))
+
+    def get_flattened_at(self, idx: IndexableType | BArrayType) -> BArrayType:
+        """Fetch samples as flattened backend arrays."""
+        return self._flatten(self.get_at(idx), idx)
+
+    def get_flattened_at_with_metadata(
+        self, idx: IndexableType | BArrayType
+    ) -> tuple[BArrayType, dict[str, Any] | None]:
+        """Fetch flattened samples together with optional per-sample metadata."""
+        data, metadata = self.get_at_with_metadata(idx)
+        return self._flatten(data, idx), metadata
+
+    def set_flattened_at(self, idx: IndexableType | BArrayType, value: BArrayType) -> None:
+        """Overwrite existing samples using flattened data."""
+        self.set_at(idx, self._unflatten(value))
+
+    def append_flattened(self, value: BArrayType) -> None:
+        """Append one flattened sample to the batch."""
+        self.append(self._unflatten(value))
+
+    def extend_flattened(self, value: BArrayType) -> None:
+        """Append a batched block of flattened samples."""
+        self.extend(self._unflatten(value))
+
+    def extend_from(self, other: BatchBase, chunk_size: int = 8, tqdm: bool = False) -> None:
+        """Copy data from another batch in bounded-size chunks."""
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
+        starts: Any = range(0, len(other), chunk_size)
+        if tqdm:
+            from tqdm import tqdm as progress
+
+            starts = progress(starts, unit="chunk")
+        for start in starts:
+            self.extend(other.get_at(slice(start, min(start + chunk_size, len(other)))))
+
+    def get_slice(self, idx: IndexableType | BArrayType) -> BatchBase:
+        """Create a lazy view over a subset of indices."""
+        from ..batches.subindex_batch import SubIndexedBatch
+
+        return SubIndexedBatch(self, idx)
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: IndexableType | BArrayType) -> Any:
+        """Fetch one nested field of samples; where the data allows it, only that field is read."""
+        return nested_item(self.get_at(idx), nested_keys)
+
+    def get_column(self, nested_keys: Sequence[str]) -> BatchBase:
+        """Create a lazy view over a nested field inside each sample."""
+        from ..batches.subitem_batch import SubItemBatch
+
+        return SubItemBatch(self, nested_keys)
+
+    def __getitem__(self, idx: Any) -> BatchT:
+        return self.get_at(idx)
+
+    def __setitem__(self, idx: Any, value: BatchT) -> None:
+        self.set_at(idx, value)
+
+    def __delitem__(self, idx: Any) -> None:
+        self.remove_at(idx)
+
+    def __iter__(self) -> Iterator[BatchT]:
+        return (self.get_at(index) for index in range(len(self)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # -- shared --------------------------------------------------------------------------------------------
+
+    def _unsupported(self, verb: str) -> TypeError:
+        why = "does not support it" if self.is_mutable else "is read-only"
+        return TypeError(f"{verb}: {type(self).__name__} {why}")
+
+    def _batched_space(self, count: int) -> Space:
+        known, space = self._last_batched_space
+        if known != count:
+            space = batch_space(self.single_space, count)
+            self._last_batched_space = (count, space)
+        return space
+
+    def _as_batch(self, value: BatchT) -> Any:
+        """One sample as a batch of one."""
+        return concatenate(self.single_space, [value])
+
+    def _flatten(self, data: Any, idx: Any) -> Any:
+        if is_single(idx):
+            return flatten_data(self.single_space, data)
+        return flatten_data(self._batched_space(batch_size_data(data) or 0), data, start_dim=1)
+
+    def _unflatten(self, value: Any) -> Any:
+        if value.ndim == 1:
+            return unflatten_data(self.single_space, value)
+        return unflatten_data(self._batched_space(value.shape[0]), value, start_dim=1)

@@ -1,0 +1,214 @@
+"""Files that survive: JSON that is never half written, room that is known to be there, paths that stay inside."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import zlib
+from pathlib import Path
+from typing import Any
+
+from .storage import StorageCorruptedError
+
+# Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
+MAX_JSON_BYTES = 16 * 2**20
+MAX_JSON_DEPTH = 64
+
+# The checksum stands at the very end and is of all other bytes, so that no change goes unseen.
+_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
+_TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object with a checksum so that at any instant the old or the new file is there, whole."""
+    text = json.dumps({**content, "checksum": "00000000"}, indent=1).encode() + b"\n"
+    at = text.rindex(b"00000000")
+    text = text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed `write_json` has left in a folder."""
+    for path in folder.iterdir():
+        if _TEMPORARY.match(path.name):
+            path.unlink(missing_ok=True)
+
+
+def read_json(path: Path, *, checksum: bool) -> dict[str, Any]:
+    """Read a JSON object; a StorageCorruptedError names the file and what is wrong with it.
+
+    The checksum is compared where there is one. Without `checksum` there need not be: files of the reference
+    implementation have none.
+    """
+    with os.fdopen(open_regular(path, writable=False), "rb") as file:
+        text = file.read(MAX_JSON_BYTES + 1)
+    if len(text) > MAX_JSON_BYTES:
+        raise StorageCorruptedError(f"{path}: more than {MAX_JSON_BYTES} bytes, which is the most that metadata has")
+    found = _CHECKSUM.search(text)
+    if found is not None:
+        start, stop = found.span(1)
+        if b"%08x" % zlib.crc32(text[:start] + b"00000000" + text[stop:]) != found[1]:
+            raise StorageCorruptedError(f"{path}: the checksum does not match, the file was changed or damaged")
+    try:
+        _check_depth(text, path)
+        content = json.loads(text)
+    except StorageCorruptedError:
+        raise
+    except ValueError as error:
+        raise StorageCorruptedError(f"{path}: not JSON, {error}") from error
+    if not isinstance(content, dict):
+        raise StorageCorruptedError(f"{path}: {type(content).__name__}, wanted an object")
+    if found is None and (checksum or "checksum" in content or "format_version" in content):
+        raise StorageCorruptedError(f"{path}: the checksum at its end is missing, the file was changed or damaged")
+    content.pop("checksum", None)
+    return content
+
+
+def _check_depth(text: bytes, path: Path) -> None:
+    depth = 0
+    for char in text.translate(None, delete=_ALL_BUT_BRACKETS):
+        depth += 1 if char in b"[{" else -1
+        if depth > MAX_JSON_DEPTH:
+            raise StorageCorruptedError(f"{path}: nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put a folder in the place of another, or where none is; at any instant one of them is there, whole.
+
+    Where the system cannot exchange two folders at once, there is none for an instant, and the old one lies beside it.
+    """
+    if target.exists():
+        if not _exchange(new, target):
+            old = target.with_name(f".{target.name}.{os.getpid()}.old.tmp")
+            os.rename(target, old)
+            os.rename(new, target)
+            new = old
+        sync_folder(target.parent)
+        shutil.rmtree(new)
+    else:
+        os.rename(new, target)
+        sync_folder(target.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    import ctypes  # slow to import, and seldom needed
+
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    at_folder, exchange = -100, 2
+    return rename(at_folder, os.fsencode(one), at_folder, os.fsencode(other), exchange) == 0
+
+
+def open_regular(path: Path, *, writable: bool) -> int:
+    """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
+
+    A link may lead out of the folder, and a pipe would never let go of whoever opens it.
+    """
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        raise StorageCorruptedError(f"{path}: the file is missing") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise StorageCorruptedError(f"{path}: not a plain file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StorageCorruptedError(f"{path}: not a plain file")
+    return fd
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
+    """Make sure that the bytes [start, stop) of a file can be written: a full disk is an OSError now, not a SIGBUS."""
+    if stop <= start:
+        return
+    try:
+        os.posix_fallocate(fd, start, stop - start)
+    except OSError as error:
+        raise _no_room(error, stop - start, path) from None
+
+
+def resize(fd: int, nbytes: int, path: Path | None) -> None:
+    """Set the size of a file; what comes anew is a hole of zeros."""
+    try:
+        os.ftruncate(fd, nbytes)
+    except OSError as error:
+        raise _no_room(error, nbytes, path) from None
+
+
+def _no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
+    """The same error with the path and both figures."""
+    free = f", {shutil.disk_usage(path.parent).free} are free" if path is not None and path.parent.exists() else ""
+    what = f"{error.strerror}: {nbytes} bytes are needed{free}"
+    return OSError(error.errno, what, None if path is None else str(path))
+
+
+def check_disk(folder: Path, nbytes: int) -> None:
+    """An OSError with both figures unless so many bytes are free where the folder lies, or will lie."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    if nbytes > free:
+        raise OSError(errno.ENOSPC, f"{nbytes} bytes are needed, {free} are free", str(folder))
+
+
+def check_memory(nbytes: int, what: str) -> None:
+    """A MemoryError with both figures unless this machine has so many bytes of memory to give."""
+    available = _available_memory()
+    if available is not None and nbytes > available:
+        raise MemoryError(f"{what}: {nbytes} bytes are needed, {available} are available")
+
+
+def _available_memory() -> int | None:
+    """The bytes of memory that can be had; None where the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def contained(folder: Path, relative: Any) -> Path:
+    """A path that metadata gives, if it stays inside its folder; a StorageCorruptedError otherwise."""
+    if not isinstance(relative, str) or not 0 < len(relative) <= 255 or "\0" in relative or "\\" in relative:
+        raise StorageCorruptedError(f"{folder}: {relative!r} is not the name of a file in the folder")
+    root = folder.resolve()
+    path = (root / relative).resolve()
+    if Path(relative).is_absolute() or root not in path.parents:
+        raise StorageCorruptedError(f"{folder}: {relative!r} leads out of the folder")
+    return path

@@ -1,0 +1,141 @@
+"""Equal items in a file that processes map into their memory.
+
+The file has a name, or it has none and is memory that processes share by handing on the descriptor: both work alike,
+and a file without a name goes when the last process that holds it does, however that went.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.utils.shared_block import SharedBlock
+
+from .files import check_memory, open_regular, reserve, resize
+from .storage import StorageCorruptedError
+
+# Room is reserved this many bytes at a time, so that it costs nothing per sample.
+STRETCH = 16 * 2**20
+
+
+class MappedFile:
+    """A file of items of one dtype. Offsets and lengths are in items.
+
+    A file may be longer than what is reserved: holes cost nothing, but writing into one through a mapping is a SIGBUS
+    when the disk is full. So `reserve` comes before every write.
+    """
+
+    def __init__(self, fd: int, dtype: Any, path: Path | None, *, writable: bool) -> None:
+        """Take over a descriptor."""
+        self.fd, self.dtype, self.path, self.writable = fd, np.dtype(dtype), path, writable
+        self._reserved = (0, 0)  # bytes; the stretch that was last made sure of
+        self._closer = weakref.finalize(self, os.close, fd)  # many buffers may be opened and just dropped
+        self._closer.atexit = False
+
+    @classmethod
+    def create(cls, path: Path | None, dtype: Any, length: int = 0) -> MappedFile:
+        """A new file, all holes; with None for a path one without a name."""
+        if path is None:
+            block = SharedBlock.create(0)
+            fd = os.dup(block.fd)
+            block.close()
+        else:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = cls(fd, dtype, path, writable=True)
+        resize(fd, length * file.dtype.itemsize, path)
+        return file
+
+    @classmethod
+    def open(cls, path: Path, dtype: Any, *, writable: bool) -> MappedFile:
+        """A file that is there; a StorageCorruptedError if it is not."""
+        return cls(open_regular(path, writable=writable), dtype, path, writable=writable)
+
+    def __reduce__(self) -> tuple[Callable[..., MappedFile], tuple[Any, ...]]:
+        return _received, (reduction.DupFd(self.fd), self.dtype, self.path, self.writable)
+
+    def __repr__(self) -> str:
+        return "shared memory" if self.path is None else str(self.path)
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    @property
+    def length(self) -> int:
+        """How many whole items the file has."""
+        return self.nbytes // self.dtype.itemsize
+
+    def check_length(self, length: int, *, exactly: bool) -> None:
+        """A StorageCorruptedError unless the file has so many items, or at least so many."""
+        found, wanted = self.nbytes, length * self.dtype.itemsize
+        if found < wanted or (exactly and found != wanted):
+            raise StorageCorruptedError(f"{self}: {found} bytes, it must have {wanted} ({length} items)")
+
+    def map(self, length: int) -> np.ndarray:
+        """An array over the first `length` items."""
+        if length == 0:
+            return np.zeros(0, self.dtype)
+        self.check_length(length, exactly=False)  # touching what lies behind the end would be a SIGBUS
+        access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
+        return np.ndarray((length,), self.dtype, mmap.mmap(self.fd, length * self.dtype.itemsize, access=access))
+
+    def extend(self, length: int) -> None:
+        """Make the file at least so long; what comes anew is a hole of zeros."""
+        if length > self.length:
+            resize(self.fd, length * self.dtype.itemsize, self.path)
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room."""
+        first, last = start * self.dtype.itemsize, stop * self.dtype.itemsize
+        done_from, done_to = self._reserved
+        if done_from <= first and last <= done_to:
+            return
+        begin = first // STRETCH * STRETCH
+        end = max(last, min(-(-last // STRETCH) * STRETCH, self.nbytes))
+        try:
+            self._reserve(begin, end)
+        except OSError:
+            begin, end = first, last  # no room for a stretch; enough for this write is enough
+            self._reserve(begin, end)
+        self._reserved = (begin, end)
+
+    def _reserve(self, begin: int, end: int) -> None:
+        if self.path is None:
+            check_memory(end - begin, "shared memory")
+        reserve(self.fd, begin, end, self.path)
+
+    def write_bytes(self, data: Any, offset: int) -> int:
+        """Write bytes at an offset in bytes, without a mapping, and return where they end."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            written = os.pwrite(self.fd, view, offset)
+            view, offset = view[written:], offset + written
+        return offset
+
+    def read_bytes(self, length: int, offset: int) -> bytes:
+        """So many bytes from an offset in bytes; a StorageCorruptedError if the file ends before."""
+        data = os.pread(self.fd, length, offset) if offset + length <= self.nbytes else b""
+        if len(data) != length:
+            raise StorageCorruptedError(f"{self}: {self.nbytes} bytes, those up to {offset + length} are wanted")
+        return data
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        if self.writable and self.path is not None:
+            os.fsync(self.fd)
+
+    def close(self) -> None:
+        """Give the descriptor back. Arrays over the file stay as they are."""
+        self._closer()
+        self.fd = -1
+
+
+def _received(descriptor: Any, dtype: np.dtype, path: Path | None, writable: bool) -> MappedFile:
+    return MappedFile(descriptor.detach(), dtype, path, writable=writable)

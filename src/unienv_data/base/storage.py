@@ -1,0 +1,290 @@
+"""What a storage is: memory for samples of one space, by slot."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.space_utils import batch_space, get_at
+
+from ._index import IndexableType
+from .common import BatchT
+
+__all__ = ["SpaceStorage", "StorageCorruptedError"]
+
+
+class StorageCorruptedError(ValueError):
+    """Stored data contradicts itself; the text says which file and what."""
+
+
+class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
+
+    A storage knows slots, not order: which slots hold samples, and which is the oldest, is the replay buffer's affair.
+    A subclass implements `create`, `load_from`, `__len__`, `get`, `set` and `dumps`, and declares what else it can do.
+
+    What is read is the caller's and does not change afterwards. A value that does not fit the space is a ValueError
+    with its path, and then nothing has been written. Reading a slot that was never written gives arbitrary data, never
+    an error; reading past `len(storage)` is an IndexError.
+
+    Note that if you want your space storage to support multiprocessing, you need to check / implement __getstate__ and
+    __setstate__ methods to ensure that the storage can be pickled and unpickled correctly.
+    """
+
+    #: The name under which the storage is registered, and which stands in a buffer's metadata.
+    registered_name: ClassVar[str] = ""
+
+    #: The file extension of a storage that is one file; None if it is a folder.
+    single_file_ext: str | None = None
+    #: The total capacity (number of single instances) of the storage. If None, the storage has unlimited capacity.
+    capacity: int | None = None
+    #: The cache path for the storage. If None, the storage will not use caching.
+    cache_filename: str | os.PathLike[str] | None = None
+    #: Can the storage instance be safely used in multiprocessing environments after creation?
+    is_multiprocessing_safe: bool = False
+    #: Is the storage mutable? If False, the storage is read-only.
+    is_mutable: bool = True
+
+    # What a storage can do beyond its verbs; declared, and asked for before the method is called.
+    #: `get_flattened` and `set_flattened` are implemented.
+    has_flattened_access: ClassVar[bool] = False
+    #: `get_column` reads a column without the rest of the sample.
+    has_column_access: ClassVar[bool] = False
+    #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
+    is_segment_aware: ClassVar[bool] = False
+    #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
+    has_raw_rows: bool = False
+    #: What `set` has written is read back by another process after this one was killed.
+    survives_kill: bool = False
+
+    def __init__(self, single_instance_space: Space) -> None:
+        """Bind the storage to the space of one stored element."""
+        self.single_instance_space = single_instance_space
+        self._next_slot: int | None = None
+        self._pending = 0
+        self._checker: RowLayout | None = None
+
+    @property
+    def backend(self) -> ComputeBackend:
+        return self.single_instance_space.backend
+
+    @property
+    def device(self) -> Any:
+        return self.single_instance_space.device
+
+    # -- making ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    @abc.abstractmethod
+    def create(
+        cls,
+        single_instance_space: Space,
+        *args: Any,
+        capacity: int | None,
+        cache_path: str | os.PathLike[str] | None = None,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> SpaceStorage:
+        """Create a new storage instance for samples from `single_instance_space`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def load_from(
+        cls,
+        path: str | os.PathLike[str],
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> SpaceStorage:
+        """Restore a storage instance previously written to disk."""
+
+    # -- the verbs -------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of slots: the capacity, or how far a growing storage has been extended."""
+
+    @abc.abstractmethod
+    def get(self, index: IndexableType | BArrayType) -> BatchT:
+        """Read one or more samples from storage."""
+
+    @abc.abstractmethod
+    def set(self, index: IndexableType | BArrayType, value: BatchT) -> None:
+        """Write one or more samples into storage."""
+
+    @abc.abstractmethod
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Dumps the storage to the specified path; to its own path, it makes what was written durable.
+
+        This is used for storages that have a single file extension (e.g. .pt for PyTorch).
+        """
+
+    def extend_length(self, length: int) -> None:
+        """This is used by capacity = None storages to extend the length of the storage.
+
+        If this is called on a storage with a fixed capacity, we will simply ignore the call.
+        """
+        if self.capacity is None:
+            raise NotImplementedError(f"{type(self).__name__} does not grow")
+
+    def shrink_length(self, length: int) -> None:
+        """This is used by capacity = None storages to shrink the length of the storage.
+
+        If this is called on a storage with a fixed capacity, we will simply ignore the call.
+        """
+        if self.capacity is None:
+            raise NotImplementedError(f"{type(self).__name__} does not shrink")
+
+    def clear(self) -> None:
+        """Clear all data inside the storage and set the length to 0 if the storage has unlimited capacity.
+
+        For storages with fixed capacity, this should reset the storage to its initial state.
+        """
+        if self.capacity is None:
+            self.shrink_length(len(self))
+
+    def flush(self) -> None:
+        """Make everything that was written survive a power cut. A storage in memory has nothing to do."""
+
+    def sizes(self) -> tuple[int, int]:
+        """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
+        return (0, 0)
+
+    def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
+        """Take over how many slots are in use; a StorageCorruptedError if there cannot be so many.
+
+        `sizes` is what `sizes()` said when the buffer was closed; None if it was not closed in order.
+        """
+        if length > len(self):
+            raise StorageCorruptedError(f"{self.cache_filename}: {len(self)} slots, the buffer has {length}")
+
+    def verify(self) -> list[str]:
+        """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
+        return []
+
+    @property
+    def nbytes(self) -> int | None:
+        """The bytes that the samples take; None if the storage cannot say."""
+        return None
+
+    def close(self) -> None:
+        """Release files and memory. May be called more than once."""
+
+    # -- how a replay buffer reads and writes --------------------------------------------------------------
+    #
+    # Over the verbs above; a storage overrides them where it knows a shorter way. Slots are known to be in range.
+
+    def gather(self, slots: Any, length: int) -> Any:
+        """`get` for a slot or an array of slots; of a growing storage `length` slots are in use by now.
+
+        With a capacity, slots may be counted on beyond it once around: then they are meant modulo the capacity.
+        """
+        return self.get(slots if self.capacity is None else slots % self.capacity)
+
+    def stage(self, value: Any, count: int | None) -> Any:
+        """A value, or a batch of `count`, checked and made ready for `write`; a ValueError if it does not fit.
+
+        Nothing that can be read changes.
+        """
+        if self._checker is None:
+            self._checker = RowLayout(self.single_instance_space)
+        self._checker.encode(value, () if count is None else (count,))
+        return value
+
+    def part(self, staged: Any, count: int, start: int, stop: int) -> Any:
+        """The samples [start, stop) of a staged batch of `count`."""
+        return get_at(batch_space(self.single_instance_space, count), staged, slice(start, stop))
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Make sure that slots [start, stop) can be written: after this, `write` does not fail for want of room."""
+        if self.capacity is None and stop > len(self):
+            self.extend_length(stop - len(self))
+
+    def write(self, slots: int | slice, staged: Any) -> None:
+        """Write a staged value to its slot, or a staged batch to a slice of slots."""
+        self.set(slots, staged)
+
+    def raw_rows(self, slots: Any) -> Any:
+        """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""
+        return self.get(slots)
+
+    def write_raw_rows(self, slots: Any, raw: Any) -> None:
+        """Write what `raw_rows` gave to these slots."""
+        self.set(slots, raw)
+
+    def staged_as_raw_rows(self, staged: Any, count: int | None) -> bytes:
+        """A staged value, or a staged batch of `count`, as `write_raw_rows` takes it; see `has_raw_rows`."""
+        raise NotImplementedError(f"{type(self).__name__} has no raw rows")
+
+    @property
+    def row_nbytes(self) -> int:
+        """The bytes of one raw row; see `has_raw_rows`."""
+        raise NotImplementedError(f"{type(self).__name__} has no raw rows")
+
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+        """`dumps` of which only the slots in these ranges [start, stop) are wanted."""
+        self.dumps(path)
+
+    # -- optional access -------------------------------------------------------------------------------------
+
+    def get_flattened(self, index: IndexableType | BArrayType) -> BArrayType:
+        """Read samples in flat form; see `has_flattened_access`."""
+        raise NotImplementedError(f"{type(self).__name__} has no flattened access")
+
+    def set_flattened(self, index: IndexableType | BArrayType, value: BArrayType) -> None:
+        """Write samples in flat form; see `has_flattened_access`."""
+        raise NotImplementedError(f"{type(self).__name__} has no flattened access")
+
+    def get_column(self, nested_keys: Sequence[str]) -> SpaceStorage:
+        """A storage of one column, over the same data; see `has_column_access`. Closing it leaves this one open."""
+        raise NotImplementedError(f"{type(self).__name__} has no column access")
+
+    # -- segments --------------------------------------------------------------------------------------------
+
+    @property
+    def has_open_segment(self) -> bool:
+        return self._next_slot is not None
+
+    @property
+    def pending_segment_length(self) -> int:
+        """The number of samples appended since the segment was opened."""
+        return self._pending
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        """Closed episodes as inclusive pairs of slots, wrapped as start > end; None if the storage keeps none."""
+        return None
+
+    def mark_segment_start(self, start_index: int) -> None:
+        """Open a segment whose first sample goes to slot `start_index`."""
+        if self._next_slot is not None:
+            raise RuntimeError("a segment is open already: call mark_segment_end first")
+        self._next_slot, self._pending = int(start_index), 0
+
+    def append(self, value: Any) -> None:
+        """Append one structured sample to the open segment.
+
+        Appended values may be immediately visible or only visible after mark_segment_end(), depending on the storage
+        implementation.
+        """
+        if self._next_slot is None:
+            raise RuntimeError("append without an open segment: call mark_segment_start first")
+        self.set(self._next_slot, value)
+        following = self._next_slot + 1
+        self._next_slot = following % self.capacity if self.capacity is not None else following
+        self._pending += 1
+
+    def mark_segment_end(self) -> None:
+        """Close the open segment."""
+        self._next_slot, self._pending = None, 0
+
+    def abort_segment(self) -> None:
+        """Close the open segment and forget what was appended, where the storage has not made it visible yet."""
+        self._next_slot, self._pending = None, 0

@@ -1,0 +1,259 @@
+"""A buffer's folder: making it, opening it, asking it without opening, and writing a snapshot of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.space import Space
+
+from ..base.files import contained, remove_temporaries, replace_folder, sync_folder
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..storages.packed import PackedStorage
+from ..storages.registry import storage_by_name
+from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, MappedCounters
+from ._locks import FolderLock
+from ._metadata import FILE_NAME, Metadata, read_metadata, read_space, write_metadata
+from ._physical import physical_segments
+from ._state import HEADER, LOCK, BufferState
+
+if TYPE_CHECKING:
+    from .replay_buffer import ReplayBuffer
+
+PathLike = str | os.PathLike[str]
+_SNAPSHOT_ATTEMPTS = 10
+
+
+# -- making and opening ------------------------------------------------------------------------------------
+
+
+def create(
+    storage_cls: type[SpaceStorage] | None,
+    space: Space,
+    args: tuple[Any, ...],
+    folder: Path | None,
+    storage_options: dict[str, Any],
+    options: dict[str, Any],
+) -> ReplayBuffer:
+    """A new buffer; see `ReplayBuffer.create`."""
+    from .replay_buffer import ReplayBuffer
+
+    cls: Any = PackedStorage if storage_cls is None else storage_cls
+    name, shared = f"storage{cls.single_file_ext or ''}", storage_options["multiprocessing"]
+    if folder is None:
+        storage = cls.create(space, *args, cache_path=None, **storage_options)
+        return ReplayBuffer(storage, name, multiprocessing=shared, **options)
+    folder.mkdir(parents=True, exist_ok=False)
+    try:
+        storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
+        state = BufferState.create(storage, folder, shared=shared)
+        buffer = ReplayBuffer(storage, name, cache_path=folder, state=state, **options)
+        write_description(buffer, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return buffer
+
+
+def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:
+    """Write the buffer's metadata.json, with what it holds from tail to head."""
+    cells = buffer._cells
+    tail, head = cells[TAIL] if tail is None else tail, cells[HEAD] if head is None else head
+    write_metadata(
+        folder,
+        buffer.single_space,
+        storage=type(buffer.storage).registered_name,
+        storage_path=buffer.storage_path_relative,
+        capacity=buffer.capacity,
+        count=head - tail,
+        offset=buffer._state.slot(tail),
+        segments=_physical(buffer, tail, head),
+        maintains_segments=buffer.maintain_segment_metadata,
+        durable=buffer.is_durable,
+    )
+
+
+def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int]] | None:
+    if not buffer.maintain_segment_metadata:
+        return None
+    ranges = buffer._state.segments.alive(tail, head)
+    return physical_segments(ranges - buffer._cells[BASE], buffer.capacity)
+
+
+def load(
+    folder: Path,
+    place: tuple[ComputeBackend, Any, Space | None],
+    read_only: bool,
+    shared: bool,
+    storage_options: dict[str, Any],
+) -> ReplayBuffer:
+    """The buffer in a folder; see `ReplayBuffer.load_from`."""
+    backend, device, given = place
+    metadata = read_metadata(folder)
+    space = read_space(folder, metadata, backend, device)
+    if given is not None:
+        if given != space:
+            raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
+        space = given
+    cls = storage_by_name(metadata.storage)
+    if metadata.version == 0 and not read_only:
+        raise PermissionError(f"{folder} was not written by this library: open it with read_only=True")
+    with contextlib.ExitStack() as undo:
+        lock = None
+        if not read_only:
+            lock = FolderLock(folder / LOCK, shared=shared)
+            undo.callback(lock.release)
+            remove_temporaries(folder)
+        path = contained(folder, metadata.storage_path)
+        options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
+        try:
+            storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:
+            raise StorageCorruptedError(f"{path}: {error}") from error
+        undo.callback(storage.close)
+        buffer = _assemble(folder, metadata, storage, lock, shared)
+        undo.pop_all()
+    return buffer
+
+
+def _assemble(
+    folder: Path, metadata: Metadata, storage: SpaceStorage, lock: FolderLock | None, shared: bool
+) -> ReplayBuffer:
+    from .replay_buffer import ReplayBuffer
+
+    options: Any = {"maintain_segment_metadata": metadata.maintains_segments, "durable": metadata.durable}
+    if metadata.capacity is None and metadata.offset + metadata.count > len(storage):
+        raise StorageCorruptedError(
+            f"{folder / FILE_NAME}: {metadata.count} samples from slot {metadata.offset} on, "
+            f"{metadata.storage_path} has {len(storage)} slots"
+        )
+    if metadata.version > 0:
+        state = BufferState.open(storage, folder, lock, shared=shared)
+        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state, **options)
+    count, offset = metadata.count, metadata.offset
+    storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
+    segments = metadata.segments
+    return ReplayBuffer(storage, metadata.storage_path, count, offset, folder, physical_segments=segments, **options)
+
+
+def received(path_relative: str, cache_path: Path | None, state: BufferState, options: dict[str, Any]) -> ReplayBuffer:
+    """A buffer that another process has sent."""
+    from .replay_buffer import ReplayBuffer
+
+    return ReplayBuffer(state.storage, path_relative, cache_path=cache_path, state=state, **options)
+
+
+# -- what is known without opening -------------------------------------------------------------------------
+
+
+def is_loadable_from(path: PathLike) -> bool:
+    """Whether a folder holds a buffer that `load_from` takes."""
+    try:
+        storage_by_name(read_metadata(Path(path)).storage)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def get_length_from_path(path: PathLike) -> int | None:
+    """The number of samples in a folder; None if there is no buffer."""
+    folder = Path(path)
+    if not (folder / FILE_NAME).exists():
+        return None
+    metadata = read_metadata(folder)
+    if metadata.version == 0:
+        return metadata.count
+    counters = MappedCounters.open(folder / HEADER, writable=False)
+    head, tail = counters.cells[HEAD], counters.cells[TAIL]
+    counters.close()
+    return max(0, head - tail)
+
+
+def get_capacity_from_path(path: PathLike) -> int | None:
+    """The capacity of the buffer in a folder; None if it grows or there is none."""
+    folder = Path(path)
+    return read_metadata(folder).capacity if (folder / FILE_NAME).exists() else None
+
+
+def get_space_from_path(path: PathLike, *, backend: ComputeBackend, device: Any = None) -> Space | None:
+    """The space of one sample in a folder; None if there is no buffer."""
+    folder = Path(path)
+    return read_space(folder, read_metadata(folder), backend, device) if (folder / FILE_NAME).exists() else None
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------
+
+
+def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
+    """Write a copy of a buffer to another folder, in the place of a buffer that is there."""
+    if target.exists() and any(target.iterdir()) and not (target / FILE_NAME).exists():
+        raise FileExistsError(f"{target} is there, and not a replay buffer: give another path")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        if target.exists():
+            # nobody may be writing to what is replaced
+            lock = FolderLock(target / LOCK, shared=False)
+            undo.callback(lock.release)
+        for _ in range(_SNAPSHOT_ATTEMPTS):
+            if _copy(buffer, temporary):
+                break
+            shutil.rmtree(temporary)
+        else:
+            raise RuntimeError("samples were changed in place while they were copied, again and again")
+        replace_folder(temporary, target)
+
+
+def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
+    """Write all of a buffer to a new folder; False if a writer has changed samples in place meanwhile.
+
+    What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
+    is made.
+    """
+    cells, storage, capacity = buffer._cells, buffer.storage, buffer.capacity
+    edit = cells[EDIT]
+    if edit & 1:
+        buffer._state.wait_for_edit()
+        edit = cells[EDIT]
+    head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+    folder.mkdir()
+    used = (max(0, tail - base), head - base)
+    if capacity is None:
+        ranges = [used]
+    else:
+        first, count = used[0] % capacity, used[1] - used[0]
+        ranges = [(first, min(first + count, capacity)), (0, max(0, first + count - capacity))]
+    storage.snapshot(folder / buffer.storage_path_relative, [part for part in ranges if part[0] < part[1]])
+    tail = min(cells[TAIL], head)
+    segments = buffer._state.segments.alive(tail, head)
+    if cells[EDIT] != edit:
+        return False
+    _write_state(buffer, folder, (head, tail, base), segments)
+    write_description(buffer, folder, tail, head)
+    sync_folder(folder)
+    return True
+
+
+def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: Any) -> None:
+    path = folder / buffer.storage_path_relative
+    storage = type(buffer.storage).load_from(
+        path, buffer.single_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
+    )
+    state = BufferState.create(storage, folder, shared=False)
+    head, tail, base = bounds
+    state.cells[BASE], state.cells[TAIL] = base, tail
+    for start, stop in segments.tolist():
+        state.segments.prepare()
+        state.segments.add(start, stop)
+    state.cells[CLOSED] = state.cells[HEAD] = head
+    if buffer.capacity is None and head - base > len(storage):
+        raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")
+    state.close()

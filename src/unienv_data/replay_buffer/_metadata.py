@@ -1,0 +1,131 @@
+"""What stands in a buffer's metadata.json.
+
+It describes the buffer (space, storage, capacity) and does not change while samples come and go: those are the
+counters' affair. For readers of the reference's format it also carries that format's fields; count, offset and segments
+in it are those of the moment it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import json_to_space, space_to_json
+
+from ..base.files import read_json, write_json
+from ..base.storage import StorageCorruptedError
+
+FILE_NAME = "metadata.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The fields, checked. `version` is 0 in a folder that the reference implementation wrote."""
+
+    version: int
+    storage: str
+    storage_path: str
+    capacity: int | None
+    count: int
+    offset: int
+    segments: list[tuple[int, int]] | None
+    maintains_segments: bool
+    durable: bool
+    space_json: dict[str, Any]
+
+
+def write_metadata(
+    folder: Path,
+    space: Space,
+    *,
+    storage: str,
+    storage_path: str,
+    capacity: int | None,
+    count: int,
+    offset: int,
+    segments: Sequence[tuple[int, int]] | None,
+    maintains_segments: bool,
+    durable: bool,
+) -> None:
+    """Write the file so that at any instant the old or the new one is there, whole."""
+    content = {
+        "type": "ReplayBuffer",
+        "format_version": FORMAT_VERSION,
+        "count": count,
+        "offset": offset,
+        "capacity": capacity,
+        "storage_cls": storage,
+        "storage_path_relative": storage_path,
+        "single_instance_space": space_to_json(space),
+        "physical_segments": None if segments is None else [list(pair) for pair in segments],
+        "maintain_segment_metadata": maintains_segments,
+        "durable": durable,
+    }
+    write_json(folder / FILE_NAME, content)
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """The metadata of a buffer; a StorageCorruptedError, or a ValueError for a version of the future."""
+    path = folder / FILE_NAME
+    content = read_json(path, checksum=False)
+    if content.get("type") != "ReplayBuffer":
+        raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
+    version = _field(content, "format_version", int, path, default=0)
+    if version > FORMAT_VERSION:
+        raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    metadata = Metadata(
+        version,
+        _field(content, "storage_cls", str, path),
+        _field(content, "storage_path_relative", str, path),
+        _field(content, "capacity", int, path, default=None),
+        _field(content, "count", int, path),
+        _field(content, "offset", int, path),
+        _segments(content, path),
+        _field(content, "maintain_segment_metadata", bool, path, default=content.get("physical_segments") is not None),
+        _field(content, "durable", bool, path, default=False),
+        _field(content, "single_instance_space", dict, path),
+    )
+    capacity = metadata.capacity
+    if capacity is not None and not (metadata.count <= capacity and metadata.offset < capacity):
+        raise StorageCorruptedError(
+            f"{path}: count {metadata.count} and offset {metadata.offset} do not fit a capacity of {capacity}"
+        )
+    return metadata
+
+
+def _field(content: dict[str, Any], name: str, kind: type, path: Path, **default: Any) -> Any:
+    """A field of that very type; the default, where there is one, if it is missing or null."""
+    value: Any = content.get(name)
+    if value is None and default:
+        return default["default"]
+    found: type = type(value)  # and no subtype: True is no number here
+    if found is not kind:
+        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
+    lowest = 1 if name == "capacity" else 0
+    if kind is int and not lowest <= value < 2**62:
+        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {lowest}")
+    return value
+
+
+def _segments(content: dict[str, Any], path: Path) -> list[tuple[int, int]] | None:
+    pairs = _field(content, "physical_segments", list, path, default=None)
+    if pairs is None:
+        return None
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or any(type(end) is not int or end < 0 for end in pair):
+            raise StorageCorruptedError(f"{path}: field 'physical_segments' has {pair!r:.100}, wanted [start, end]")
+    return [(start, end) for start, end in pairs]
+
+
+def read_space(folder: Path, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:
+    """The space of one sample, on a backend."""
+    try:
+        return json_to_space(metadata.space_json, backend, device)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise StorageCorruptedError(f"{folder / FILE_NAME}: field 'single_instance_space': {what}") from error

@@ -1,0 +1,158 @@
+"""Reading without a lock, beside a writer in another process or thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..base._index import resolve_index
+from ._counters import BASE, COMING, EDIT, HEAD, TAIL
+from ._physical import logical_segments
+from ._state import BufferState
+
+# After so many reads that were overtaken by a writer, a reader asks the writer to wait, or gives up.
+_ATTEMPTS = 1000
+# How long a reader waits for a sample that a busy writer is about to write, and for one that is being written.
+_SOON, _IN_GOOD_TIME = 0.002, 1.0
+
+Gather = Callable[[Any, int], Any]
+
+
+class BufferReader:
+    """Takes the counters before and after it looks, and looks again where a writer has come between."""
+
+    def __init__(self, state: BufferState) -> None:
+        self._state, self._cells = state, state.cells
+        self._capacity, self._backend = state.storage.capacity, state.storage.backend
+
+    def read(self, idx: Any, gather: Gather) -> Any:
+        """What `gather` finds in the slots of these indices, all of it as at one instant."""
+        cells = self._cells
+        edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
+        try:  # as it goes nearly always: nobody comes between
+            position = resolve_index(self._backend, idx, head - tail)
+            if self._capacity is None:
+                shift, length = tail - base, head - base
+            else:
+                shift, length = (tail - base) % self._capacity, self._capacity
+            values = gather(position + shift if shift else position, length)
+            if cells[TAIL] == tail and cells[EDIT] == edit and not edit & 1:
+                return values
+        except (ValueError, LookupError):
+            pass  # for good reason, or of a row that was being overwritten: that is found out now
+        return self._read_again(idx, gather)
+
+    def _read_again(self, idx: Any, gather: Gather) -> Any:
+        """The same beside a writer that does come between."""
+        cells, capacity, ahead = self._cells, self._capacity, 0
+        for _ in range(_ATTEMPTS):
+            edit = cells[EDIT]
+            if edit & 1:
+                self._state.wait_for_edit()
+                continue
+            head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+            if tail > head:
+                continue  # so fast a writer has come between
+            try:
+                position = resolve_index(self._backend, idx, head - tail)
+            except IndexError:
+                if cells[HEAD] == head and cells[TAIL] == tail and not self._is_coming(head):
+                    raise
+                continue  # it is in range when what is being overwritten counts
+            if ahead:
+                tail += ahead
+                if not self._wait_for(tail + _newest(position)):
+                    ahead = 0
+                    continue
+            if capacity is None:
+                shift, length = tail - base, head - base
+            else:
+                shift, length = (tail - base) % capacity, capacity
+            try:
+                values = gather(position + shift if shift else position, length)
+            except (ValueError, LookupError):
+                if cells[EDIT] == edit and cells[TAIL] <= tail:
+                    raise
+                values = None  # of a row that was being overwritten
+            now = cells[TAIL]
+            if cells[EDIT] == edit and (now <= tail or _oldest(position) + tail >= now):
+                return values
+            # The samples as they will be when the tail is further on can be read before they are overtaken.
+            ahead = max(2 * (now - tail + ahead), 2 * ahead)
+        return self._read_alone(idx, gather)
+
+    def _is_coming(self, head: int) -> bool:
+        """Whether a writer that is overwriting samples has moved the head on, or does so in good time."""
+        return self._cells[COMING] > head and self._wait_for(head, _IN_GOOD_TIME)
+
+    def _wait_for(self, number: int, patience: float = _SOON) -> bool:
+        """Wait for a sample that a busy writer is about to write; False if it does not come soon."""
+        deadline = time.perf_counter() + patience
+        while self._cells[HEAD] <= number:
+            if time.perf_counter() > deadline:
+                return False
+        return True
+
+    def _read_alone(self, idx: Any, gather: Gather) -> Any:
+        """Read while no writer may write, if this process can see to that."""
+        state, cells = self._state, self._cells
+        if not state.storage.is_mutable:
+            raise RuntimeError(f"samples were overwritten while they were read, {_ATTEMPTS} times in a row")
+        with state.writing:
+            head, tail = cells[HEAD], cells[TAIL]
+            slots = state.slots(np.asarray(resolve_index(self._backend, idx, head - tail)) + tail)
+            return gather(slots if slots.ndim else int(slots), state.used(head))
+
+    # -- episodes --------------------------------------------------------------------------------------------
+
+    def segments(self) -> list[tuple[int, int]]:
+        """The closed episodes as ranges of indices."""
+        ranges, tail = self._look(self._state.segments.alive)
+        return [(start - tail, stop - tail) for start, stop in ranges.tolist()]
+
+    def segment_of(self, index: int) -> tuple[int, int] | None:
+        """The closed episode that a sample is in, as a range of indices; None if it is in none."""
+
+        def find(tail: int, head: int) -> tuple[int, int] | None:
+            position = int(resolve_index(self._backend, index, head - tail))
+            return self._state.segments.of(tail + position, tail, head)
+
+        found, tail = self._look(find)
+        return None if found is None else (found[0] - tail, found[1] - tail)
+
+    def storage_segments(self) -> list[tuple[int, int]] | None:
+        """The same as the storage knows them; None if it does not."""
+        storage = self._state.storage
+        pairs = storage.get_segments() if storage.is_segment_aware else None
+        if pairs is None:
+            return None
+        head, tail = self._cells[HEAD], self._cells[TAIL]
+        return logical_segments(pairs, self._state.slot(tail), max(0, head - tail), self._capacity)
+
+    def _look(self, look: Callable[[int, int], Any]) -> tuple[Any, int]:
+        """What `look(tail, head)` finds while no sample is changed in place, and the tail."""
+        cells = self._cells
+        while True:
+            edit = cells[EDIT]
+            if edit & 1:
+                self._state.wait_for_edit()
+                continue
+            head, tail = cells[HEAD], cells[TAIL]
+            found = look(tail, max(head, tail))
+            if cells[EDIT] == edit:
+                return found, tail
+
+
+def _oldest(position: Any) -> int:
+    if isinstance(position, int):
+        return position
+    return int(position.min()) if position.size else 2**62
+
+
+def _newest(position: Any) -> int:
+    if isinstance(position, int):
+        return position
+    return int(position.max()) if position.size else -1

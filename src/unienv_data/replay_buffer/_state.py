@@ -1,0 +1,248 @@
+"""All of a buffer but its samples: counters, segments, journal, and the locks among writers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from . import _journal
+from ._counters import BASE, CLOSED, COMING, EDIT, HEAD, SEGMENTS, TAIL, WRITER, Counters, MappedCounters
+from ._journal import Edit, Journal
+from ._locks import FolderLock, ProcessMutex, is_locked
+from ._segments import SegmentIndex
+
+HEADER, SEGMENT_FILE, JOURNAL, LOCK = "header.bin", "segments.bin", "journal.bin", "lock"
+# How long a reader waits for an edit before it looks whether anybody is making it.
+_PATIENCE = 0.02
+
+
+class BufferState:
+    """The numbers that say which slots hold samples, and who may change them.
+
+    Slot of sample n: `n - BASE`, modulo the capacity if there is one.
+    """
+
+    def __init__(
+        self,
+        storage: SpaceStorage,
+        counters: Counters,
+        segments: SegmentIndex,
+        journal: Journal | None,
+        *,
+        shared: bool,
+        folder: Path | None = None,
+        lock: FolderLock | None = None,
+        mutex: ProcessMutex | None = None,
+    ) -> None:
+        self.storage, self.counters, self.segments, self.journal = storage, counters, segments, journal
+        self.shared, self.folder, self.lock = shared, folder, lock
+        self.cells = counters.cells
+        self.mutex = mutex or (ProcessMutex() if shared else None)
+        self._threads = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.storage, self.counters, self.segments, self.journal)
+        return _received, (parts, self.shared, self.folder, self.lock, self.mutex)
+
+    # -- where samples lie -----------------------------------------------------------------------------------
+
+    def slots(self, numbers: Any) -> Any:
+        """The slots of samples by their numbers: an array, or one."""
+        slots = numbers - self.cells[BASE]
+        return slots if self.storage.capacity is None else slots % self.storage.capacity
+
+    def slot(self, number: int) -> int:
+        """The slot of one sample."""
+        return int(self.slots(number))
+
+    def used(self, head: int) -> int:
+        """How many slots of the storage are in use."""
+        return head - self.cells[BASE] if self.storage.capacity is None else self.storage.capacity
+
+    def open_start(self) -> int | None:
+        """The number of the first sample of the open episode; None if none is open."""
+        start = max(self.cells[CLOSED], self.cells[TAIL])
+        return start if start < self.cells[HEAD] else None
+
+    # -- the right to write ----------------------------------------------------------------------------------
+
+    @property
+    def writing(self) -> contextlib.AbstractContextManager[Any]:
+        """Held while writing; where several processes may write, it also puts right what a dead one left."""
+        return self if self.shared else self._threads
+
+    def __enter__(self) -> None:
+        mutex, cells = self._shared_mutex(), self.cells
+        mutex.__enter__()
+        try:
+            if cells[WRITER]:
+                self.recover()
+            elif self.storage.capacity is None:
+                self.storage.fit_to(cells[HEAD] - cells[BASE], None)  # others may have made it grow
+            cells[WRITER] = os.getpid()
+        except BaseException:
+            mutex.__exit__()
+            raise
+
+    def __exit__(self, exc_type: object, *exc_info: object) -> None:
+        if exc_type is None:  # else the next one looks whether something was left half done
+            self.cells[WRITER] = 0
+        self._shared_mutex().__exit__()
+
+    def _shared_mutex(self) -> ProcessMutex:
+        if self.mutex is None:
+            raise RuntimeError("the buffer is not shared between processes")
+        return self.mutex
+
+    # -- making ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def in_memory(cls, storage: SpaceStorage, *, shared: bool) -> BufferState:
+        counters: Counters = MappedCounters.create(None) if shared else Counters()
+        if not shared:
+            return cls(storage, counters, SegmentIndex(counters, storage.capacity), None, shared=False)
+        segments = SegmentIndex.create(counters, storage.capacity, None)
+        return cls(storage, counters, segments, Journal.create(None), shared=True)
+
+    @classmethod
+    def create(cls, storage: SpaceStorage, folder: Path, *, shared: bool) -> BufferState:
+        """The state of a new buffer on disk."""
+        lock = FolderLock(folder / LOCK, shared=shared)
+        counters = MappedCounters.create(folder / HEADER)
+        segments = SegmentIndex.create(counters, storage.capacity, folder / SEGMENT_FILE)
+        journal = Journal.create(folder / JOURNAL)
+        return cls(storage, counters, segments, journal, shared=shared, folder=folder, lock=lock)
+
+    @classmethod
+    def open(cls, storage: SpaceStorage, folder: Path, lock: FolderLock | None, *, shared: bool) -> BufferState:
+        """The state of a buffer on disk, to write if there is a lock; made whole where a writer was killed."""
+        writable = lock is not None
+        counters = MappedCounters.open(folder / HEADER, writable=writable)
+        segments = SegmentIndex.open(counters, storage.capacity, folder / SEGMENT_FILE, writable=writable)
+        journal = Journal.open(folder / JOURNAL) if writable else None
+        state = cls(storage, counters, segments, journal, shared=shared and writable, folder=folder, lock=lock)
+        state._check()
+        if writable:
+            state.recover()
+        return state
+
+    def _check(self) -> None:
+        """Compare the counters with each other and with the files."""
+        cells, capacity = self.cells, self.storage.capacity
+        for attempt in range(5):
+            head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+            fits = 0 <= base <= tail <= head and (capacity is None or head - tail <= capacity)
+            if fits and min(cells[CLOSED], cells[SEGMENTS], cells[EDIT]) >= 0:
+                break
+            if attempt == 4:
+                raise StorageCorruptedError(
+                    f"{self.folder / HEADER if self.folder else 'counters'}: they cannot be right: head {head}, "
+                    f"tail {tail}, base {base}, capacity {capacity}"
+                )
+            time.sleep(0.001)  # a writer may have changed them between one look and the next
+        sizes = self.counters.closed_sizes
+        self.storage.fit_to(self.used(head), None if sizes is None else sizes[:2])
+        if sizes is not None and self.segments.file is not None:
+            self.segments.file.check_length(sizes[2], exactly=True)
+
+    # -- faults ----------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Make whole what a writer that was killed has left half done."""
+        cells = self.cells
+        if self.storage.capacity is None:
+            self.storage.fit_to(cells[HEAD] - cells[BASE], None)
+        if cells[EDIT] & 1:
+            if self.journal is None or not self.storage.has_raw_rows:
+                cells[EDIT] += 1
+            else:
+                _journal.finish(self.journal, self.storage, self.counters, self.segments)
+        self.segments.recover()
+        cells[CLOSED] = min(max(cells[CLOSED], self.segments.last_stop()), cells[HEAD])
+        cells[COMING] = cells[HEAD]
+
+    def wait_for_edit(self) -> None:
+        """Wait until nobody is in the middle of changing samples in place."""
+        deadline = time.monotonic() + _PATIENCE
+        while self.cells[EDIT] & 1:
+            time.sleep(0.0002)
+            if time.monotonic() < deadline:
+                continue
+            if self.shared:
+                with self.writing:  # if the one who did it is dead, this takes over and makes the edit
+                    return
+            if self.folder is not None and not is_locked(self.folder / LOCK) and self.cells[EDIT] & 1:
+                raise StorageCorruptedError(
+                    f"{self.folder}: a writer was killed while it changed samples in place; "
+                    f"open the buffer once with read_only=False to finish that"
+                )
+            deadline = time.monotonic() + _PATIENCE
+
+    # -- edits -----------------------------------------------------------------------------------------------
+
+    def edit(self, edit: Edit, *, durable: bool) -> None:
+        """Make an edit that readers see whole or not at all, and that survives a kill where the storage allows it."""
+        cells = self.cells
+        if self.journal is None or not self.storage.has_raw_rows:
+            cells[EDIT] += 1
+            try:
+                _journal.make(edit, self.storage, self.counters, self.segments)
+            finally:
+                cells[EDIT] += 1
+            return
+        self.journal.write(edit, self.storage.row_nbytes)
+        if durable:
+            self.journal.sync()
+        cells[EDIT] += 1
+        if durable:
+            self.flush()  # a power cut from here on finds that an edit is due
+        try:
+            _journal.finish(self.journal, self.storage, self.counters, self.segments)
+        except BaseException:
+            if cells[EDIT] & 1:  # interrupted: it must not stay half made
+                _journal.finish(self.journal, self.storage, self.counters, self.segments)
+            raise
+        if durable:
+            self.flush()
+        self.journal.empty()
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything that was written survive a power cut."""
+        self.storage.flush()
+        self.segments.sync()
+        self.counters.commit()
+
+    def close(self) -> None:
+        """Give back files and locks; what was written is durable by then."""
+        if self.folder is not None and self.lock is not None and self.lock.is_held:
+            with self.writing:
+                self.flush()
+                if not self.shared:
+                    length = 0 if self.segments.file is None else self.segments.file.length
+                    self.counters.seal((*self.storage.sizes(), length))
+        self.storage.close()
+        self.segments.close()
+        self.counters.close()
+        if self.journal is not None:
+            self.journal.close()
+        if self.lock is not None:
+            self.lock.release()
+        if self.mutex is not None:
+            self.mutex.close()
+
+
+def _received(
+    parts: tuple[SpaceStorage, Counters, SegmentIndex, Journal | None],
+    shared: bool,
+    folder: Path | None,
+    lock: FolderLock | None,
+    mutex: ProcessMutex | None,
+) -> BufferState:
+    return BufferState(*parts, shared=shared, folder=folder, lock=lock, mutex=mutex)

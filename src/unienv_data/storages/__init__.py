@@ -1,0 +1,1 @@
+"""Storages: where samples lie. Import the submodule of the one you want, or name it (see `registry`)."""

@@ -1,0 +1,346 @@
+"""The default storage: packed rows in memory, in shared memory, or in mapped files.
+
+A batch is one gather of rows, and its columns are views of that. On disk a random sample touches one page.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout, Rows
+
+from ..base._index import resolve_index
+from ..base.storage import SpaceStorage
+from ._checks import RowChecks
+from ._heap import FileHeap, PrivateHeap, copy_references
+from ._packed_column import PackedColumn
+from ._row_memory import MappedMemory, PrivateMemory, RowMemory
+from .registry import register_storage
+
+_COPY_BYTES = 2**20
+
+
+@register_storage("packed")
+class PackedStorage(SpaceStorage):
+    """Samples as packed rows (see `RowLayout`).
+
+    In memory by default; in a folder of mapped files with `cache_path`; in memory that forked and spawned processes
+    share with `multiprocessing=True`. With a capacity of None it grows. What `set` has written to files survives the
+    death of the process, and `flush` makes it survive a power cut.
+
+    Values without a fixed size (see `RowLayout`) go to a heap. In files and shared memory it only grows: what an
+    overwritten value took is not reused, only `dumps` to another path leaves it behind.
+    """
+
+    has_column_access = True
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        memory: RowMemory,
+        *,
+        capacity: int | None,
+        path: Path | None = None,
+        mutable: bool = True,
+        checks: RowChecks | None = None,
+    ) -> None:
+        super().__init__(single_instance_space)
+        self.capacity = capacity
+        self.cache_filename = path
+        self.is_mutable = mutable
+        self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
+        self.survives_kill = path is not None
+        self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
+        self._layout = memory.layout
+        self._memory = memory
+        self._checks = checks
+        memory.used = capacity or 0
+        self._columns: dict[tuple[Any, ...], PackedColumn] = {}
+
+    # -- making ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        cache_path: str | os.PathLike[str] | None = None,
+        multiprocessing: bool = False,
+    ) -> PackedStorage:
+        """A new storage. With `cache_path` there must not be such a folder yet, and the files lie in it."""
+        if capacity is not None and capacity < 1:
+            raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
+        layout = RowLayout(single_instance_space)
+        if cache_path is not None:
+            return cls._create_files(layout, capacity, Path(cache_path), alone=not multiprocessing)
+        if multiprocessing:
+            shared_heap = FileHeap.create(None) if layout.has_heap else None
+            memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
+        else:
+            memory = PrivateMemory(layout, PrivateHeap() if layout.has_heap else None, capacity or 0)
+        return cls(single_instance_space, memory, capacity=capacity)
+
+    @classmethod
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path, *, alone: bool) -> PackedStorage:
+        path.mkdir(parents=True, exist_ok=False)
+        try:
+            heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
+            memory = MappedMemory.create(layout, heap, path, capacity or 0)
+            checks = RowChecks.create(memory, path / "checks.bin", alone=alone)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        return cls(layout.space, memory, capacity=capacity, path=path, checks=checks)
+
+    @classmethod
+    def load_from(
+        cls,
+        path: str | os.PathLike[str],
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> PackedStorage:
+        """The storage in a folder; without a capacity, all rows that the files have room for are in use."""
+        folder, layout, writable = Path(path), RowLayout(single_instance_space), not read_only
+        heap = FileHeap.open(folder / "heap.bin", writable=writable) if layout.has_heap else None
+        memory = MappedMemory.open(layout, heap, folder, capacity, writable=writable)
+        checks = RowChecks.open(memory, folder / "checks.bin", writable=writable, alone=not multiprocessing)
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, checks=checks)
+        memory.used = len(memory.rows)
+        return storage
+
+    # -- the verbs -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._memory.used
+
+    @property
+    def nbytes(self) -> int:
+        heap = self._memory.heap
+        in_heap = heap.nbytes if isinstance(heap, (FileHeap, PrivateHeap)) else 0
+        return self._memory.used * self._layout.nbytes + in_heap
+
+    def get(self, index: Any) -> Any:
+        return self.gather(resolve_index(self.backend, index, self._memory.used), self._memory.used)
+
+    def gather(self, slots: Any, length: int) -> Any:
+        memory = self._memory
+        if length > len(memory.rows):
+            memory.grow(length)  # by a writer in another process
+        if type(slots) is int:
+            return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+        return self._layout.gather(memory.rows, slots, "wrap")
+
+    def set(self, index: Any, value: Any) -> None:
+        self._check_mutable()
+        slots = resolve_index(self.backend, index, self._memory.used)
+        staged = self.stage(value, None if isinstance(slots, int) else len(slots))
+        if isinstance(slots, int):
+            self.prepare(slots, slots + 1)
+            self.write(slots, staged)
+        elif len(slots):
+            self._begin_write_at(slots)
+            self._free(slots)
+            self._layout.write(self._memory.rows, slots, staged)
+
+    def extend_length(self, length: int) -> None:
+        if self.capacity is None:
+            self._check_mutable()
+            self._grow(self._memory.used + length)
+
+    def _grow(self, length: int, *, exactly: bool = False) -> None:
+        self._memory.grow(length, exactly=exactly)
+        if self._checks is not None:
+            self._checks.fit()
+        self._memory.used = length
+
+    def shrink_length(self, length: int) -> None:
+        if self.capacity is not None:
+            return
+        self._check_mutable()
+        if not 0 <= length <= self._memory.used:
+            raise ValueError(f"cannot shrink by {length}, there are {self._memory.used} slots")
+        self._memory.used -= length
+
+    def clear(self) -> None:
+        super().clear()
+        if isinstance(self._memory.heap, PrivateHeap):
+            self._free(slice(None))
+            for leaf in self._layout.leaves:
+                if leaf.placement == "heap":
+                    self._memory.rows.records[leaf.name] = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": {}}
+
+    def _check_mutable(self) -> None:
+        if not self.is_mutable:
+            raise PermissionError(f"{self.cache_filename} was opened read-only: open it with read_only=False to write")
+
+    # -- how a replay buffer writes --------------------------------------------------------------------------
+
+    def stage(self, value: Any, count: int | None) -> list[Any]:
+        encoded = self._layout.encode(value, () if count is None else (count,))
+        if self._memory.heap is not None:
+            self._layout.store(encoded, self._memory.heap)
+        return encoded
+
+    def part(self, staged: list[Any], count: int, start: int, stop: int) -> list[Any]:
+        return [column[start:stop] for column in staged]
+
+    def prepare(self, start: int, stop: int) -> None:
+        if stop > len(self._memory.rows):
+            self._grow(stop)
+        elif stop > self._memory.used:
+            self._memory.used = stop
+        if self._checks is not None:
+            self._memory.reserve(*self._checks.prepare(start, stop))
+        else:
+            self._memory.reserve(start, stop)
+
+    def write(self, slots: int | slice, staged: list[Any]) -> None:
+        if self._checks is not None:
+            start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
+            self._checks.writing(start, stop)
+        self._free(slots)
+        self._layout.write(self._memory.rows, slots, staged)
+
+    def _begin_write_at(self, slots: np.ndarray) -> None:
+        if self._memory.used > len(self._memory.rows):
+            self._grow(self._memory.used)  # another process has made it grow
+        self._memory.reserve_at(slots)
+        if self._checks is not None:
+            self._checks.writing_at(slots)
+
+    def _free(self, slots: Any) -> None:
+        """Give back what the values that are about to be overwritten have in the heap, where that is possible."""
+        heap = self._memory.heap
+        if isinstance(heap, PrivateHeap):
+            for leaf in self._layout.leaves:
+                if leaf.placement == "heap":
+                    heap.free(self._memory.rows.records[leaf.name][slots])
+
+    def raw_rows(self, slots: np.ndarray) -> Any:
+        if not self.has_raw_rows:
+            return super().raw_rows(slots)
+        return _to_bytes(self._memory.rows.take(slots))
+
+    def staged_as_raw_rows(self, staged: list[Any], count: int | None) -> bytes:
+        rows = self._layout.empty(1 if count is None else count, self._memory.heap)
+        self._layout.write(rows, 0 if count is None else slice(None), staged)
+        return _to_bytes(rows)
+
+    @property
+    def row_nbytes(self) -> int:
+        return self._layout.nbytes
+
+    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+        if not self.has_raw_rows:
+            super().write_raw_rows(slots, raw)
+            return
+        self._begin_write_at(slots)
+        rows, start = self._memory.rows, 0
+        for column in (rows.records, *rows.blocks.values()):
+            part = np.empty((len(slots), *column.shape[1:]), column.dtype)
+            part.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, part.nbytes, start)
+            column[slots] = part
+            start += part.nbytes
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def sizes(self) -> tuple[int, int]:
+        heap = self._memory.heap
+        return len(self._memory.rows), heap.nbytes if isinstance(heap, FileHeap) else 0
+
+    def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
+        if self.capacity is None:
+            self._memory.check_room(length)
+            self._memory.used = length
+        if sizes is None or not isinstance(self._memory, MappedMemory):
+            return
+        rows, in_heap = sizes
+        self._memory.check_lengths(rows)
+        if self._checks is not None:
+            self._checks.check_length()
+        heap = self._memory.heap
+        if isinstance(heap, FileHeap):
+            heap.file.check_length(in_heap, exactly=True)
+
+    def flush(self) -> None:
+        if self._checks is None or not self.is_mutable:
+            return
+        self._checks.seal_all()
+        self._memory.sync()
+        if isinstance(self._memory.heap, FileHeap):
+            self._memory.heap.file.sync()
+        self._checks.sync()
+
+    def verify(self) -> list[str]:
+        if self._checks is None:
+            return []
+        return [
+            f"{self.cache_filename}: rows {start} to {stop - 1} do not match their checksum"
+            for start, stop in self._checks.damaged()
+        ]
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        if self.cache_filename is not None and os.path.exists(path) and os.path.samefile(path, self.cache_filename):
+            self.flush()
+        else:
+            self.snapshot(path, [(0, self._memory.used)])
+
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+        copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
+        try:
+            if self.capacity is None:
+                copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
+            size = max(1, _COPY_BYTES // self._layout.nbytes)
+            for first, last in slots:
+                for start in range(first, last, size):
+                    copy._copy_rows(self._memory.rows, start, min(start + size, last))
+            copy.flush()
+        finally:
+            copy.close()
+
+    def _copy_rows(self, source: Rows, start: int, stop: int) -> None:
+        """Take over rows [start, stop) of another storage of this space."""
+        self.prepare(start, stop)
+        if self._checks is not None:
+            self._checks.writing(start, stop)
+        for leaf, ours, theirs in zip(self._layout.leaves, self._memory.rows.columns, source.columns, strict=True):
+            column = theirs[start:stop]
+            if leaf.placement == "heap":
+                column = copy_references(column, source.heap, self._memory.heap)
+            ours[start:stop] = column
+
+    # -- columns ---------------------------------------------------------------------------------------------
+
+    def get_column(self, nested_keys: Sequence[Any]) -> PackedColumn:
+        keys = tuple(nested_keys)
+        if keys not in self._columns:
+            self._columns[keys] = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+        return self._columns[keys]
+
+    def close(self) -> None:
+        if self._checks is not None:
+            if self.is_mutable and self._checks.file.fd >= 0:
+                self._checks.seal_all()
+            self._checks.close()
+        if isinstance(self._memory.heap, FileHeap):
+            self._memory.heap.file.close()
+        self._memory.close()
+
+
+def _to_bytes(rows: Rows) -> bytes:
+    return b"".join(column.tobytes() for column in (rows.records, *rows.blocks.values()))

@@ -1,0 +1,67 @@
+"""Storages by name.
+
+A buffer's metadata names its storage by a short key. Only what is registered can be opened: a name in a file is looked
+up, never imported. Ours are known without being imported; a third party registers its class, or declares it under the
+entry-point group `unienv.storages`, which the user chose to install.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..base.storage import SpaceStorage
+
+ENTRY_POINT_GROUP = "unienv.storages"
+
+# name: module and class. Fixed in the code, so that data cannot choose what is imported.
+_OURS = {
+    "packed": ("packed", "PackedStorage"),
+}
+# Class names in folders that the reference implementation wrote.
+_LEGACY: dict[str, str] = {}
+
+_registered: dict[str, type[SpaceStorage]] = {}
+
+StorageT = TypeVar("StorageT", bound=type[SpaceStorage])
+
+
+def register_storage(name: str) -> Callable[[StorageT], StorageT]:
+    """Register a storage class under a name; use as a decorator."""
+
+    def register(cls: StorageT) -> StorageT:
+        if name in _OURS and not cls.__module__.startswith("unienv_data."):
+            raise ValueError(f"the name {name!r} is taken by one of UniEnv's own storages")
+        if _registered.setdefault(name, cls) is not cls:
+            raise ValueError(f"the name {name!r} is taken by {_registered[name].__qualname__}")
+        cls.registered_name = name
+        return cls
+
+    return register
+
+
+def _declared() -> Any:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+def storage_names() -> list[str]:
+    """The names of all storages that can be opened."""
+    declared = {entry.name for entry in _declared()}
+    return sorted({*_OURS, *_registered, *declared})
+
+
+def storage_by_name(name: str) -> type[SpaceStorage]:
+    """The storage of that name, or of that class name in a folder of the reference's; a ValueError if unknown."""
+    key = _LEGACY.get(name, name)
+    if key in _registered:
+        return _registered[key]
+    if key in _OURS:
+        module, cls = _OURS[key]
+        return getattr(importlib.import_module(f".{module}", __package__), cls)
+    for entry in _declared():
+        if entry.name == key:
+            return register_storage(key)(entry.load())
+    raise ValueError(f"no storage is registered as {name!r}, known are {storage_names()}")

@@ -1,0 +1,127 @@
+"""What the clauses of the storage contract have in common: how storages are made, and what is asked of a value."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import Self
+
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import concatenate
+from unienv_interface.testing._snapshots import difference, snapshot
+
+from ..base.storage import SpaceStorage
+
+SLOTS = 5
+
+
+class StorageContractError(AssertionError):
+    """A storage breaks a clause; the text says which one, what was found and what is wanted."""
+
+
+class BreachError(Exception):
+    """What a clause has found, before it is known by name."""
+
+
+class Maker:
+    """Makes storages of one class for one space, and closes them."""
+
+    _numbers = itertools.count()
+
+    def __init__(
+        self, storage_cls: type[SpaceStorage], space: Space, folder: Path, *, grows: bool, options: dict[str, Any]
+    ) -> None:
+        self.storage_cls, self.space, self.grows = storage_cls, space, grows
+        self._folder, self._options = folder, options
+        self._made: list[SpaceStorage] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for storage in self._made:
+            storage.close()
+
+    def __repr__(self) -> str:
+        return f"{self.storage_cls.__name__} of {self.space}"
+
+    def new_path(self) -> Path:
+        return self._folder / f"{next(self._numbers)}{self.storage_cls.single_file_ext or ''}"
+
+    def make(self, capacity: int | None = SLOTS, path: Path | None = None) -> SpaceStorage:
+        """A new storage, its files at a path of its own unless one is given."""
+        path = self.new_path() if path is None else path
+        self._made.append(self.storage_cls.create(self.space, capacity=capacity, cache_path=path, **self._options))
+        return self._made[-1]
+
+    def load(self, path: Path, capacity: int | None = SLOTS, *, read_only: bool = True) -> SpaceStorage:
+        self._made.append(self.storage_cls.load_from(path, self.space, capacity=capacity, read_only=read_only))
+        return self._made[-1]
+
+    def filled(self, path: Path | None = None) -> tuple[SpaceStorage, list[Any]]:
+        """A storage with a sample in every slot, and the samples."""
+        storage, values = self.make(path=path), self.values(SLOTS)
+        storage.set(slice(0, SLOTS), self.batch(values))
+        return storage, values
+
+    def values(self, count: int, seed: int = 0) -> list[Any]:
+        """Samples, no two of them alike."""
+        rng, values = self.space.backend.random.random_number_generator(seed), []
+        for _ in range(count):
+            rng, value = self.space.sample(rng)
+            values.append(value)
+        return values
+
+    def batch(self, values: list[Any]) -> Any:
+        return concatenate(self.space, values)
+
+
+Clause = Callable[[Maker], None]
+
+# By name, in the order in which they are checked: a later one relies on what an earlier one has found.
+CLAUSES: dict[str, Clause] = {}
+
+
+def clause(check: Clause) -> Clause:
+    """Register a check; what it finds, and whatever the storage raises, becomes a StorageContractError."""
+
+    @functools.wraps(check)
+    def checked(maker: Maker) -> None:
+        place = f"{maker!r} breaks the clause {check.__name__!r}"
+        try:
+            check(maker)
+        except BreachError as breach:
+            raise StorageContractError(f"{place}: {breach}") from None
+        except Exception as error:
+            raise StorageContractError(
+                f"{place}: found {type(error).__name__}: {error}; wanted that nothing is raised"
+            ) from error
+
+    CLAUSES[check.__name__] = checked
+    return checked
+
+
+def require(condition: Any, found: str, wanted: str) -> None:
+    if not condition:
+        raise BreachError(f"found {found}; wanted {wanted}")
+
+
+def require_same(found: Any, wanted: Any, what: str) -> None:
+    """Compare data to the bit."""
+    differs = difference(snapshot(wanted), snapshot(found))
+    require(differs is None, f"{what} that differs ({differs})", "what was written")
+
+
+def require_error(act: Callable[[], object], errors: type[Exception] | tuple[type[Exception], ...], what: str) -> None:
+    wanted = errors.__name__ if isinstance(errors, type) else " or ".join(error.__name__ for error in errors)
+    try:
+        act()
+    except errors:
+        return
+    except Exception as error:
+        raise BreachError(f"found {type(error).__name__} for {what}: {error}; wanted {wanted}") from error
+    raise BreachError(f"found that {what} goes through; wanted {wanted}")

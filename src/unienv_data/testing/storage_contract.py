@@ -1,0 +1,133 @@
+"""The contract of a storage as tests that anyone can run on one of theirs.
+
+    check_storage(MyStorage, folder)          # raises a StorageContractError at the first clause that is broken
+
+    class TestMyStorage(StorageContract):     # or with pytest, one test a clause
+        storage_cls = MyStorage
+
+The contract itself is told in `unienv_data.base.storage`; each clause here is a function of a maker of storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace
+
+from ..base.storage import SpaceStorage
+from . import _storage_clauses as clauses
+from ._storage_probe import CLAUSES, Clause, Maker, StorageContractError
+
+__all__ = ["StorageContract", "StorageContractError", "check_storage"]
+
+
+def default_spaces(backend: Any = NumpyComputeBackend) -> list[Space]:
+    """A plain array, and a nested dictionary."""
+    box = BoxSpace(backend, -1.0, 1.0, "float32", shape=(3,))
+    pixels = BoxSpace(backend, 0, 255, "uint8", shape=(2, 2))
+    return [box, DictSpace(backend, {"obs": {"pose": box, "rgb": pixels}, "done": BinarySpace(backend, ())})]
+
+
+def check_storage(
+    storage_cls: type[SpaceStorage],
+    folder: Path,
+    *,
+    spaces: Sequence[Space] | None = None,
+    grows: bool = True,
+    skip: Collection[str] = (),
+    **options: Any,
+) -> None:
+    """Check a storage against every clause of the contract, in an empty folder.
+
+    `options` are given to `create`. `grows` says whether a capacity of None is possible, `skip` names clauses to leave
+    out.
+    """
+    unknown = sorted(set(skip) - set(CLAUSES))
+    if unknown:
+        raise ValueError(f"there is no clause {unknown[0]!r}, the clauses are {', '.join(CLAUSES)}")
+    for space in default_spaces() if spaces is None else spaces:
+        for name, check in CLAUSES.items():
+            if name not in skip:
+                with Maker(storage_cls, space, folder, grows=grows, options=options) as maker:
+                    check(maker)
+
+
+class StorageContract:
+    """A pytest class for a storage: derive from it, name it `Test...` and say which class it is.
+
+    A storage that cannot do with the default spaces, or wants more arguments, says so with the attributes.
+    """
+
+    storage_cls: ClassVar[type[SpaceStorage]]
+    spaces: ClassVar[Sequence[Space] | None] = None
+    grows: ClassVar[bool] = True
+    options: ClassVar[dict[str, Any]] = {}
+
+    def _check(self, check: Clause, folder: Path) -> None:
+        for space in default_spaces() if self.spaces is None else self.spaces:
+            with Maker(self.storage_cls, space, folder, grows=self.grows, options=self.options) as maker:
+                check(maker)
+
+    def test_it_has_as_many_slots_as_were_asked_for(self, tmp_path: Path) -> None:
+        self._check(clauses.it_has_as_many_slots_as_were_asked_for, tmp_path)
+
+    def test_what_was_set_is_got(self, tmp_path: Path) -> None:
+        self._check(clauses.what_was_set_is_got, tmp_path)
+
+    def test_every_kind_of_index_reads_the_same(self, tmp_path: Path) -> None:
+        self._check(clauses.every_kind_of_index_reads_the_same, tmp_path)
+
+    def test_every_kind_of_index_writes_the_same(self, tmp_path: Path) -> None:
+        self._check(clauses.every_kind_of_index_writes_the_same, tmp_path)
+
+    def test_the_last_of_duplicates_stays(self, tmp_path: Path) -> None:
+        self._check(clauses.the_last_of_duplicates_stays, tmp_path)
+
+    def test_what_was_read_does_not_change(self, tmp_path: Path) -> None:
+        self._check(clauses.what_was_read_does_not_change, tmp_path)
+
+    def test_what_was_written_is_a_copy(self, tmp_path: Path) -> None:
+        self._check(clauses.what_was_written_is_a_copy, tmp_path)
+
+    def test_an_index_out_of_range_is_refused(self, tmp_path: Path) -> None:
+        self._check(clauses.an_index_out_of_range_is_refused, tmp_path)
+
+    def test_a_misfit_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
+        self._check(clauses.a_misfit_is_refused_and_changes_nothing, tmp_path)
+
+    def test_it_grows_and_shrinks(self, tmp_path: Path) -> None:
+        self._check(clauses.it_grows_and_shrinks, tmp_path)
+
+    def test_segments_are_appended(self, tmp_path: Path) -> None:
+        self._check(clauses.segments_are_appended, tmp_path)
+
+    def test_staging_changes_nothing_and_writing_does(self, tmp_path: Path) -> None:
+        self._check(clauses.staging_changes_nothing_and_writing_does, tmp_path)
+
+    def test_raw_rows_can_be_moved(self, tmp_path: Path) -> None:
+        self._check(clauses.raw_rows_can_be_moved, tmp_path)
+
+    def test_a_column_is_that_of_the_samples(self, tmp_path: Path) -> None:
+        self._check(clauses.a_column_is_that_of_the_samples, tmp_path)
+
+    def test_flat_samples_are_the_samples(self, tmp_path: Path) -> None:
+        self._check(clauses.flat_samples_are_the_samples, tmp_path)
+
+    def test_a_dump_is_loaded_equal(self, tmp_path: Path) -> None:
+        self._check(clauses.a_dump_is_loaded_equal, tmp_path)
+
+    def test_read_only_is_read_only(self, tmp_path: Path) -> None:
+        self._check(clauses.read_only_is_read_only, tmp_path)
+
+    def test_what_was_flushed_is_loaded(self, tmp_path: Path) -> None:
+        self._check(clauses.what_was_flushed_is_loaded, tmp_path)
+
+    def test_a_path_in_use_is_refused(self, tmp_path: Path) -> None:
+        self._check(clauses.a_path_in_use_is_refused, tmp_path)
+
+    def test_it_may_be_closed_twice(self, tmp_path: Path) -> None:
+        self._check(clauses.it_may_be_closed_twice, tmp_path)

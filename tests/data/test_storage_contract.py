@@ -1,0 +1,181 @@
+"""Every registered storage keeps the contract, and one that breaks a clause is told which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import SPACES, backend_cases
+
+from unienv_data.base import SpaceStorage
+from unienv_data.storages import registry
+from unienv_data.storages.packed import PackedStorage
+from unienv_data.testing import StorageContract, StorageContractError, check_storage
+from unienv_data.testing._storage_probe import CLAUSES
+from unienv_data.testing.storage_contract import default_spaces
+from unienv_interface.backends import NumpyComputeBackend
+
+
+class TestPackedFiles(StorageContract):
+    storage_cls = PackedStorage
+
+
+class InMemory(PackedStorage):
+    """The same without files."""
+
+    @classmethod
+    def create(cls, space: Any, **options: Any) -> PackedStorage:  # type: ignore[override]
+        return PackedStorage.create(space, **{**options, "cache_path": None})
+
+
+class TestPackedInMemory(StorageContract):
+    storage_cls = InMemory
+
+
+class TestPackedInSharedMemory(StorageContract):
+    storage_cls = InMemory
+    options = {"multiprocessing": True}  # noqa: RUF012
+
+
+class TestPackedWithBlocksAndHeap(StorageContract):
+    storage_cls = PackedStorage
+    spaces = tuple(SPACES[name](NumpyComputeBackend) for name in ("everything", "dynamic_box"))
+
+
+class TestPackedInMemoryWithHeap(StorageContract):
+    storage_cls = InMemory
+    spaces = (SPACES["everything"](NumpyComputeBackend),)
+
+
+@pytest.mark.parametrize("backend", backend_cases())
+def test_the_packed_storage_keeps_it_on_every_backend(backend: Any, tmp_path: Path) -> None:
+    check_storage(PackedStorage, tmp_path, spaces=default_spaces(backend)[1:])
+
+
+@pytest.mark.parametrize("name", registry.storage_names())
+def test_every_registered_storage_keeps_it(name: str, tmp_path: Path) -> None:
+    check_storage(registry.storage_by_name(name), tmp_path)
+
+
+def test_every_clause_is_a_test_of_the_class() -> None:
+    assert {f"test_{name}" for name in CLAUSES} <= set(vars(StorageContract))
+
+
+# -- storages that break it --------------------------------------------------------------------------------
+
+
+class Broken(PackedStorage):
+    pass
+
+
+class LosesTheLast(Broken):
+    def set(self, index: Any, value: Any) -> None:
+        if not isinstance(index, int) or index != -1:
+            super().set(index, value)
+
+
+class HandsOutViews(Broken):
+    def gather(self, slots: Any, length: int) -> Any:
+        if isinstance(slots, int):
+            return self._layout.unpack(self._memory.rows[slots])
+        return super().gather(slots, length)
+
+
+class ClipsTheIndex(Broken):
+    def get(self, index: Any) -> Any:
+        return super().get(min(index, len(self) - 1) if isinstance(index, int) else index)
+
+
+class WritesBeforeItLooks(Broken):
+    def set(self, index: Any, value: Any) -> None:
+        if isinstance(index, int) and 0 <= index < len(self):
+            self._memory.rows.records[index] = np.zeros((), self._layout.dtype)
+        super().set(index, value)
+
+
+class KeepsTheFirst(Broken):
+    def set(self, index: Any, value: Any) -> None:
+        if isinstance(index, list) and index == [1, 1]:
+            index, value = [1], self._layout.unpack(_rows_of(self, value)[:1])
+        super().set(index, value)
+
+
+def _rows_of(storage: PackedStorage, value: Any) -> Any:
+    rows = storage._layout.empty(2)
+    storage._layout.pack(rows, slice(None), value)
+    return rows
+
+
+class AppendsAnywhere(Broken):
+    def append(self, value: Any) -> None:
+        if not self.has_open_segment:
+            self.mark_segment_start(0)
+        super().append(value)
+
+
+class IgnoresReadOnly(Broken):
+    def _check_mutable(self) -> None:
+        pass
+
+
+class ForgetsOnDump(Broken):
+    def snapshot(self, path: Any, slots: Any) -> None:
+        super().snapshot(path, [(0, len(self) - 1)])
+
+
+class StagesInPlace(Broken):
+    def stage(self, value: Any, count: int | None) -> Any:
+        staged = super().stage(value, count)
+        if count == 3:
+            self.write(slice(0, 3), staged)
+        return staged
+
+
+class NeverGrows(Broken):
+    def extend_length(self, length: int) -> None:
+        pass
+
+
+class MixesColumns(Broken):
+    def get_column(self, nested_keys: Any) -> Any:
+        return super().get_column(["done"])
+
+
+class Overwrites(Broken):
+    @classmethod
+    def create(cls, space: Any, **options: Any) -> Any:
+        import shutil
+
+        if options["cache_path"] is not None:
+            shutil.rmtree(options["cache_path"], ignore_errors=True)
+        return super().create(space, **options)
+
+
+@pytest.mark.parametrize(
+    ("storage_cls", "clause"),
+    [
+        (LosesTheLast, "every_kind_of_index_writes_the_same"),
+        (HandsOutViews, "what_was_read_does_not_change"),
+        (ClipsTheIndex, "an_index_out_of_range_is_refused"),
+        (WritesBeforeItLooks, "a_misfit_is_refused_and_changes_nothing"),
+        (KeepsTheFirst, "the_last_of_duplicates_stays"),
+        (AppendsAnywhere, "segments_are_appended"),
+        (IgnoresReadOnly, "read_only_is_read_only"),
+        (ForgetsOnDump, "a_dump_is_loaded_equal"),
+        (StagesInPlace, "staging_changes_nothing_and_writing_does"),
+        (NeverGrows, "it_grows_and_shrinks"),
+        (MixesColumns, "a_column_is_that_of_the_samples"),
+        (Overwrites, "a_path_in_use_is_refused"),
+    ],
+)
+def test_a_broken_storage_is_told_its_clause(storage_cls: type[SpaceStorage], clause: str, tmp_path: Path) -> None:
+    with pytest.raises(StorageContractError, match=f"breaks the clause '{clause}'"):
+        check_storage(storage_cls, tmp_path)
+
+
+def test_a_clause_can_be_left_out(tmp_path: Path) -> None:
+    check_storage(AppendsAnywhere, tmp_path, skip=["segments_are_appended"])
+    with pytest.raises(ValueError, match="no clause 'nonsense'"):
+        check_storage(AppendsAnywhere, tmp_path, skip=["nonsense"])
