@@ -12,6 +12,7 @@ from buffers import contents, number, number_space, numbers, read
 from catalogue import SPACES, assert_same, samples
 
 from unienv_data import BufferStats, ReplayBuffer, StorageCorruptedError
+from unienv_data.storages import registry
 from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.space_utils import concatenate
@@ -414,6 +415,35 @@ def test_a_snapshot_replaces_the_one_before(make: Any, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["copy"]
 
 
+def test_what_killed_processes_left_of_snapshots_is_removed(tmp_path: Path) -> None:
+    buffer = ReplayBuffer.create(number_space(), capacity=4)
+    gone, mine = tmp_path / ".copy.4194304999.tmp", tmp_path / ".other.4194304999.tmp"
+    gone.mkdir()
+    mine.mkdir()
+    buffer.dumps(tmp_path / "copy")
+    assert not gone.exists()
+    assert mine.exists()
+
+
+def test_a_storage_on_disk_must_be_registered(tmp_path: Path) -> None:
+    class Mine(PackedStorage):
+        pass
+
+    with pytest.raises(ValueError, match="Mine is not registered"):
+        ReplayBuffer.create(Mine, number_space(), capacity=4, cache_path=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    buffer = ReplayBuffer.create(Mine, number_space(), capacity=4)
+    with pytest.raises(ValueError, match="the name 'packed' is taken"):
+        registry.register_storage("packed")(Mine)
+    registry.register_storage("mine")(Mine)
+    buffer.extend(numbers([1]))
+    buffer.dumps(tmp_path / "a")
+    with ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY) as loaded:
+        assert type(loaded.storage) is Mine
+        assert contents(loaded) == [1]
+    del registry._registered["mine"]
+
+
 def test_a_snapshot_carries_the_fields_of_the_reference(tmp_path: Path) -> None:
     buffer = ReplayBuffer.create(number_space(), capacity=4, maintain_segment_metadata=True)
     buffer.extend(numbers([0, 1, 2]))
@@ -455,6 +485,9 @@ def test_a_folder_of_the_reference_is_read(tmp_path: Path, segments: Any, wanted
         assert (contents(again), again.get_segments()) == ([2, 3, 4, 5], wanted)
     with pytest.raises(PermissionError, match="read_only=True"):
         ReplayBuffer.load_from(tmp_path / "copy", backend=NUMPY, read_only=False)
+    with ReplayBuffer.load_from(tmp_path / "copy", backend=NUMPY) as loaded:
+        loaded.dumps(tmp_path / "copy")  # its own path: there is nothing to do
+    assert not (tmp_path / "copy" / "header.bin").exists()
 
 
 def test_a_growing_folder_of_the_reference_must_hold_what_it_counts(tmp_path: Path) -> None:

@@ -91,6 +91,25 @@ def _check_depth(text: bytes, path: Path) -> None:
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
+def remove_leftovers(target: Path) -> None:
+    """Remove folders that processes which are gone, or this one, have left while they were replacing a folder."""
+    name = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:\.old)?\.tmp\Z")
+    for path in target.parent.iterdir():
+        found = name.match(path.name)
+        if found is not None and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is there, but not ours
+    return True
+
+
 def replace_folder(new: Path, target: Path) -> None:
     """Put a folder in the place of another, or where none is; at any instant one of them is there, whole.
 

@@ -230,7 +230,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         raise NotImplementedError(f"{type(self).__name__} has no raw rows")
 
     def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
-        """`dumps` of which only the slots in these ranges [start, stop) are wanted."""
+        """`dumps` of which only the slots in these ranges [start, stop), some of them empty, are wanted.
+
+        A growing storage must have all slots up to the last `stop`.
+        """
         self.dumps(path)
 
     # -- optional access -------------------------------------------------------------------------------------

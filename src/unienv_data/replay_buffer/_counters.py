@@ -54,6 +54,10 @@ class Counters:
     #: What the buffer kept when it was closed in order; None if it was not.
     closed_sizes: tuple[int, int, int] | None = None
 
+    def is_closed(self) -> bool:
+        """Whether the buffer was closed in order, and nobody has begun to write since."""
+        return False
+
     def commit(self) -> None:
         """Make the counters durable; everything they speak of must be by then."""
 
@@ -108,7 +112,7 @@ class MappedCounters(Counters):
         """Decide which counters to trust, and if this is to write, go on from them."""
         if bytes(self._page[: len(_MAGIC)]) != _MAGIC:
             raise StorageCorruptedError(f"{self._file}: not the header of a replay buffer")
-        if self._is_sealed():
+        if self.is_closed():
             cells = self.cells
             self.closed_sizes = (cells[SIZES], cells[SIZES + 1], cells[SIZES + 2])
         elif self.cells[BOOT] not in (_boot_number(), 0):
@@ -121,7 +125,8 @@ class MappedCounters(Counters):
             self._page[_SEAL:_SIZE] = bytes(8)
             self.cells[BOOT], self.cells[WRITER] = _boot_number(), 0
 
-    def _is_sealed(self) -> bool:
+    def is_closed(self) -> bool:
+        """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
         for attempt in range(3):
             page = bytes(self._page)
             seal = int.from_bytes(page[_SEAL:], "little")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
 
-from ..base.files import contained, remove_temporaries, replace_folder, sync_folder
+from ..base.files import contained, remove_leftovers, remove_temporaries, replace_folder, sync_folder
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..storages.packed import PackedStorage
-from ..storages.registry import storage_by_name
+from ..storages.registry import name_of, storage_by_name
 from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, MappedCounters
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, read_metadata, read_space, write_metadata
@@ -47,6 +47,7 @@ def create(
     if folder is None:
         storage = cls.create(space, *args, cache_path=None, **storage_options)
         return ReplayBuffer(storage, name, multiprocessing=shared, **options)
+    name_of(cls)
     folder.mkdir(parents=True, exist_ok=False)
     try:
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
@@ -66,7 +67,7 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
     write_metadata(
         folder,
         buffer.single_space,
-        storage=type(buffer.storage).registered_name,
+        storage=name_of(type(buffer.storage)),
         storage_path=buffer.storage_path_relative,
         capacity=buffer.capacity,
         count=head - tail,
@@ -195,8 +196,8 @@ def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
     if target.exists() and any(target.iterdir()) and not (target / FILE_NAME).exists():
         raise FileExistsError(f"{target} is there, and not a replay buffer: give another path")
     target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         if target.exists():
@@ -231,7 +232,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     else:
         first, count = used[0] % capacity, used[1] - used[0]
         ranges = [(first, min(first + count, capacity)), (0, max(0, first + count - capacity))]
-    storage.snapshot(folder / buffer.storage_path_relative, [part for part in ranges if part[0] < part[1]])
+    storage.snapshot(folder / buffer.storage_path_relative, ranges)
     tail = min(cells[TAIL], head)
     segments = buffer._state.segments.alive(tail, head)
     if cells[EDIT] != edit:

@@ -145,8 +145,15 @@ class BufferState:
                     f"tail {tail}, base {base}, capacity {capacity}"
                 )
             time.sleep(0.001)  # a writer may have changed them between one look and the next
-        sizes = self.counters.closed_sizes
-        self.storage.fit_to(self.used(head), None if sizes is None else sizes[:2])
+        try:
+            self._check_files(self.used(head), self.counters.closed_sizes)
+        except StorageCorruptedError:
+            if self.counters.closed_sizes is None or self.counters.is_closed():
+                raise
+            self._check_files(self.used(head), None)  # somebody has just begun to write
+
+    def _check_files(self, used: int, sizes: tuple[int, int, int] | None) -> None:
+        self.storage.fit_to(used, None if sizes is None else sizes[:2])
         if sizes is not None and self.segments.file is not None:
             self.segments.file.check_length(sizes[2], exactly=True)
 

@@ -295,13 +295,17 @@ class ReplayBuffer(BatchBase):
         To another path this writes a snapshot, in the place of a buffer that is there; at any instant the old or the
         new one is there, whole. To the buffer's own path it is a flush.
         """
+        if self._closed:
+            raise RuntimeError("the buffer is closed")
         if self._state.open_start() is not None:
             raise RuntimeError("dumps while a segment is open: call mark_segment_end first")
-        folder = self._state.folder
-        if folder is not None and os.path.exists(path) and os.path.samefile(path, folder):
+        own = self._cache_path
+        if own is not None and os.path.exists(path) and os.path.samefile(path, own):
+            if self._state.folder is None and self.is_mutable:
+                raise RuntimeError(f"{own} holds only the storage: make the buffer with create(cache_path=...)")
             if self.is_mutable:
                 self.flush()
-                _folder.write_description(self, folder)
+                _folder.write_description(self, own)
             return
         with self._state.writing if self.is_mutable else contextlib.nullcontext():
             _folder.write_snapshot(self, Path(path))

@@ -136,8 +136,9 @@ class PackedStorage(SpaceStorage):
 
     def gather(self, slots: Any, length: int) -> Any:
         memory = self._memory
-        if length > len(memory.rows):
-            memory.grow(length)  # by a writer in another process
+        if length != memory.used:  # another process has made it grow
+            memory.grow(length)
+            memory.used = length
         if type(slots) is int:
             return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
         return self._layout.gather(memory.rows, slots, "wrap")

@@ -41,6 +41,14 @@ def register_storage(name: str) -> Callable[[StorageT], StorageT]:
     return register
 
 
+def name_of(cls: type[SpaceStorage]) -> str:
+    """The name a class is registered under; a ValueError if it is not, for then its folders could not be opened."""
+    name = cls.__dict__.get("registered_name", "")  # its own: a subclass of one that is registered is not
+    if _registered.get(name) is not cls:
+        raise ValueError(f"{cls.__qualname__} is not registered: put @register_storage(name) over it")
+    return name
+
+
 def _declared() -> Any:
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
