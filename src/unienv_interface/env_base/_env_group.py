@@ -131,8 +131,10 @@ class EnvGroup:
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
         singles = batch_utils.split(action_space, actions)
-        if len(singles) != len(positions):  # before any of them moves
-            raise ValueError(f"{len(singles)} actions for {len(positions)} environments, each wants one")
+        if len(singles) != len(positions):
+            if batch_utils.batch_size_data(actions) is not None:  # before any of them moves
+                raise ValueError(f"{len(singles)} actions for {len(positions)} environments, each wants one")
+            singles = [actions] * len(positions)  # a dict or tuple of nothing, the same for all
         for position, row, action in zip(positions, rows, singles, strict=True):
             progress[0] = first + position
             observation, reward, terminated, truncated, info = envs[position].step_borrowed(action)

@@ -10,7 +10,7 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, pickled
 from ._env_group import EnvGroup, Slots
+from ._starting import Factories
 from ._vec_memory import PROGRESS, PartedHeap, export_rows, import_rows, result_arrays, row_arrays
 from ._worker_errors import ErrorReport
 
@@ -28,8 +29,6 @@ DONE, FAILED = range(2)
 # The number of the report that worker 0 sends of its own accord once it has built its environments; worker w's is w
 # less.
 FIRST_REPORT = 2**63
-
-Factories = bytes | Sequence[Callable[[], Any]]  # by cloudpickle, or as they are where a fork inherits them
 
 
 def worker_main(

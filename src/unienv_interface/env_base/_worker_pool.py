@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import pickle
 import selectors
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-import cloudpickle
-
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, pickled
+from ._starting import default_context, no_interrupt, portable, start_helpers
 from ._vec_memory import PROGRESS, MemoryPlan
-from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, Factories, worker_main
+from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, worker_main
 from ._worker_errors import ErrorReport
 
 # How long the parent waits on a silent pipe before it looks whether the worker is still there: a process that an
@@ -31,6 +26,7 @@ from ._worker_errors import ErrorReport
 _LIVENESS_PERIOD = 0.25
 # How long a worker may take to end when it is asked, told and killed. Together less than two seconds.
 CLOSE_GRACE, _TERMINATE_GRACE, _KILL_GRACE = 1.0, 0.3, 0.4
+_HUNG = "it hangs, or `timeout` is too short for it"
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - the name of what happened
@@ -62,7 +58,7 @@ class WorkerPool:
         self._ctx = ctx
         self._daemon = daemon
         self._owner = os.getpid()
-        self._factories = [_portable(factories, share, ctx) for share in self.shares]
+        self._factories = [portable(factories, share, ctx) for share in self.shares]
         self._numbers = 0
         self._awaited: dict[int, Request] = {}
         self._answers: dict[int, Message] = {}
@@ -91,7 +87,7 @@ class WorkerPool:
         """Start a worker, at the end of the list or in the place of one that is gone; it reports by itself."""
         ctx: Any = self._ctx or default_context()
         method = ctx.get_start_method()
-        _start_helpers(method)
+        start_helpers(method)
         ours, theirs = ctx.Pipe(duplex=True)
         # The kernel can end a worker together with the thread that started it, if that is not before its time.
         dies_with_parent = method != "forkserver" and threading.current_thread() is threading.main_thread()
@@ -109,7 +105,7 @@ class WorkerPool:
             name=f"unienv-worker-{worker}",
             daemon=self._daemon,
         )
-        with _no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is reported
+        with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is reported
             try:
                 process.start()
             except BaseException:
@@ -367,48 +363,3 @@ class WorkerPool:
         for worker in workers:
             while worker not in self._mute and self.channels[worker].has_unread:
                 self._take_in(worker)  # its last words
-
-
-def _start_helpers(method: str) -> None:
-    """Start the processes that multiprocessing wants for a start method, so that what follows is about ours alone."""
-    if method == "forkserver":
-        forkserver.ensure_running()
-    elif method == "spawn":
-        resource_tracker.ensure_running()
-
-
-_HUNG = "it hangs, or `timeout` is too short for it"
-
-
-@contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Hold back Ctrl-C in this thread, and in processes that are started meanwhile until they let it in."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _portable(factories: Sequence[Callable[[], Any]], share: range, ctx: BaseContext | None) -> Factories:
-    """The factories of a worker as they get there; only a fork can do with ones that cannot be pickled."""
-    own = [factories[index] for index in share]
-    try:
-        return cloudpickle.dumps(own)
-    except Exception as error:
-        if (ctx or default_context()).get_start_method() == "fork":
-            return own
-        raise TypeError(
-            f"the factories of environments {share.start} to {share[-1]} cannot be sent to another process: {error}"
-        ) from error
-
-
-def default_context() -> BaseContext:
-    """The start method to use where none is asked for.
-
-    Python's own choice, but not fork once JAX is in the process: JAX runs threads whose locks a fork copies as they
-    are, and its first use in the child may then wait for ever.
-    """
-    # asked in a way that leaves the caller free to choose it later
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return multiprocessing.get_context("forkserver" if method == "fork" and "jax" in sys.modules else method)

@@ -1,0 +1,250 @@
+"""AsyncVecEnv and its workers: where environments live, how they are called, and stepping some of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from vec_envs import (
+    CounterEnv,
+    both,
+    counters,
+    make_async,
+    zeros,
+)
+from vec_processes import (
+    METHODS,
+    context,
+    forks_with_threads,
+    leaving_nothing,
+    wait_until,
+)
+
+from unienv_interface import AsyncVecEnv
+from unienv_interface.wrapper import TimeLimitWrapper
+
+pytestmark = forks_with_threads
+Maker = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    with leaving_nothing():
+        yield
+
+
+# -- the workers of AsyncVecEnv --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_start_method_runs_closures_and_builds_nothing_here(method: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    class LocalEnv(CounterEnv):
+        def __init__(self, index: int) -> None:
+            super().__init__(index)
+            Path(folder, f"{os.getpid()}-{index}").touch()
+
+    with make_async([lambda i=i: LocalEnv(i) for i in range(3)], ctx=context(method)) as env:
+        env.reset(seed=0)
+        assert env.step(zeros(3))[0][:, 0].tolist() == [0.0, 1.0, 2.0]
+        first, second = (process.pid for process in env.processes)
+        assert env.get_attr("pid") == [first, second, second]
+        assert os.getpid() not in (first, second)
+        assert {path.name for path in tmp_path.iterdir()} == {f"{first}-0", f"{second}-1", f"{second}-2"}
+
+
+def test_a_fork_takes_factories_that_cannot_be_pickled_and_the_others_say_so() -> None:
+    lock = threading.Lock()
+    factories = [lambda: CounterEnv(0 if lock.acquire(blocking=False) else 1)] * 2
+    with make_async(factories) as env:
+        assert env.get_attr("index") == [0, 0]
+    with pytest.raises(TypeError, match=r"the factories of environments 0 to 0 cannot be sent.*cannot pickle"):
+        make_async(factories, ctx=context("spawn"))
+
+
+def test_the_documented_attributes() -> None:
+    with make_async(counters(3), seed=1) as env:
+        assert all(isinstance(pipe, multiprocessing.connection.Connection) for pipe in env.command_pipes)
+        assert all(isinstance(process, multiprocessing.process.BaseProcess) for process in env.processes)
+        assert all(process.daemon for process in env.processes)
+        assert len(env.command_pipes) == len(env.processes) == env.num_workers == 2
+        assert env.error_queue.empty()
+        with pytest.raises(AttributeError):
+            env.get_attr("missing")
+        report = env.error_queue.get_nowait()
+        assert (report.env_index, report.command) in {(0, "get_attr missing"), (1, "get_attr missing")}
+    with make_async(counters(1), daemon=False) as env:
+        assert not env.processes[0].daemon
+
+
+def test_as_many_workers_as_cores_by_default_but_no_more_than_environments() -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with AsyncVecEnv(counters(3), ctx=context("fork")) as env:
+        assert env.num_workers == min(cores or 1, 3)
+    with make_async(counters(2), num_workers=64) as env:
+        assert env.num_workers == 2
+
+
+def test_commands_go_to_one_environment_and_results_come_in_order() -> None:
+    with make_async(counters(3)) as env:
+        for index in (2, 0):
+            env.send_command(index, "reset", seed=5, start=index)
+        env.send_command(2, "step", np.ones(2, np.float32))
+        env.send_command(2, "render")
+        assert env.get_command_result(2)[1][2] == 2.0
+        observation, reward, terminated, _, _ = env.get_command_result(2)
+        assert (observation[2], reward, terminated) == (3.0, 2.0, False)
+        assert env.get_command_result(2).shape == (2, 2, 3)
+        assert env.get_command_result(0)[2] == {"seed": 5}
+        env.send_command(1, "step", "not an action")  # type: ignore[arg-type]
+        with pytest.raises(AttributeError, match="environment 1, step"):
+            env.get_command_result(1)
+        env.send_command(1, "close")
+        assert env.get_command_result(1) is None
+        with pytest.raises(RuntimeError, match="no command was sent to environment 1"):
+            env.get_command_result(1)
+        for wrong in (3, -1):
+            with pytest.raises(IndexError, match=f"index {wrong}, there are 3 environments"):
+                env.send_command(wrong, "render")
+        # a command may wait for its result while others go on
+        env.reset(seed=0)
+        env.send_command(0, "render")
+        assert env.step(zeros(3))[0][:, 2].tolist() == [1.0, 1.0, 1.0]
+        assert env.get_command_result(0).max() == 0
+
+
+@both
+def test_call_get_and_set_over_all_or_some(make: Maker) -> None:
+    with make([lambda i=i: TimeLimitWrapper(CounterEnv(i), 9) for i in range(3)]) as env:
+        assert env.call("scaled", 2.0, offset=1.0) == [1.0, 3.0, 5.0]
+        assert env.call("scaled", 2.0, index=[2, 0]) == [4.0, 0.0]
+        assert env.get_attr("index", index=[1]) == [1]
+        env.set_attr("index", 7)
+        env.set_attr("index", [8, 9], index=(0, 2))
+        assert env.get_attr("index") == [8, 7, 9]
+        frames = env.render()
+        assert frames is not None
+        assert [frame[0, 0, 0] for frame in frames] == [8, 7, 9]
+        with pytest.raises(ValueError, match="2 values for 3 environments"):
+            env.set_attr("index", [1, 2])
+        with pytest.raises(IndexError, match="index 3, there are 3 environments"):
+            env.call("scaled", 1.0, index=[3])
+        with pytest.raises(AttributeError, match="missing"):
+            env.call("missing")
+
+
+@both
+def test_render_has_the_frames_of_those_that_give_one(make: Maker) -> None:
+    with make(counters(3)) as env:
+        assert [frame[0, 0, 0] for frame in env.render()] == [0, 2]
+    with make([lambda: CounterEnv(1)]) as env:
+        assert env.render() is None
+
+
+# -- stepping some of them -------------------------------------------------------------------------------
+
+
+class GatedEnv(CounterEnv):
+    """Steps when a file is there."""
+
+    def __init__(self, index: int, gate: Path) -> None:
+        super().__init__(index)
+        self.gate = gate
+
+    def step(self, action: Any) -> Any:
+        if not wait_until(lambda: Path(f"{self.gate}-{self.index}").exists()):
+            raise AssertionError("the gate stayed shut")
+        return super().step(action)
+
+
+def test_a_learner_may_go_on_with_those_that_are_ready(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with make_async([lambda i=i: GatedEnv(i, gate) for i in range(4)], num_workers=4) as env:
+        env.reset(seed=0)
+        for index in (1, 3):
+            Path(f"{gate}-{index}").touch()
+        env.step_async(np.arange(8, dtype=np.float32).reshape(4, 2))
+        observation, reward, _, _, info = env.step_wait(min_envs=2)
+        assert info["env_index"].tolist() == [1, 3]
+        assert observation[:, 0].tolist() == [1.0, 3.0]
+        assert reward.tolist() == [5.0, 13.0]
+        # these go on, in an order of the caller's, while the others are still at their first step
+        env.step_async(np.array([[3, 3], [1, 1]], np.float32), index=[3, 1])
+        seen = []
+        for _ in range(2):
+            observation, reward, _, _, info = env.step_wait(min_envs=1)
+            seen += zip(info["env_index"].tolist(), observation[:, 2].tolist(), reward.tolist(), strict=True)
+            if len(seen) == 2:
+                break
+        assert sorted(seen) == [(1, 2.0, 2.0), (3, 2.0, 6.0)]
+        for index in (0, 2):
+            Path(f"{gate}-{index}").touch()
+        observation, _, _, _, info = env.step_wait()
+        assert info["env_index"].tolist() == [0, 2]
+        assert observation[:, 2].tolist() == [1.0, 1.0]
+        assert env.step(zeros(4))[0][:, 2].tolist() == [2.0, 3.0, 2.0, 3.0]
+
+
+def test_environments_of_one_worker_may_be_asked_one_after_the_other(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with make_async([lambda i=i: GatedEnv(i, gate) for i in range(3)], num_workers=1) as env:
+        env.reset(seed=0)
+        env.step_async(zeros(1), index=[2])
+        env.step_async(np.ones((2, 2), np.float32), index=[1, 0])
+        for index in range(3):
+            Path(f"{gate}-{index}").touch()
+        observation, reward, _, _, info = env.step_wait()
+        assert dict(zip(info["env_index"].tolist(), reward.tolist(), strict=True)) == {2: 0.0, 1: 2.0, 0: 2.0}
+        assert observation[:, 0].tolist() == info["env_index"].tolist()
+
+
+@both
+def test_all_of_them_in_another_order(make: Maker) -> None:
+    with make(counters(4)) as env:
+        env.reset(seed=0)
+        order = [0, 2, 1, 3]
+        env.step_async(np.repeat(np.array(order, np.float32), 2).reshape(4, 2), index=order)
+        observation, reward, _, _, info = env.step_wait()
+        assert info["env_index"].tolist() == observation[:, 0].tolist() == order
+        assert reward.tolist() == [0.0, 4.0, 2.0, 6.0]
+
+
+@both
+def test_wrong_uses_of_asking_and_waiting(make: Maker) -> None:
+    with make(counters(4)) as env:
+        for wait in (env.step_wait, env.reset_wait):
+            with pytest.raises(RuntimeError, match=r"(step|reset)_wait without (step|reset)_async"):
+                wait()
+        env.reset_async(seed=0)
+        for command in (lambda: env.step_async(zeros(4)), lambda: env.step_async(zeros(1), index=[0])):
+            with pytest.raises(RuntimeError, match="step while a reset is under way: call reset_wait first"):
+                command()
+        with pytest.raises(RuntimeError, match="reset while a reset is under way"):
+            env.reset()
+        env.reset_wait()
+        env.step_async(zeros(2), index=[0, 1])
+        for command in (env.reset, env.render, lambda: env.step(zeros(4)), lambda: env.get_attr("pid")):
+            with pytest.raises(RuntimeError, match="while a step is under way: call step_wait first"):
+                command()
+        with pytest.raises(RuntimeError, match=r"environments \[1\] are stepping already"):
+            env.step_async(zeros(2), index=[2, 1])
+        for least in (0, 3):
+            with pytest.raises(ValueError, match=f"min_envs is {least}, 2 environments are stepping"):
+                env.step_wait(min_envs=least)
+        assert env.step_wait()[0].shape == (2, 4)
+        for wrong in ([], 0, [0.0], [True], [[0]], "a"):
+            with pytest.raises(ValueError, match="it wants a list or an array of environment indices"):
+                env.step_async(zeros(1), index=wrong)
+        with pytest.raises(ValueError, match="names an environment twice"):
+            env.step_async(zeros(2), index=[1, 1])
+        for beyond in (-1, 4):
+            with pytest.raises(IndexError, match="there are 4 environments"):
+                env.step_async(zeros(1), index=[beyond])
+        assert env.get_attr("steps") == [1, 1, 0, 0]
