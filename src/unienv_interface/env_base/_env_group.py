@@ -14,10 +14,8 @@ from ..space.row_layout import Heap, RowLayout, Rows
 from ..space.space_utils import batch_utils
 from .env import Env
 
-# Reward and flags of one slot, as they lie beside the row of its observation.
-SIGNALS = np.dtype({"names": ["reward", "terminated", "truncated"], "formats": ["<f8", "?", "?"],
-                    "offsets": [0, 8, 9], "itemsize": 16})  # fmt: skip
-
+# What a step says besides the observation: reward, terminated, truncated.
+SIGNAL_DTYPES = (np.dtype(np.float64), np.dtype(np.bool_), np.dtype(np.bool_))
 
 Access = Literal["call", "get_attr", "set_attr"]
 
@@ -56,12 +54,28 @@ class Slots(NamedTuple):
 
     observations: Rows
     contexts: Rows | None
-    signals: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
 
     @classmethod
-    def empty(cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap) -> Slots:
+    def empty(
+        cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap | None
+    ) -> Slots:
         contexts = None if context_layout is None else context_layout.empty(count, heap)
-        return cls(observation_layout.empty(count, heap), contexts, np.zeros(count, SIGNALS))
+        signals = [np.empty(count, dtype) for dtype in SIGNAL_DTYPES]
+        return cls(observation_layout.empty(count, heap), contexts, *signals)
+
+    def copy(self) -> Slots:
+        """The same results in memory of their own, but for the heap."""
+        observations, contexts, *signals = self
+        return Slots(observations.copy(), contexts and contexts.copy(), *[signal.copy() for signal in signals])
+
+    def take(self, indices: np.ndarray) -> Slots:
+        """The results at these indices, likewise."""
+        observations, contexts, *signals = self
+        taken = contexts and contexts.take(indices)
+        return Slots(observations.take(indices), taken, *[signal.take(indices) for signal in signals])
 
 
 class EnvGroup:
@@ -108,12 +122,11 @@ class EnvGroup:
         """Reset the environments at these positions into these rows; returns their infos."""
         infos = []
         self.command = "reset"
-        contexts = slots.contexts
-        write = _observation_writer(slots.observations)
+        observations, contexts = slots.observations, slots.contexts
         for position, seed, row in zip(positions, seeds, rows, strict=True):
             self.turn_to(position)
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            write(row, observation)
+            observations.layout.pack(observations, row, observation)
             if contexts is not None:
                 contexts.layout.pack(contexts, row, context)
             infos.append(info)
@@ -126,8 +139,11 @@ class EnvGroup:
 
         The rows are in ascending order.
         """
-        infos, signals = [], []
-        write = _observation_writer(slots.observations)
+        infos, rewards, terminations, truncations = [], [], [], []
+        observations = slots.observations
+        pack = observations.layout.pack
+        # a plain array that fits is assigned without ceremony
+        column, dtype, shape = observations.layout.plain_column(observations) or (observations.records, None, ())
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
         singles = batch_utils.split(action_space, actions)
@@ -138,10 +154,18 @@ class EnvGroup:
         for position, row, action in zip(positions, rows, singles, strict=True):
             progress[0] = first + position
             observation, reward, terminated, truncated, info = envs[position].step_borrowed(action)
-            write(row, observation)
-            signals.append((float(reward), bool(terminated), bool(truncated)))
+            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
+                column[row] = observation
+            else:
+                pack(observations, row, observation)
+            rewards.append(float(reward))
+            terminations.append(bool(terminated))
+            truncations.append(bool(truncated))
             infos.append(info)
-        slots.signals[_as_index(rows)] = signals
+        where = _as_index(rows)
+        slots.rewards[where] = rewards
+        slots.terminated[where] = terminations
+        slots.truncated[where] = truncations
         return infos
 
     def access(self, verb: Access, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -167,22 +191,6 @@ class EnvGroup:
         self.envs = []
         if first is not None:
             raise first
-
-
-def _observation_writer(rows: Rows) -> Callable[[int, Any], None]:
-    """A function that packs one observation into a row, without ceremony where it is a plain array that fits."""
-    pack, plain = rows.layout.pack, rows.layout.plain_column(rows)
-    if plain is None:
-        return lambda row, observation: pack(rows, row, observation)
-    column, dtype, shape = plain
-
-    def write(row: int, observation: Any) -> None:
-        if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
-            column[row] = observation
-        else:
-            pack(rows, row, observation)
-
-    return write
 
 
 def _as_index(rows: Sequence[int]) -> Any:

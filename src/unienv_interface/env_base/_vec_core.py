@@ -53,6 +53,7 @@ class VecEnv(Env):
         self.rng = first.backend.random.random_number_generator(seed, device=first.device)
         self._validates = validate_actions
         self._all = np.arange(self._count)
+        self._backend, self._device = first.backend, first.device
         self._reward_dtype = first.backend.default_floating_dtype
         self._resetting: np.ndarray | None = None
         self._stepping: np.ndarray | None = None
@@ -94,14 +95,15 @@ class VecEnv(Env):
         """Begin a reset; `reset_wait` completes it."""
         self._check_idle("reset")
         self._give_up()  # what Ctrl-C may have left of another one
-        indices = self._all if mask is None else np.flatnonzero(parse_mask(mask, self._count, self.backend))
+        indices = self._all if mask is None else parse_mask(mask, self._count, self._backend).nonzero()[0]
         if seed is None:
-            seeds = self._drawn_seeds()
+            seeds = self._drawn_seeds(indices)
         else:
-            seeds = derive_seeds(seed, self._count)
+            all_seeds = derive_seeds(seed, self._count)
+            seeds = [all_seeds[index] for index in indices]
             if mask is None:
                 self.rng = self.backend.random.random_number_generator(seed, device=self.device)
-        self._begin_reset(indices, [seeds[index] for index in indices], args, kwargs)
+        self._begin_reset(indices, seeds, args, kwargs)
         self._resetting = indices
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
@@ -112,7 +114,7 @@ class VecEnv(Env):
         _, slots, infos = self._finish(indices, None)
         observation = slots.observations.layout.unpack(slots.observations)
         context = None if slots.contexts is None else slots.contexts.layout.unpack(slots.contexts)
-        return context, observation, stack_infos(infos, self.backend, self.device)
+        return context, observation, stack_infos(infos, self._backend, self._device) if any(infos) else {}
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
@@ -153,10 +155,10 @@ class VecEnv(Env):
         ready, slots, infos = self._finish(pending, min_envs)
         if len(ready) < len(pending):
             self._stepping = pending[~np.isin(pending, ready)]
-        backend, device, signals = self.backend, self.device, slots.signals
-        reward = backend.from_numpy(signals["reward"].copy(), dtype=self._reward_dtype, device=device)
-        terminated = backend.from_numpy(signals["terminated"].copy(), device=device)
-        truncated = backend.from_numpy(signals["truncated"].copy(), device=device)
+        backend, device = self._backend, self._device
+        reward = backend.from_numpy(slots.rewards, dtype=self._reward_dtype, device=device)
+        terminated = backend.from_numpy(slots.terminated, device=device)
+        truncated = backend.from_numpy(slots.truncated, device=device)
         info = stack_infos(infos, backend, device) if any(infos) else {}
         if min_envs is not None or pending is not self._all:
             info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
@@ -170,8 +172,8 @@ class VecEnv(Env):
             raise RuntimeError(f"{command} after close: the environments are gone, make a new vector environment")
 
     def _check_idle(self, command: str) -> None:
-        self._check_open(command)
-        if self._resetting is not None or self._stepping is not None:
+        if self._closed or self._resetting is not None or self._stepping is not None:
+            self._check_open(command)
             pending = "reset" if self._resetting is not None else "step"
             raise RuntimeError(f"{command} while a {pending} is under way: call {pending}_wait first")
 
@@ -198,12 +200,12 @@ class VecEnv(Env):
             space = _join("action_space", [self._action_spaces[index] for index in indices], self.device)
         validate(space, action, "action")
 
-    def _drawn_seeds(self) -> list[int]:
-        """A seed for every environment, all distinct, from one draw of the generator."""
-        self.rng, drawn = self.backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
+    def _drawn_seeds(self, indices: np.ndarray) -> list[int]:
+        """A seed for each of these environments, those of all being distinct, from one draw of the generator."""
+        self.rng, drawn = self._backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
         # steps of an odd number meet no value twice within 2**32 of them
         base, odd = int(drawn), 0x9E3779B1
-        return [(base + index * odd) % 2**32 for index in range(self._count)]
+        return [(base + index * odd) % 2**32 for index in indices.tolist()]
 
     # -- what the environments say -------------------------------------------------------------------------
 
@@ -221,11 +223,11 @@ class VecEnv(Env):
 
     @property
     def backend(self) -> ComputeBackend:  # type: ignore[override]
-        return self._spec.backend
+        return self._backend
 
     @property
     def device(self) -> Any:
-        return self._spec.device
+        return self._device
 
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]

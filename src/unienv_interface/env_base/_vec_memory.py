@@ -10,7 +10,7 @@ import numpy as np
 
 from ..space.row_layout import Heap, RowLayout, Rows
 from ..utils.shared_block import SharedBlock
-from ._env_group import SIGNALS, EnvSpec, Slots
+from ._env_group import SIGNAL_DTYPES, EnvSpec, Slots
 
 # The environment that a worker is at work on; a cache line each, at the beginning of the block.
 PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": 64})
@@ -49,7 +49,7 @@ class MemoryPlan:
             return Rows(layout, records, blocks, heap)
 
         contexts = None if self.context is None else rows(self.context, heap)
-        slots = Slots(rows(self.observation, heap), contexts, area(SIGNALS))
+        slots = Slots(rows(self.observation, heap), contexts, *map(area, SIGNAL_DTYPES))
         return slots, rows(self.action, action_heap)
 
     @property
@@ -58,7 +58,7 @@ class MemoryPlan:
         layouts = [layout for layout in (self.observation, self.context, self.action) if layout is not None]
         areas = [layout.itemsize for layout in layouts]
         areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
-        areas += [SIGNALS.itemsize]
+        areas += [dtype.itemsize for dtype in SIGNAL_DTYPES]
         return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
 
 
@@ -92,7 +92,8 @@ class PartedHeap:
 def result_arrays(slots: Slots) -> list[np.ndarray]:
     """The memory of result slots."""
     contexts = [] if slots.contexts is None else row_arrays(slots.contexts)
-    return [slots.signals, *row_arrays(slots.observations), *contexts]
+    signals = [slots.rewards, slots.terminated, slots.truncated]
+    return [*signals, *row_arrays(slots.observations), *contexts]
 
 
 def row_arrays(rows: Rows) -> list[np.ndarray]:

@@ -121,9 +121,10 @@ class _Server:
             positions, records, self.action_heap.parts = pickle.loads(payload)
             if records:
                 import_rows(row_arrays(self.actions), [self.first_index + p for p in positions], records)
-        rows = [self.first_index + position for position in positions]
-        layout = self.actions.layout
-        actions = layout.unpack(self.actions.take(rows))
+        first, layout = self.first_index, self.actions.layout
+        rows = range(first, first + len(positions)) if not payload else [first + position for position in positions]
+        own = self.actions[rows.start : rows.stop].copy() if isinstance(rows, range) else self.actions.take(rows)
+        actions = layout.unpack(own)
         infos = self.group.step(positions, layout.space, actions, self.slots, rows)
         return self.results(positions, infos, rows)
 
@@ -133,7 +134,7 @@ class _Server:
         infos = self.group.reset(positions, seeds, args, kwargs, self.slots, rows)
         return self.results(positions, infos, rows)
 
-    def results(self, positions: Sequence[int], infos: list[dict[str, Any]], rows: list[int]) -> bytes:
+    def results(self, positions: Sequence[int], infos: list[dict[str, Any]], rows: Sequence[int]) -> bytes:
         """What of the results does not lie in shared memory; nothing at all in the common case."""
         records = [] if self.shares_memory else export_rows(result_arrays(self.slots), rows)
         if not records and not self.heap.parts and not any(infos):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
-import selectors
+import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ..utils.shared_block import SharedBlock
-from ._channel import Channel, ChannelClosedError, Message, pickled
+from ._channel import Channel, ChannelClosedError, Message, Waiter, pickled
 from ._starting import default_context, no_interrupt, portable, start_helpers
 from ._vec_memory import PROGRESS, MemoryPlan
 from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, worker_main
@@ -62,11 +62,14 @@ class WorkerPool:
         self._numbers = 0
         self._awaited: dict[int, Request] = {}
         self._answers: dict[int, Message] = {}
+        self._failed: set[int] = set()  # those of the answers that report an error
         self._attachment: bytes | None = None
         self._closed = False
         self._adopted: set[int] = set()  # workers that are children of a fork server
         self._mute: set[int] = set()  # workers from which nothing more can come
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
+        self._waiter = Waiter()
+        self._worker_at: dict[int, int] = {}  # by the descriptor of its channel
         self.block = SharedBlock.create(len(self.shares) * PROGRESS.itemsize)
         self._progress = self.block.array(PROGRESS, (len(self.shares),))["index"]
         self._progress[:] = [share.start for share in self.shares]
@@ -116,7 +119,8 @@ class WorkerPool:
             channel = Channel(ours)
             self.channels[worker : worker + 1] = [channel]
             self.processes[worker : worker + 1] = [process]
-            self._selector.register(channel.fd, selectors.EVENT_READ, worker)
+            self._poll.register(channel.fd, select.POLLIN)
+            self._worker_at[channel.fd] = worker
             self._mute.discard(worker)
             (self._adopted.add if method == "forkserver" else self._adopted.discard)(worker)
             self._awaited[FIRST_REPORT - worker] = Request(worker, "construction")
@@ -184,24 +188,27 @@ class WorkerPool:
     def outcomes(
         self, numbers: Sequence[int], deadline: float | None, least: int | None = None
     ) -> dict[int, Message | BaseException]:
-        """How these requests ended: all of them, or those that have once there are at least `least`.
+        """How these requests ended: all of them, or those that have once there are `least`, or one that failed.
 
         An outcome is the answer, or what is to be raised for it: the error of an environment, the death of the
         worker, or a TimeoutError at the deadline. Requests that are not in the result are still awaited.
         """
-        wanted = len(numbers) if least is None else min(least, len(numbers))
-        failures: dict[int, BaseException] = {}
-        while sum(number in self._answers or number in failures for number in numbers) < wanted:
-            silent = [number for number in numbers if number not in self._answers and number not in failures]
+        answers, failures = self._answers, dict[int, BaseException]()
+        allowed = 0 if least is None else max(0, len(numbers) - least)
+        silent = [number for number in numbers if number not in answers]
+        while len(silent) > allowed and not failures and self._failed.isdisjoint(numbers):
             self._wait(silent, deadline, failures)
+            silent = [number for number in silent if number not in answers]
         ended: dict[int, Message | BaseException] = {}
         for number in numbers:
-            if number in failures:
-                ended[number] = failures[number]
-            elif number in self._answers:
-                answer = self._answers[number]
-                ended[number] = self._report(answer).rebuild() if answer.code == FAILED else answer
-        self.abandon(list(ended))
+            if number in answers:
+                answer = answers[number]
+                if answer.code == FAILED:
+                    failures[number] = self._report(answer).rebuild()
+                else:
+                    ended[number] = answer
+        ended.update(failures)  # last, so that what went well is taken in before
+        self.abandon(ended)
         return ended
 
     def answers(self, numbers: Sequence[int], timeout: float | None) -> list[Message]:
@@ -219,18 +226,21 @@ class WorkerPool:
             self.abandon(numbers)
         return [answers[number] for number in numbers]
 
-    def abandon(self, numbers: Sequence[int]) -> None:
+    def abandon(self, numbers: Iterable[int]) -> None:
         """Await these requests no longer; an answer that still comes is thrown away."""
         for number in numbers:
             self._awaited.pop(number, None)
             self._answers.pop(number, None)
+            self._failed.discard(number)
 
     def _wait(self, silent: Sequence[int], deadline: float | None, failures: dict[int, BaseException]) -> None:
         """Take in what arrives within the liveness period; note deaths and the passing of the deadline."""
         left = _LIVENESS_PERIOD if deadline is None else min(_LIVENESS_PERIOD, deadline - time.monotonic())
-        events = self._selector.select(max(left, 0.0))
-        for key, _ in events:
-            self._take_in(key.data)
+        events = self._waiter.wait(self._poll, max(left, 0.0))
+        for fd, _ in events:
+            self._take_in(self._worker_at[fd])
+        if events and not self._mute:
+            return
         for number in silent:
             if number in self._answers:
                 continue
@@ -252,11 +262,13 @@ class WorkerPool:
             request = self._awaited.get(message.number)
             if request is not None and request.worker == worker:
                 self._answers[message.number] = message
+                if message.code == FAILED:
+                    self._failed.add(message.number)
 
     def _stop_listening(self, worker: int) -> None:
         if worker not in self._mute:
             self._mute.add(worker)
-            self._selector.unregister(self.channels[worker].fd)
+            self._poll.unregister(self.channels[worker].fd)
 
     def _is_gone(self, worker: int) -> bool:
         """Whether a worker has ended and nothing that it has sent is left to be read."""
@@ -303,7 +315,6 @@ class WorkerPool:
         finally:
             for channel in self.channels:
                 channel.close()
-            self._selector.close()
             self.block.close()
             # what their memory and their processes keep open goes with the last who refers to them
             self.channels, self.processes = [], []
@@ -358,8 +369,8 @@ class WorkerPool:
         """
         deadline = time.monotonic() + seconds
         while self._running(workers) and time.monotonic() < deadline:
-            for key, _ in self._selector.select(0.002):
-                self._take_in(key.data)
+            for fd, _ in self._poll.poll(2):
+                self._take_in(self._worker_at[fd])
         for worker in workers:
             while worker not in self._mute and self.channels[worker].has_unread:
                 self._take_in(worker)  # its last words

@@ -69,10 +69,14 @@ class SyncVecEnv(VecEnv):
             raise
         self._observation_layout = RowLayout(self._spec.observation_space)
         self._context_layout = None if self._spec.context_space is None else RowLayout(self._spec.context_space)
-        self._heap = MemoryHeap()
+        has_heap = any(
+            layout is not None and layout.has_heap for layout in (self._observation_layout, self._context_layout)
+        )
+        self._new_heap: Callable[[], MemoryHeap | None] = MemoryHeap if has_heap else lambda: None
+        self._heap = self._new_heap()
         self._done: list[tuple[np.ndarray, Slots, Infos]] = []
 
-    def _slots(self, count: int, heap: MemoryHeap) -> Slots:
+    def _slots(self, count: int, heap: MemoryHeap | None) -> Slots:
         # made for one call: what is handed out of it is the caller's
         return Slots.empty(self._observation_layout, self._context_layout, count, heap)
 
@@ -90,7 +94,7 @@ class SyncVecEnv(VecEnv):
 
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
         done, self._done = self._done, []
-        heap, self._heap = self._heap, MemoryHeap()
+        heap, self._heap = self._heap, self._new_heap()
         if len(done) == 1:
             return done[0]
         # several partial steps, waited for together
@@ -264,7 +268,8 @@ class AsyncVecEnv(VecEnv):
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
         while self._requests and len(self._ended) < wanted:
-            for number, outcome in self._pool.outcomes(list(self._requests), deadline, least=1).items():
+            enough = None if least is None else 1
+            for number, outcome in self._pool.outcomes(list(self._requests), deadline, enough).items():
                 if number not in self._requests:
                     continue  # its worker was restarted over another one
                 worker, envs = self._requests.pop(number)
@@ -289,11 +294,10 @@ class AsyncVecEnv(VecEnv):
         return dict(zip(envs.tolist(), infos, strict=True))
 
     def _handed_out(self, ready: np.ndarray) -> Slots:
-        slots = self._slots
-        if not self._copies and ready is self._all:
-            return slots
-        contexts = None if slots.contexts is None else slots.contexts.take(ready)
-        return Slots(slots.observations.take(ready), contexts, slots.signals.take(ready))
+        if ready is not self._all:
+            return self._slots.take(ready)
+        copy = self._slots.copy()
+        return copy if self._copies else copy._replace(observations=self._slots.observations)
 
     def _give_up(self) -> None:
         if self._requests or self._ended:
@@ -325,7 +329,7 @@ class AsyncVecEnv(VecEnv):
             self._commands.pop(index, None)
         self._pool.restart(worker, self.timeout, is_responsive=is_responsive)
         others = share[~np.isin(share, envs)]
-        anew = _Reset(dict(enumerate(self._drawn_seeds())), (), {})
+        anew = _Reset(dict(enumerate(self._drawn_seeds(self._all))), (), {})
         with self._keeping([index for index in others.tolist() if index in self._ended]):
             infos = self._reset_now(worker, [(envs, self._reset or anew), (others, anew)])
         self._lost.update(index for index in others.tolist() if "restarted" not in self._ended.get(index, {}))
@@ -365,7 +369,8 @@ class AsyncVecEnv(VecEnv):
     def _report_restart(self, envs: np.ndarray) -> None:
         """Make the results of restarted environments those of an episode cut short: the last observation again."""
         self._ended.update({index: {"restarted": True} for index in envs.tolist()})
-        self._slots.signals[envs] = (0.0, False, True)
+        slots = self._slots
+        slots.rewards[envs], slots.terminated[envs], slots.truncated[envs] = 0.0, False, True
         seen = envs[self._seen[envs]]
         if self._last is not None:
             copy_rows(self._last, self._slots.observations, seen)

@@ -160,8 +160,11 @@ class RowLayout:
 
     def empty(self, shape: int | Sequence[int], heap: Heap | None = None) -> Rows:
         """Rows in this process's memory, their contents arbitrary (heap references are zero)."""
-        shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        blocks = {leaf.name: np.empty(shape, leaf.codec.dtype) for leaf in self.block_leaves}
+        if not isinstance(shape, int):
+            shape = int(shape) if isinstance(shape, np.integer) else tuple(shape)
+        blocks = (
+            {leaf.name: np.empty(shape, leaf.codec.dtype) for leaf in self.block_leaves} if self.block_leaves else {}
+        )
         records = np.zeros(shape, self.dtype) if self.has_heap else np.empty(shape, self.dtype)
         if heap is None and self.has_heap:
             heap = MemoryHeap()
