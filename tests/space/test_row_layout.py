@@ -142,13 +142,11 @@ def test_the_steps_of_pack_and_unpack_one_by_one(space: Space) -> None:
 def test_the_one_column_of_a_plain_array() -> None:
     layout = RowLayout(box(3))
     rows = zeroed(layout, 2)
-    column, dtype, shape = layout.plain_column(rows) or ()
-    assert (dtype, shape) == (np.dtype(np.float32), (3,))
-    column[1] = 7
+    assert layout.plain_value == (np.dtype(np.float32), (3,))
+    rows.columns[0][1] = 7
     assert layout.unpack(rows).tolist() == [[0, 0, 0], [7, 7, 7]]
     for space in (DictSpace(NUMPY, {"a": box(3)}), TextSpace(NUMPY, 3), box(3, dtype="bfloat16")):
-        other = RowLayout(space)
-        assert other.plain_column(other.empty(2)) is None
+        assert RowLayout(space).plain_value == (None, ())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

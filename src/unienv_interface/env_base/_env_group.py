@@ -63,8 +63,14 @@ class Slots(NamedTuple):
         cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap | None
     ) -> Slots:
         contexts = None if context_layout is None else context_layout.empty(count, heap)
-        signals = [np.empty(count, dtype) for dtype in SIGNAL_DTYPES]
-        return cls(observation_layout.empty(count, heap), contexts, *signals)
+        reward, terminated, truncated = SIGNAL_DTYPES
+        return cls(
+            observation_layout.empty(count, heap),
+            contexts,
+            np.empty(count, reward),
+            np.empty(count, terminated),
+            np.empty(count, truncated),
+        )
 
     def copy(self) -> Slots:
         """The same results in memory of their own, but for the heap."""
@@ -122,11 +128,11 @@ class EnvGroup:
         """Reset the environments at these positions into these rows; returns their infos."""
         infos = []
         self.command = "reset"
-        observations, contexts = slots.observations, slots.contexts
+        contexts, write = slots.contexts, _writer(slots.observations)
         for position, seed, row in zip(positions, seeds, rows, strict=True):
             self.turn_to(position)
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            observations.layout.pack(observations, row, observation)
+            write(row, observation)
             if contexts is not None:
                 contexts.layout.pack(contexts, row, context)
             infos.append(info)
@@ -135,15 +141,10 @@ class EnvGroup:
     def step(
         self, positions: Sequence[int], action_space: Space, actions: Any, slots: Slots, rows: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """Step the environments at these positions, with one action each, into these rows; returns their infos.
-
-        The rows are in ascending order.
-        """
-        infos, rewards, terminations, truncations = [], [], [], []
-        observations = slots.observations
-        pack = observations.layout.pack
-        # a plain array that fits is assigned without ceremony
-        column, dtype, shape = observations.layout.plain_column(observations) or (observations.records, None, ())
+        """Step the environments at these positions, with one action each, into these rows; returns their infos."""
+        infos = []
+        observations, _, rewards, terminations, truncations = slots
+        write = _writer(observations)
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
         singles = batch_utils.split(action_space, actions)
@@ -154,18 +155,11 @@ class EnvGroup:
         for position, row, action in zip(positions, rows, singles, strict=True):
             progress[0] = first + position
             observation, reward, terminated, truncated, info = envs[position].step_borrowed(action)
-            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
-                column[row] = observation
-            else:
-                pack(observations, row, observation)
-            rewards.append(float(reward))
-            terminations.append(bool(terminated))
-            truncations.append(bool(truncated))
+            write(row, observation)
+            rewards[row] = float(reward)
+            terminations[row] = bool(terminated)
+            truncations[row] = bool(truncated)
             infos.append(info)
-        where = _as_index(rows)
-        slots.rewards[where] = rewards
-        slots.terminated[where] = terminations
-        slots.truncated[where] = truncations
         return infos
 
     def access(self, verb: Access, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,8 +187,18 @@ class EnvGroup:
             raise first
 
 
-def _as_index(rows: Sequence[int]) -> Any:
-    """Rows as the cheapest index for them: a slice where they follow one another."""
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-        return slice(rows[0], rows[-1] + 1)
-    return np.asarray(rows, np.intp)
+def _writer(rows: Rows) -> Callable[[int, Any], None]:
+    """A function that packs one value into a row, without ceremony where it is a plain array that fits."""
+    pack = rows.layout.pack
+    dtype, shape = rows.layout.plain_value
+    if dtype is None:
+        return lambda row, value: pack(rows, row, value)
+    (column,) = rows.columns
+
+    def write(row: int, value: Any) -> None:
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            column[row] = value
+        else:
+            pack(rows, row, value)
+
+    return write

@@ -129,6 +129,11 @@ class RowLayout:
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
+        # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
+        # is for loops that write many small values. Else (None, ()).
+        self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
+        if not isinstance(space, CompositeSpace) and not self._coded:
+            self.plain_value = (self._plain_dtypes[0], self._shapes[0])
 
     @classmethod
     def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
@@ -243,15 +248,6 @@ class RowLayout:
             return
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
-
-    def plain_column(self, rows: Rows) -> tuple[np.ndarray, np.dtype, tuple[int, ...]] | None:
-        """The one column of a space that is a plain array, with the dtype and shape of its values; else None.
-
-        For loops that write many small values: what has just that dtype and shape may be assigned to the column.
-        """
-        if isinstance(self.space, CompositeSpace) or self._coded:
-            return None
-        return rows.columns[0], self._plain_dtypes[0], self._shapes[0]
 
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
