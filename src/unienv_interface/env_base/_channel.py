@@ -98,16 +98,17 @@ class Channel:
         """Whether the other side has not taken all that was sent; `flush` goes on with it."""
         return len(self._unsent) > 0
 
-    def send(self, message: Message) -> None:
-        """Send a message, or as much of it as the other side takes at once: the rest is for `flush`."""
-        number, code, payload = message
+    def send(self, number: int, code: int, payload: bytes) -> bool:
+        """Send a message, or as much of it as the other side takes at once: False if the rest is for `flush`."""
         data = _HEADER.pack(len(payload), number, code) + payload
         if self._unsent:
             self._unsent = memoryview(self._unsent.tobytes() + data)
-            return
+            return False
         sent = self._write(data)
-        if sent < len(data):
-            self._unsent = memoryview(data)[sent:]
+        if sent == len(data):
+            return True
+        self._unsent = memoryview(data)[sent:]
+        return False
 
     def flush(self, seconds: float | None = None) -> bool:
         """Send the rest of what was sent, reading what comes meanwhile; False if it takes longer than that."""
@@ -172,7 +173,7 @@ class Channel:
     def read_already(self) -> list[Message]:
         """The messages that were read, by `flush` as a rule, and not yet taken."""
         messages = []
-        while (message := self._cut()) is not None:
+        while self._unread and (message := self._cut()) is not None:
             messages.append(message)
         return messages
 

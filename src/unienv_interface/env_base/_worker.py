@@ -46,7 +46,7 @@ def worker_main(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent until we ignore it
     for other in inherited:
         other.close()  # or the end of these connections would never be seen
-    if not _end_with_parent(dies_with_parent):
+    if not end_with_parent(dies_with_parent):
         return
     if "torch" in sys.modules:
         # A fork copies the fact that torch has threads but not the threads, and it would wait for them for ever.
@@ -152,15 +152,15 @@ class _Server:
         self.reply(number, FAILED, pickle.dumps(tuple(report)))
 
     def reply(self, number: int, code: int, payload: bytes) -> None:
-        self.channel.send(Message(number, code, payload))
-        self.channel.flush()
+        if not self.channel.send(number, code, payload):
+            self.channel.flush()
 
     def end(self) -> None:
         self.group.close(quiet=True)
         self.channel.close()
 
 
-def _end_with_parent(dies_with_parent: bool) -> bool:
+def end_with_parent(dies_with_parent: bool) -> bool:
     """Make sure that this process does not outlive its parent, not even while an environment hangs.
 
     The kernel can see to it for a child of a thread that lives as long as its process; else a thread here looks now

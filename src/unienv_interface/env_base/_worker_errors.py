@@ -31,12 +31,13 @@ class ErrorReport(NamedTuple):
                 return cls(env_index, command, text, sent)
         return cls(env_index, command, text, b"")
 
-    def rebuild(self) -> BaseException:
-        """The error as one of the same type, its text naming environment, command and traceback.
+    def rebuild(self, where: str | None = None) -> BaseException:
+        """The error as one of the same type, its text naming environment and command, or `where`, and the traceback.
 
         It is a RuntimeError if its type cannot be had in this process.
         """
-        text = f"environment {self.env_index}, {self.command}: in its worker process\n\n{self.traceback}"
+        where = where or f"environment {self.env_index}, {self.command}"
+        text = f"{where}: in its worker process\n\n{self.traceback}"
         try:
             return _with_text(text, *pickle.loads(self.error))
         except Exception:

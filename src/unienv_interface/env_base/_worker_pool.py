@@ -164,10 +164,8 @@ class WorkerPool:
         try:
             if channel.has_unsent:  # the rest of a request that took too long
                 self._flush(worker, what, timeout)
-            self._numbers += 1
-            number = self._numbers
-            channel.send(Message(number, code, payload))
-            if channel.has_unsent:
+            self._numbers = number = self._numbers + 1
+            if not channel.send(number, code, payload):
                 self._flush(worker, what, timeout)
         except ChannelClosedError:
             raise self._death(worker, what) from None
@@ -341,7 +339,7 @@ class WorkerPool:
     def _ask_to_close(self, worker: int) -> int | None:
         self._numbers += 1
         try:
-            self.channels[worker].send(Message(self._numbers, CLOSE))
+            self.channels[worker].send(self._numbers, CLOSE, b"")
         except ChannelClosedError:
             return None
         self._awaited[self._numbers] = Request(worker, "close")

@@ -242,9 +242,8 @@ class AsyncVecEnv(VecEnv):
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
         self._reset = None
-        self._action_heap.parts = {}
-        self._actions.layout.pack(self._actions, slice(None) if indices is self._all else indices, action)
-        parts = self._action_heap.parts
+        parts = self._action_heap.parts = {}
+        self._write_actions(indices, action)
         for worker, own in self._per_worker(indices):
             if self._lost:
                 own = self._report_lost(own)
@@ -255,6 +254,16 @@ class AsyncVecEnv(VecEnv):
                 records = [] if self.shared_memory else export_rows(row_arrays(self._actions), own.tolist())
                 payload = pickle.dumps(((own - share.start).tolist(), records, parts))
             self._ask(worker, STEP, payload, own)
+
+    def _write_actions(self, indices: np.ndarray, action: Any) -> None:
+        rows = self._actions
+        if indices is self._all:
+            dtype, shape = rows.layout.plain_value
+            if type(action) is np.ndarray and action.dtype is dtype and action.shape == (self._count, *shape):
+                rows.columns[0][:] = action  # a plain array that fits, without ceremony
+                return
+            indices = slice(None)  # type: ignore[assignment]
+        rows.layout.pack(rows, indices, action)
 
     def _ask(self, worker: int, code: int, payload: bytes, envs: np.ndarray) -> None:
         try:
