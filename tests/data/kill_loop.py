@@ -1,6 +1,6 @@
 """Writers that are killed at random instants, and what is then found. Run as a program, so that it may fork.
 
-    python tests/data/kill_loop.py --kills 100 --seed 0
+    python tests/data/kill_loop.py --kills 100 --seed 0 [--storage npz]
 
 Each writer goes on where the last one was killed, does a stream of operations that follows from its seed, and sends a
 byte up a pipe when one has returned. The oracle does the same operations on a list: what is found must be the state
@@ -29,6 +29,7 @@ import numpy as np
 from buffers import Model, check_hashes, hashed, hashed_space, one_hashed
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.storages.registry import storage_by_name
 from unienv_interface.backends import NumpyComputeBackend
 
 PAYLOAD = 5000
@@ -174,12 +175,16 @@ def is_state(found: tuple[list[int], Any], before: Model, after: Model) -> bool:
     return found == (partly.samples, partly.segments())
 
 
-def run(kills: int, seed: int, capacity: int | None, folder: Path) -> int:
+def run(kills: int, seed: int, capacity: int | None, folder: Path, storage: str = "packed") -> int:
     """Kill so many writers of one buffer; the number of operations that were acknowledged."""
     chance = random.Random(seed)
     model = Model(capacity)
     ReplayBuffer.create(
-        hashed_space(PAYLOAD), capacity=capacity, cache_path=folder / "buffer", maintain_segment_metadata=True
+        storage_by_name(storage),
+        hashed_space(PAYLOAD),
+        capacity=capacity,
+        cache_path=folder / "buffer",
+        maintain_segment_metadata=True,
     ).close()
     dumped, acknowledged, first = None, 0, 1
     for kill in range(kills):
@@ -244,12 +249,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--storage", default="packed")
     arguments = parser.parse_args()
     total, per_buffer = 0, 25
     for number in range(-(-arguments.kills // per_buffer)):
         folder = Path(tempfile.mkdtemp(prefix="kills"))
         try:
-            total += run(per_buffer, arguments.seed + number, (None, 7, 40, 1)[number % 4], folder)
+            total += run(per_buffer, arguments.seed + number, (None, 7, 40, 1)[number % 4], folder, arguments.storage)
         finally:
             shutil.rmtree(folder)
     print(f"{arguments.kills} kills, {total} operations acknowledged, none lost")

@@ -25,7 +25,10 @@ from buffers import Model, hashed, hashed_space, one_hashed
 from kill_loop import LOAD, PAYLOAD, found_in, is_state
 
 import unienv_data
-from unienv_data import ReplayBuffer
+from unienv_data import ReplayBuffer, SpaceStorage
+from unienv_data.storages.dict_storage import DictStorage
+from unienv_data.storages.flattened import FlattenedStorage
+from unienv_data.storages.packed import PackedStorage
 
 CODE = os.path.dirname(unienv_data.__file__)
 Act = Callable[[ReplayBuffer, Path], None]
@@ -63,11 +66,25 @@ OPERATIONS: dict[str, tuple[Act, Change]] = {
 }
 
 
-def prepare(folder: Path) -> Model:
+# classes of storages, and their options
+STORAGES: dict[str, tuple[type[SpaceStorage], dict[str, Any]]] = {
+    "packed": (PackedStorage, {}),
+    "dict": (DictStorage, {"storage_cls_map": {"large": PackedStorage, "*": PackedStorage}}),
+    "flattened": (FlattenedStorage, {}),
+}
+
+
+def prepare(folder: Path, storage: str) -> Model:
     """A full ring that has wrapped, with two episodes."""
     model = Model(7)
+    storage_cls, options = STORAGES[storage]
     with ReplayBuffer.create(
-        hashed_space(PAYLOAD), capacity=7, cache_path=folder / "buffer", maintain_segment_metadata=True
+        storage_cls,
+        hashed_space(PAYLOAD),
+        capacity=7,
+        cache_path=folder / "buffer",
+        maintain_segment_metadata=True,
+        **options,
     ) as buffer:
         for first, count in ((0, 3), (3, 2), (5, 5)):
             buffer.extend(hashed(0, first, count, PAYLOAD))
@@ -118,13 +135,13 @@ def _traced(line: int, act: Callable[[], Any]) -> int:
     return lines
 
 
-def sweep(name: str, every: int, offset: int) -> int:
+def sweep(name: str, every: int, offset: int, storage: str) -> int:
     """Kill a writer at every n-th line of an operation, and look; the number of kills."""
     act, change = OPERATIONS[name]
     with tempfile.TemporaryDirectory(prefix="sweep") as temporary:
         origin = Path(temporary) / "origin"
         origin.mkdir()
-        before = prepare(origin)
+        before = prepare(origin, storage)
         after = copy.deepcopy(before)
         change(after)
         total = _one_kill(origin, Path(temporary) / "count", 0, act)
@@ -165,7 +182,7 @@ def check(folder: Path, before: Model, after: Model, what: str) -> None:
         assert buffer.verify() == [], what
 
 
-def sweep_recovery(every: int, offset: int) -> int:
+def sweep_recovery(every: int, offset: int, storage: str) -> int:
     """Kill a writer in the middle of moving samples, and the next one at every n-th line of opening the buffer."""
     kills = 0
     for name in ("set", "remove"):
@@ -173,7 +190,7 @@ def sweep_recovery(every: int, offset: int) -> int:
         with tempfile.TemporaryDirectory(prefix="sweep") as temporary:
             origin, half_done = Path(temporary) / "origin", Path(temporary) / "half"
             origin.mkdir()
-            after = prepare(origin)
+            after = prepare(origin, storage)
             change(after)
             line = 0
             while True:  # the first line at which a reader is told that an edit was left half done
@@ -213,9 +230,10 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--offset", type=int, default=0)
-    arguments = parser.parse_args()
-    kills = sum(sweep(name, arguments.every, arguments.offset) for name in OPERATIONS)
-    kills += sweep_recovery(arguments.every, arguments.offset)
+    parser.add_argument("--storage", choices=STORAGES, default="packed")
+    where = vars(parser.parse_args())
+    kills = sum(sweep(name, **where) for name in OPERATIONS)
+    kills += sweep_recovery(**where)
     print(f"{kills} kills, nothing lost")
     return 0
 

@@ -1,6 +1,26 @@
-"""What batches and storages are."""
+"""What batches, samplers and storages are."""
 
 from .common import BatchBase, BatchT, IndexableType
+from .sampling import (
+    BatchSampler,
+    SamplerArrayType,
+    SamplerBatchT,
+    SamplerDeviceType,
+    SamplerDtypeType,
+    SamplerRNGType,
+)
 from .storage import SpaceStorage, StorageCorruptedError
 
-__all__ = ["BatchBase", "BatchT", "IndexableType", "SpaceStorage", "StorageCorruptedError"]
+__all__ = [
+    "BatchBase",
+    "BatchSampler",
+    "BatchT",
+    "IndexableType",
+    "SamplerArrayType",
+    "SamplerBatchT",
+    "SamplerDeviceType",
+    "SamplerDtypeType",
+    "SamplerRNGType",
+    "SpaceStorage",
+    "StorageCorruptedError",
+]

@@ -6,10 +6,12 @@ import abc
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic
 
+import numpy as np
 from typing_extensions import Self, TypeVar
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import DictSpace, Space
+from unienv_interface.space.row_layout import Rows
 from unienv_interface.space.space_utils import (
     batch_size_data,
     batch_space,
@@ -17,9 +19,11 @@ from unienv_interface.space.space_utils import (
     flatten_data,
     unflatten_data,
 )
+from unienv_interface.utils.lazy import lazy_exports
 
 from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item
+from .windows import Episodes, Limits, WindowQuery, Windows, lay_out, parse_offsets, split_axis
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "convert_index_to_backendarray", "resolve_index"]
 
@@ -35,7 +39,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     overrides those too.
 
     An int index gives one sample, every other index a batch with a leading axis. What is handed out does not change
-    afterwards.
+    afterwards. There is metadata if there is a space for it.
     """
 
     is_mutable: bool = True
@@ -86,6 +90,31 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def get_segments(self) -> list[tuple[int, int]] | None:
         """The closed episodes as half-open ranges [start, stop) of indices, oldest first; None if not known."""
         return None
+
+    def read_rows(self, positions: np.ndarray) -> Rows | None:
+        """`get_at` as rows of `RowLayout(single_space)`, in memory of their own; None if samples are not kept so."""
+        return None
+
+    @property
+    def sample_numbers(self) -> range:
+        """The numbers of the samples that are there, oldest first: index i has number `sample_numbers[i]`.
+
+        A sample keeps its number while its index falls as older ones are dropped.
+        """
+        return range(len(self))
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        """The episodes that samples lie in; None if episodes are not known.
+
+        `positions` are int64, on the host and in range. An episode that is not closed reaches to the last sample;
+        samples between two that are known form one of their own.
+        """
+        return None
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the number of samples may still change."""
+        return True
 
     def close(self) -> None:
         """Release what this batch itself holds; never what lies under it."""
@@ -141,11 +170,67 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """Fetch one nested field of samples; where the data allows it, only that field is read."""
         return nested_item(self.get_at(idx), nested_keys)
 
+    def get_column_at_with_metadata(
+        self, nested_keys: Sequence[Any], idx: IndexableType | BArrayType
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """Fetch one nested field of samples together with their metadata."""
+        if self.single_metadata_space is None:
+            return self.get_column_at(nested_keys, idx), None
+        data, metadata = self.get_at_with_metadata(idx)
+        return nested_item(data, nested_keys), metadata
+
     def get_column(self, nested_keys: Sequence[str]) -> BatchBase:
         """Create a lazy view over a nested field inside each sample."""
         from ..batches.subitem_batch import SubItemBatch
 
         return SubItemBatch(self, nested_keys)
+
+    # -- windows -------------------------------------------------------------------------------------------
+
+    def get_windows_at(
+        self, positions: Any, offsets: Any, *, nested_keys: Sequence[Any] = (), fill: bool = True
+    ) -> tuple[Any, np.ndarray]:
+        """Fetch for each of B samples the T samples at fixed offsets from it, in its episode.
+
+        Gives data with leading axes (B, T), and a host array of booleans (B, T) that is true where a frame lies in
+        the episode of its sample, or among the samples at all where episodes are not known. A frame that does not is
+        the next one towards offset 0 that does; with `fill=False` it is whatever lies there or nearest to it.
+        Offsets are sorted, each once, and 0 is among them. `positions` is any index but an int.
+        """
+        query = WindowQuery(parse_offsets(self.backend, offsets), tuple(nested_keys), fill=fill)
+        index = resolve_index(self.backend, positions, len(self))
+        if isinstance(index, int):
+            raise IndexError(
+                f"{positions!r} is one position, windows are of several: wanted an array, a slice or a list"
+            )
+        return self.read_windows(index, query)[:2]
+
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        """`get_windows_at` for a query made beforehand, for windows that must also keep to `limits`.
+
+        `positions` as in `episodes_of`. A batch that knows a shorter way, or whose samples move while they are read,
+        overrides it.
+        """
+        stretches = self.stretches_of(positions, within_episodes=query.within_episodes)
+        frames, valid = lay_out(positions, query, stretches, limits, len(self))
+        data, metadata = self._fetch(frames.reshape(-1), query)
+        if metadata is not None:
+            metadata = split_axis(self.backend, metadata, frames.shape)
+        return Windows(split_axis(self.backend, data, frames.shape), valid, metadata)
+
+    def _fetch(self, index: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
+        if query.with_metadata and self.single_metadata_space is not None:
+            return self.get_column_at_with_metadata(query.nested_keys, index)
+        return self.get_column_at(query.nested_keys, index) if query.nested_keys else self.get_at(index), None
+
+    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        """Where windows end: the episodes that samples lie in, or all samples that belong side by side with them."""
+        found = self.episodes_of(positions) if within_episodes else None
+        if found is None:
+            return Episodes(np.zeros_like(positions), np.full_like(positions, len(self)), 1)
+        return found
+
+    # -- as a sequence -------------------------------------------------------------------------------------
 
     def __getitem__(self, idx: Any) -> BatchT:
         return self.get_at(idx)
@@ -191,3 +276,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if value.ndim == 1:
             return unflatten_data(self.single_space, value)
         return unflatten_data(self._batched_space(value.shape[0]), value, start_dim=1)
+
+
+# `BatchSampler` is built on what is defined here, and is found here too.
+__getattr__ = lazy_exports(__package__, {".sampling": ("BatchSampler",)})

@@ -10,8 +10,9 @@ import re
 import shutil
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .storage import StorageCorruptedError
 
@@ -21,6 +22,7 @@ MAX_JSON_DEPTH = 64
 
 # The checksum stands at the very end and is of all other bytes, so that no change goes unseen.
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
 
 
@@ -28,23 +30,39 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object with a checksum so that at any instant the old or the new file is there, whole."""
     text = json.dumps({**content, "checksum": "00000000"}, indent=1).encode() + b"\n"
     at = text.rindex(b"00000000")
-    text = text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with replacing(path) as file:
+        file.write(text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :])
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write what shall be at `path`; at any instant the old or the new one is there, whole.
+
+    With `durable`, also after a power cut. A full disk is an OSError with the path and both figures.
+    """
+    temporary, nbytes = path.with_name(f".{path.name}.{os.getpid()}.tmp"), 0
     try:
         with open(temporary, "wb") as file:
-            file.write(text)
+            try:
+                yield file
+            finally:
+                nbytes = file.tell()
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise _no_room(error, nbytes, path) from None
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed `write_json` has left in a folder."""
+    """Remove what a killed `replacing` has left in a folder."""
     for path in folder.iterdir():
         if _TEMPORARY.match(path.name):
             path.unlink(missing_ok=True)
@@ -56,10 +74,12 @@ def read_json(path: Path, *, checksum: bool) -> dict[str, Any]:
     The checksum is compared where there is one. Without `checksum` there need not be: files of the reference
     implementation have none.
     """
-    with os.fdopen(open_regular(path, writable=False), "rb") as file:
-        text = file.read(MAX_JSON_BYTES + 1)
-    if len(text) > MAX_JSON_BYTES:
-        raise StorageCorruptedError(f"{path}: more than {MAX_JSON_BYTES} bytes, which is the most that metadata has")
+    with os.fdopen(open_regular(path, writable=False), "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > MAX_JSON_BYTES:
+            raise StorageCorruptedError(
+                f"{path}: more than {MAX_JSON_BYTES} bytes, which is the most that metadata has"
+            )
+        text = file.read()
     found = _CHECKSUM.search(text)
     if found is not None:
         start, stop = found.span(1)
@@ -78,6 +98,31 @@ def read_json(path: Path, *, checksum: bool) -> dict[str, Any]:
         raise StorageCorruptedError(f"{path}: the checksum at its end is missing, the file was changed or damaged")
     content.pop("checksum", None)
     return content
+
+
+def ends_with_checksum(path: Path) -> bool:
+    """Whether a file ends as `write_json` leaves it, with a checksum, which is not compared."""
+    fd = open_regular(path, writable=False)
+    try:
+        return _CHECKSUM.search(os.pread(fd, 32, max(0, os.fstat(fd).st_size - 32))) is not None
+    finally:
+        os.close(fd)
+
+
+def json_field(content: dict[str, Any], name: str, kind: type, path: Path, *, least: int = 0, **default: Any) -> Any:
+    """A field of that very type, from `least` on if it is a number; a StorageCorruptedError that names it otherwise.
+
+    The default, where there is one, if it is missing or null.
+    """
+    value: Any = content.get(name)
+    if value is None and default:
+        return default["default"]
+    found: type = type(value)  # and no subtype: True is no number here
+    if found is not kind:
+        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
+    if kind is int and not least <= value < 2**62:
+        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {least}")
+    return value
 
 
 def _check_depth(text: bytes, path: Path) -> None:
@@ -142,7 +187,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def open_regular(path: Path, *, writable: bool) -> int:
     """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
 
-    A link may lead out of the folder, and a pipe would never let go of whoever opens it.
+    A link, symbolic or hard, may be to a file outside the folder, and a pipe would never let go of whoever opens it.
     """
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -153,9 +198,16 @@ def open_regular(path: Path, *, writable: bool) -> int:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise StorageCorruptedError(f"{path}: not a plain file") from None
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise StorageCorruptedError(f"{path}: not a plain file")
+    if found.st_nlink > 1:
+        os.close(fd)
+        raise StorageCorruptedError(
+            f"{path}: the file has another name elsewhere (a hard link), so it may not be the buffer's own; "
+            f"make a copy of the folder in which every file is one of its own"
+        )
     return fd
 
 

@@ -7,13 +7,16 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic
 
+import numpy as np
+
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
 from ._index import IndexableType
 from .common import BatchT
+from .windows import split_axis
 
 __all__ = ["SpaceStorage", "StorageCorruptedError"]
 
@@ -189,6 +192,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return self.get(slots if self.capacity is None else slots % self.capacity)
 
+    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
+        """`gather` for windows (B, T) of slots, with these two axes in front."""
+        return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
+
+    def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
+        """`gather` for an array of slots as rows of `RowLayout(single_instance_space)`; None if they are not kept so."""
+        return None
+
     def stage(self, value: Any, count: int | None) -> Any:
         """A value, or a batch of `count`, checked and made ready for `write`; a ValueError if it does not fit.
 
@@ -241,6 +252,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def get_flattened(self, index: IndexableType | BArrayType) -> BArrayType:
         """Read samples in flat form; see `has_flattened_access`."""
         raise NotImplementedError(f"{type(self).__name__} has no flattened access")
+
+    def gather_flattened(self, slots: Any, length: int) -> Any:
+        """`gather` in flat form; see `has_flattened_access`."""
+        return self.get_flattened(slots if self.capacity is None else slots % self.capacity)
 
     def set_flattened(self, index: IndexableType | BArrayType, value: BArrayType) -> None:
         """Write samples in flat form; see `has_flattened_access`."""

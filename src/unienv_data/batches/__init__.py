@@ -1,6 +1,19 @@
 """Views: batches over other batches. None of them closes what lies under it."""
 
+from .backend_compat import ToBackendOrDeviceBatch
+from .combined_batch import CombinedBatch
+from .framestack_batch import FrameStackedBatch
+from .slicestack_batch import SliceStackedBatch
 from .subindex_batch import SubIndexedBatch
 from .subitem_batch import SubItemBatch
+from .transformations import TransformedBatch
 
-__all__ = ["SubIndexedBatch", "SubItemBatch"]
+__all__ = [
+    "ToBackendOrDeviceBatch",
+    "CombinedBatch",
+    "SliceStackedBatch",
+    "FrameStackedBatch",
+    "SubIndexedBatch",
+    "SubItemBatch",
+    "TransformedBatch",
+]

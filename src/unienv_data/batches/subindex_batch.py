@@ -2,54 +2,157 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..base.common import BatchBase, resolve_index
+from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ._view import BatchView
 
 
-class SubIndexedBatch(BatchBase):
-    """The samples of a batch at given indices, in that order.
+class SubIndexedBatch(BatchView):
+    """A batch that offers a view of the original batch with a fixed index range, in the order of the indices.
 
     The indices are those of the moment the view is made: when the batch then drops its oldest samples, the same
-    indices name newer ones.
+    indices name newer ones. The view can be written to, but does not grow.
+
+    An episode of the view is what it holds of one episode underneath without a break: samples that are neighbours
+    there, or a step apart where the indices were given as a slice with a step.
     """
 
     def __init__(self, batch: BatchBase, sub_indexes: Any) -> None:
-        super().__init__(batch.single_space, batch.single_metadata_space)
-        self.batch = batch
-        self.sub_indexes = np.atleast_1d(np.array(resolve_index(batch.backend, sub_indexes, len(batch))))
+        super().__init__(batch, batch.single_space, batch.single_metadata_space)
+        # a range where there is one: no array of the batch's length is built
+        self._indices = _indices(batch, sub_indexes)
+        self._step = max(1, self._indices.step) if isinstance(self._indices, range) else 1
+        self._known_starts: np.ndarray | None = None
+
+    @property
+    def sub_indexes(self) -> np.ndarray:
+        """The indices in the batch under this view."""
+        return self._under(np.arange(len(self)))
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
         return self.batch.is_mutable
 
-    def __len__(self) -> int:
-        return len(self.sub_indexes)
+    @property
+    def may_grow(self) -> bool:
+        return False
 
-    def _under(self, idx: Any) -> Any:
-        """An index of this view as one of the batch under it."""
-        position = resolve_index(self.backend, idx, len(self))
-        return int(self.sub_indexes[position]) if isinstance(position, int) else self.sub_indexes[position]
+    @property
+    def sample_numbers(self) -> range:
+        indices = self._indices
+        if not isinstance(indices, range) or indices.step != 1:
+            return range(len(self))  # numbers that follow one another: there are no others to be had
+        first = self.batch.sample_numbers.start
+        return range(first + indices.start, first + indices.stop)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def _under(self, position: Any) -> Any:
+        """A position in this view, or an array of them, as in the batch under it."""
+        indices = self._indices
+        if isinstance(indices, range):
+            return indices.start + indices.step * position
+        return int(indices[position]) if isinstance(position, int) else indices[position]
+
+    def _below(self, idx: Any) -> Any:
+        return self._under(resolve_index(self.backend, idx, len(self)))
+
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self.batch.get_at(self._under(idx))
+        return self.batch.get_at(self._below(idx))
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.batch.get_at_with_metadata(self._under(idx))
+        return self.batch.get_at_with_metadata(self._below(idx))
 
     def get_flattened_at(self, idx: Any) -> Any:
-        return self.batch.get_flattened_at(self._under(idx))
+        return self.batch.get_flattened_at(self._below(idx))
 
     def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.batch.get_flattened_at_with_metadata(self._under(idx))
+        return self.batch.get_flattened_at_with_metadata(self._below(idx))
 
-    def get_column_at(self, nested_keys: Any, idx: Any) -> Any:
-        return self.batch.get_column_at(nested_keys, self._under(idx))
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        return self.batch.get_column_at(nested_keys, self._below(idx))
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self.batch.get_column_at_with_metadata(nested_keys, self._below(idx))
 
     def set_at(self, idx: Any, value: Any) -> None:
-        self.batch.set_at(self._under(idx), value)
+        self.batch.set_at(self._below(idx), value)
 
     def set_flattened_at(self, idx: Any, value: Any) -> None:
-        self.batch.set_flattened_at(self._under(idx), value)
+        self.batch.set_flattened_at(self._below(idx), value)
+
+    # -- episodes --------------------------------------------------------------------------------------------
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        """The closed episodes as the view has them; None if they are not known, or do not lie one after the other."""
+        below = self.batch.get_segments()
+        everything = np.arange(len(self))
+        episodes = None if below is None else self.episodes_of(everything)
+        if below is None or episodes is None or np.any(episodes.stride != 1):
+            return None
+        under, ranges = self._under(everything), np.array(below, np.int64).reshape(-1, 2)
+        place = np.searchsorted(ranges[:, 1], under, side="right")
+        is_closed = np.append(ranges[:, 0], np.iinfo(np.int64).max)[place] <= under
+        firsts = np.flatnonzero(is_closed & (episodes.start == everything))
+        return list(zip(firsts.tolist(), episodes.stop[firsts].tolist(), strict=True))
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        below = self.batch.episodes_of(self._under(positions))
+        return None if below is None else self._as_seen_here(positions, below)
+
+    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        below = self.batch.stretches_of(self._under(positions), within_episodes=within_episodes)
+        return self._as_seen_here(positions, below)
+
+    def _as_seen_here(self, positions: np.ndarray, below: Episodes) -> Episodes:
+        """The part of each episode underneath that the view holds without a break, in positions of the view."""
+        under, run = self._under(positions), self._runs_of(positions)
+        hop = below.stride // np.gcd(below.stride, self._step)  # from one sample to the next, in the view
+        leap = hop * self._step  # and underneath
+        back = np.minimum((under - below.start) // leap, (positions - run.start) // hop)
+        ahead = np.minimum((below.stop - 1 - under) // leap, (run.stop - 1 - positions) // hop)
+        stride = int(hop) if np.ndim(hop) == 0 else hop
+        return Episodes(positions - back * stride, positions + ahead * stride + 1, stride)
+
+    def _runs_of(self, positions: np.ndarray) -> Limits:
+        """The run of indices, each a step from the one before, that each position is in."""
+        if isinstance(self._indices, range) and self._indices.step > 0:
+            return Limits(np.zeros_like(positions), np.full_like(positions, len(self)))
+        if self._known_starts is None:
+            is_first = np.diff(self.sub_indexes, prepend=-2) != self._step
+            self._known_starts = np.append(np.flatnonzero(is_first), len(self))
+        place = np.searchsorted(self._known_starts, positions, side="right")
+        return Limits(self._known_starts[place - 1], self._known_starts[place])
+
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        under, step = self._under(positions), self._step
+        if step != 1:
+            stride = self.batch.stretches_of(under, within_episodes=query.within_episodes).stride
+            if not isinstance(stride, int):
+                return super().read_windows(positions, query, limits)
+            query = replace(query, offsets=query.offsets * (step // math.gcd(step, stride)))
+        # What follows here follows there, so that the batch can read its own windows, all at one instant.
+        run = self._runs_of(positions)
+        if limits is not None:
+            run = Limits(np.maximum(run.start, limits.start), np.minimum(run.stop, limits.stop))
+        first, last = under - (positions - run.start) * step, under + (run.stop - 1 - positions) * step
+        return self.batch.read_windows(under, query, Limits(first, last + 1))
+
+
+def _indices(batch: BatchBase, sub_indexes: Any) -> range | np.ndarray:
+    length = len(batch)
+    if sub_indexes is Ellipsis:
+        return range(length)
+    if isinstance(sub_indexes, slice):
+        return range(*sub_indexes.indices(length))
+    return np.atleast_1d(np.array(resolve_index(batch.backend, sub_indexes, length)))

@@ -13,6 +13,7 @@ in order seals the whole page with a checksum.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
@@ -94,12 +95,13 @@ class MappedCounters(Counters):
         return counters
 
     @classmethod
-    def open(cls, path: Path, *, writable: bool) -> MappedCounters:
+    def open(cls, path: Path, *, writable: bool, data_is_live: bool = True) -> MappedCounters:
+        """The counters in a file. Unless `data_is_live`, what they speak of is on disk only when it was committed."""
         file = MappedFile.open(path, np.uint8, writable=writable)
         try:
             file.check_length(_SIZE, exactly=True)
             counters = cls(file)
-            counters._take_over()
+            counters._take_over(data_is_live=data_is_live)
         except BaseException:
             file.close()
             raise
@@ -108,7 +110,7 @@ class MappedCounters(Counters):
     def __reduce__(self) -> tuple[type[MappedCounters], tuple[MappedFile]]:
         return MappedCounters, (self._file,)
 
-    def _take_over(self) -> None:
+    def _take_over(self, *, data_is_live: bool) -> None:
         """Decide which counters to trust, and if this is to write, go on from them."""
         if bytes(self._page[: len(_MAGIC)]) != _MAGIC:
             raise StorageCorruptedError(f"{self._file}: not the header of a replay buffer")
@@ -116,14 +118,27 @@ class MappedCounters(Counters):
             cells = self.cells
             self.closed_sizes = (cells[SIZES], cells[SIZES + 1], cells[SIZES + 2])
         elif self.cells[BOOT] not in (_boot_number(), 0):
+            self._go_back_to(self._newest_half())
+        elif not data_is_live:
             committed = self._newest_half()
-            if self._file.writable:
-                self.cells[:] = committed
-            else:
-                self.cells = committed
+            if any(self.cells[cell] != committed[cell] for cell in (TAIL, BASE, EDIT)):
+                raise StorageCorruptedError(
+                    f"{self._file}: samples were overwritten or removed since the last flush, and the writer is still "
+                    f"at work or was killed; flush it there, or record with a storage that survives that"
+                )
+            self._go_back_to(committed)
+        if not data_is_live and not self._file.writable:
+            self._go_back_to(self.cells)  # as it is now, whatever a writer does from here on
         if self._file.writable:
             self._page[_SEAL:_SIZE] = bytes(8)
             self.cells[BOOT], self.cells[WRITER] = _boot_number(), 0
+
+    def _go_back_to(self, cells: memoryview) -> None:
+        """Take these counters for the live ones; a reader does so for itself alone."""
+        if self._file.writable:
+            self.cells[:] = cells
+        else:
+            self.cells = memoryview(bytearray(cells)).cast("q")
 
     def is_closed(self) -> bool:
         """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
@@ -176,6 +191,7 @@ def _seal_of(page: bytes) -> int:
     return _SEAL_TAG | zlib.crc32(page[:_SEAL])
 
 
+@functools.cache
 def _boot_number() -> int:
     """A number that changes when the machine boots; 0 where there is none to be had, which counts as no change."""
     try:

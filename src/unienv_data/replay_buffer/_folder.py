@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Any
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
 
-from ..base.files import contained, remove_leftovers, remove_temporaries, replace_folder, sync_folder
+from ..base.files import (
+    contained,
+    ends_with_checksum,
+    remove_leftovers,
+    remove_temporaries,
+    replace_folder,
+    sync_folder,
+)
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, MappedCounters
 from ._locks import FolderLock
-from ._metadata import FILE_NAME, Metadata, read_metadata, read_space, write_metadata
+from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._physical import physical_segments
-from ._state import HEADER, LOCK, BufferState
+from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferState
 
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
@@ -51,7 +58,12 @@ def create(
     folder.mkdir(parents=True, exist_ok=False)
     try:
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
-        state = BufferState.create(storage, folder, shared=shared)
+        if storage.cache_filename is None:
+            raise ValueError(
+                f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
+                f"cache_path and write it with dumps"
+            )
+        state = BufferState.create(storage, folder, shared=shared, lanes=options["lanes"])
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state, **options)
         write_description(buffer, folder)
     except BaseException:
@@ -75,11 +87,12 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
         segments=_physical(buffer, tail, head),
         maintains_segments=buffer.maintain_segment_metadata,
         durable=buffer.is_durable,
+        lanes=buffer.lanes,
     )
 
 
 def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int]] | None:
-    if not buffer.maintain_segment_metadata:
+    if not buffer.maintain_segment_metadata or buffer.lanes > 1:  # the reference's format has no lanes
         return None
     ranges = buffer._state.segments.alive(tail, head)
     return physical_segments(ranges - buffer._cells[BASE], buffer.capacity)
@@ -101,21 +114,20 @@ def load(
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
     cls = storage_by_name(metadata.storage)
-    if metadata.version == 0 and not read_only:
-        raise PermissionError(f"{folder} was not written by this library: open it with read_only=True")
     with contextlib.ExitStack() as undo:
         lock = None
         if not read_only:
             lock = FolderLock(folder / LOCK, shared=shared)
             undo.callback(lock.release)
             remove_temporaries(folder)
+            metadata = read_metadata(folder)  # the one before us may have made a folder of the reference's one of ours
         path = contained(folder, metadata.storage_path)
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
             storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
         except StorageCorruptedError:
             raise
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
         buffer = _assemble(folder, metadata, storage, lock, shared)
@@ -128,19 +140,44 @@ def _assemble(
 ) -> ReplayBuffer:
     from .replay_buffer import ReplayBuffer
 
-    options: Any = {"maintain_segment_metadata": metadata.maintains_segments, "durable": metadata.durable}
+    options: Any = {
+        "maintain_segment_metadata": metadata.maintains_segments,
+        "durable": metadata.durable,
+        "lanes": metadata.lanes,
+    }
     if metadata.capacity is None and metadata.offset + metadata.count > len(storage):
         raise StorageCorruptedError(
             f"{folder / FILE_NAME}: {metadata.count} samples from slot {metadata.offset} on, "
             f"{metadata.storage_path} has {len(storage)} slots"
         )
+    if lock is not None and (storage.cache_filename is None or not storage.is_mutable):
+        raise PermissionError(
+            f"{folder}: its storage, {type(storage).__name__}, can only be read from there: open it with "
+            f"read_only=True, and copy it with extend_from to write"
+        )
     if metadata.version > 0:
-        state = BufferState.open(storage, folder, lock, shared=shared)
+        state = BufferState.open(storage, folder, lock, shared=shared, lanes=metadata.lanes)
         return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state, **options)
-    count, offset = metadata.count, metadata.offset
+    count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
-    segments = metadata.segments
-    return ReplayBuffer(storage, metadata.storage_path, count, offset, folder, physical_segments=segments, **options)
+    check_segments(folder, metadata)
+    if lock is None:
+        return ReplayBuffer(
+            storage, metadata.storage_path, count, offset, folder, physical_segments=segments, **options
+        )
+    state = _new_state(storage, folder, lock, shared=shared)
+    state.take_over(count, offset, segments)
+    state.flush()
+    buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state, **options)
+    write_description(buffer, folder)  # this makes the folder one of ours; before, it is the reference's still
+    return buffer
+
+
+def _new_state(storage: SpaceStorage, folder: Path, lock: FolderLock, *, shared: bool) -> BufferState:
+    """The state of a buffer that the reference wrote, in the place of what a process that was killed here has left."""
+    for name in (HEADER, SEGMENT_FILE, JOURNAL):
+        (folder / name).unlink(missing_ok=True)
+    return BufferState.create(storage, folder, shared=shared, lock=lock)
 
 
 def received(path_relative: str, cache_path: Path | None, state: BufferState, options: dict[str, Any]) -> ReplayBuffer:
@@ -165,11 +202,11 @@ def is_loadable_from(path: PathLike) -> bool:
 def get_length_from_path(path: PathLike) -> int | None:
     """The number of samples in a folder; None if there is no buffer."""
     folder = Path(path)
-    if not (folder / FILE_NAME).exists():
+    description = folder / FILE_NAME
+    if not os.path.exists(description):
         return None
-    metadata = read_metadata(folder)
-    if metadata.version == 0:
-        return metadata.count
+    if not ends_with_checksum(description):  # of the reference's
+        return read_metadata(folder).count
     counters = MappedCounters.open(folder / HEADER, writable=False)
     head, tail = counters.cells[HEAD], counters.cells[TAIL]
     counters.close()
@@ -248,7 +285,7 @@ def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int
     storage = type(buffer.storage).load_from(
         path, buffer.single_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
     )
-    state = BufferState.create(storage, folder, shared=False)
+    state = BufferState.create(storage, folder, shared=False, lanes=buffer.lanes)
     head, tail, base = bounds
     state.cells[BASE], state.cells[TAIL] = base, tail
     for start, stop in segments.tolist():

@@ -16,8 +16,9 @@ from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
-from ..base.files import read_json, write_json
+from ..base.files import json_field, read_json, write_json
 from ..base.storage import StorageCorruptedError
+from ._physical import logical_segments
 
 FILE_NAME = "metadata.json"
 FORMAT_VERSION = 1
@@ -36,6 +37,7 @@ class Metadata:
     segments: list[tuple[int, int]] | None
     maintains_segments: bool
     durable: bool
+    lanes: int
     space_json: dict[str, Any]
 
 
@@ -51,6 +53,7 @@ def write_metadata(
     segments: Sequence[tuple[int, int]] | None,
     maintains_segments: bool,
     durable: bool,
+    lanes: int,
 ) -> None:
     """Write the file so that at any instant the old or the new one is there, whole."""
     content = {
@@ -65,6 +68,7 @@ def write_metadata(
         "physical_segments": None if segments is None else [list(pair) for pair in segments],
         "maintain_segment_metadata": maintains_segments,
         "durable": durable,
+        "lanes": lanes,
     }
     write_json(folder / FILE_NAME, content)
 
@@ -75,51 +79,50 @@ def read_metadata(folder: Path) -> Metadata:
     content = read_json(path, checksum=False)
     if content.get("type") != "ReplayBuffer":
         raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
-    version = _field(content, "format_version", int, path, default=0)
+    version = json_field(content, "format_version", int, path, default=0)
     if version > FORMAT_VERSION:
         raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    has_segments = content.get("physical_segments") is not None
     metadata = Metadata(
         version,
-        _field(content, "storage_cls", str, path),
-        _field(content, "storage_path_relative", str, path),
-        _field(content, "capacity", int, path, default=None),
-        _field(content, "count", int, path),
-        _field(content, "offset", int, path),
+        json_field(content, "storage_cls", str, path),
+        json_field(content, "storage_path_relative", str, path),
+        json_field(content, "capacity", int, path, least=1, default=None),
+        json_field(content, "count", int, path),
+        json_field(content, "offset", int, path),
         _segments(content, path),
-        _field(content, "maintain_segment_metadata", bool, path, default=content.get("physical_segments") is not None),
-        _field(content, "durable", bool, path, default=False),
-        _field(content, "single_instance_space", dict, path),
+        json_field(content, "maintain_segment_metadata", bool, path, default=has_segments),
+        json_field(content, "durable", bool, path, default=False),
+        json_field(content, "lanes", int, path, least=1, default=1),
+        json_field(content, "single_instance_space", dict, path),
     )
     capacity = metadata.capacity
     if capacity is not None and not (metadata.count <= capacity and metadata.offset < capacity):
         raise StorageCorruptedError(
             f"{path}: count {metadata.count} and offset {metadata.offset} do not fit a capacity of {capacity}"
         )
+    if capacity is not None and capacity % metadata.lanes:
+        raise StorageCorruptedError(f"{path}: a capacity of {capacity} is no multiple of {metadata.lanes} lanes")
     return metadata
 
 
-def _field(content: dict[str, Any], name: str, kind: type, path: Path, **default: Any) -> Any:
-    """A field of that very type; the default, where there is one, if it is missing or null."""
-    value: Any = content.get(name)
-    if value is None and default:
-        return default["default"]
-    found: type = type(value)  # and no subtype: True is no number here
-    if found is not kind:
-        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
-    lowest = 1 if name == "capacity" else 0
-    if kind is int and not lowest <= value < 2**62:
-        raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {lowest}")
-    return value
-
-
 def _segments(content: dict[str, Any], path: Path) -> list[tuple[int, int]] | None:
-    pairs = _field(content, "physical_segments", list, path, default=None)
+    pairs = json_field(content, "physical_segments", list, path, default=None)
     if pairs is None:
         return None
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or any(type(end) is not int or end < 0 for end in pair):
             raise StorageCorruptedError(f"{path}: field 'physical_segments' has {pair!r:.100}, wanted [start, end]")
     return [(start, end) for start, end in pairs]
+
+
+def check_segments(folder: Path, metadata: Metadata) -> None:
+    """A StorageCorruptedError if two of the episodes have a sample in common."""
+    last = 0
+    for start, stop in logical_segments(metadata.segments or (), metadata.offset, metadata.count, metadata.capacity):
+        if start < last:
+            raise StorageCorruptedError(f"{folder / FILE_NAME}: field 'physical_segments': episodes overlap")
+        last = stop
 
 
 def read_space(folder: Path, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:

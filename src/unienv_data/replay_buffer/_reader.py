@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..base._index import resolve_index
+from ..base.windows import Episodes
 from ._counters import BASE, COMING, EDIT, HEAD, TAIL
-from ._physical import logical_segments
 from ._state import BufferState
+from ._windows import Stretches, WindowLook
 
 # After so many reads that were overtaken by a writer, a reader asks the writer to wait, or gives up.
 _ATTEMPTS = 1000
@@ -19,13 +20,14 @@ _ATTEMPTS = 1000
 _SOON, _IN_GOOD_TIME = 0.002, 1.0
 
 Gather = Callable[[Any, int], Any]
+Look = Callable[[Any, int, int, int], Any]
 
 
 class BufferReader:
     """Takes the counters before and after it looks, and looks again where a writer has come between."""
 
-    def __init__(self, state: BufferState) -> None:
-        self._state, self._cells = state, state.cells
+    def __init__(self, state: BufferState, *, maintains: bool) -> None:
+        self._state, self._cells, self.stretches = state, state.cells, Stretches(state, maintains=maintains)
         self._capacity, self._backend = state.storage.capacity, state.storage.backend
 
     def read(self, idx: Any, gather: Gather) -> Any:
@@ -43,11 +45,31 @@ class BufferReader:
                 return values
         except (ValueError, LookupError):
             pass  # for good reason, or of a row that was being overwritten: that is found out now
-        return self._read_again(idx, gather)
+        return self._read_again(idx, self._look_for_rows(gather), 0)
 
-    def _read_again(self, idx: Any, gather: Gather) -> Any:
-        """The same beside a writer that does come between."""
-        cells, capacity, ahead = self._cells, self._capacity, 0
+    def read_windows(self, positions: np.ndarray, look: WindowLook) -> tuple[Any, np.ndarray]:
+        """The windows of samples and which of their frames are valid, all of it as at one instant."""
+        cells = self._cells
+        edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
+        try:
+            found = look(np.asarray(resolve_index(self._backend, positions, head - tail)), tail, head, base)
+            if cells[TAIL] == tail and cells[EDIT] == edit and not edit & 1:
+                return found
+        except (ValueError, LookupError):
+            pass  # as above
+        return self._read_again(positions, look, look.reach)
+
+    def _look_for_rows(self, gather: Gather) -> Look:
+        def look(position: Any, tail: int, head: int, base: int) -> Any:
+            if self._capacity is None:
+                return gather(position + (tail - base), head - base)
+            return gather(position + (tail - base) % self._capacity, self._capacity)
+
+        return look
+
+    def _read_again(self, idx: Any, look: Look, reach: int) -> Any:
+        """What `look` finds beside a writer that does come between; it looks at up to `reach` samples before."""
+        cells, ahead = self._cells, 0
         for _ in range(_ATTEMPTS):
             edit = cells[EDIT]
             if edit & 1:
@@ -67,22 +89,19 @@ class BufferReader:
                 if not self._wait_for(tail + _newest(position)):
                     ahead = 0
                     continue
-            if capacity is None:
-                shift, length = tail - base, head - base
-            else:
-                shift, length = (tail - base) % capacity, capacity
+                head = cells[HEAD]
             try:
-                values = gather(position + shift if shift else position, length)
+                values = look(position, tail, head, base)
             except (ValueError, LookupError):
                 if cells[EDIT] == edit and cells[TAIL] <= tail:
                     raise
                 values = None  # of a row that was being overwritten
             now = cells[TAIL]
-            if cells[EDIT] == edit and (now <= tail or _oldest(position) + tail >= now):
+            if cells[EDIT] == edit and (now <= tail or max(0, _oldest(position) - reach) + tail >= now):
                 return values
             # The samples as they will be when the tail is further on can be read before they are overtaken.
             ahead = max(2 * (now - tail + ahead), 2 * ahead)
-        return self._read_alone(idx, gather)
+        return self._read_alone(idx, look)
 
     def _is_coming(self, head: int) -> bool:
         """Whether a writer that is overwriting samples has moved the head on, or does so in good time."""
@@ -96,22 +115,26 @@ class BufferReader:
                 return False
         return True
 
-    def _read_alone(self, idx: Any, gather: Gather) -> Any:
+    def _read_alone(self, idx: Any, look: Look) -> Any:
         """Read while no writer may write, if this process can see to that."""
         state, cells = self._state, self._cells
         if not state.storage.is_mutable:
             raise RuntimeError(f"samples were overwritten while they were read, {_ATTEMPTS} times in a row")
         with state.writing:
             head, tail = cells[HEAD], cells[TAIL]
-            slots = state.slots(np.asarray(resolve_index(self._backend, idx, head - tail)) + tail)
-            return gather(slots if slots.ndim else int(slots), state.used(head))
+            return look(resolve_index(self._backend, idx, head - tail), tail, head, cells[BASE])
 
     # -- episodes --------------------------------------------------------------------------------------------
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        """The episodes of samples; None if nobody keeps them."""
+        return self._look(lambda tail, head: self.stretches.episodes(positions, tail, head))[0]
 
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
         ranges, tail = self._look(self._state.segments.alive)
-        return [(start - tail, stop - tail) for start, stop in ranges.tolist()]
+        found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
+        return found if self._state.segments.lanes == 1 else sorted(found)
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
         """The closed episode that a sample is in, as a range of indices; None if it is in none."""
@@ -125,12 +148,8 @@ class BufferReader:
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
         """The same as the storage knows them; None if it does not."""
-        storage = self._state.storage
-        pairs = storage.get_segments() if storage.is_segment_aware else None
-        if pairs is None:
-            return None
-        head, tail = self._cells[HEAD], self._cells[TAIL]
-        return logical_segments(pairs, self._state.slot(tail), max(0, head - tail), self._capacity)
+        head = self._cells[HEAD]  # before tail: then there are never more than the capacity
+        return self.stretches.known_to_storage(self._cells[TAIL], head)
 
     def _look(self, look: Callable[[int, int], Any]) -> tuple[Any, int]:
         """What `look(tail, head)` finds while no sample is changed in place, and the tail."""

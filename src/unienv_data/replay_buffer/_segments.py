@@ -7,6 +7,8 @@ committed by the same store, that of `head`.
 
 Records lie in a ring that has room for as many as a full buffer can hold (every one of a single sample), or in an array
 that grows. Appending one costs O(1), finding the one of a sample O(log n).
+
+Here a segment is samples that follow one another; `_lanes` has those of buffers that record several side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import HEAD, SEGMENTS, TAIL, Counters
+from ._counters import CLOSED, HEAD, SEGMENTS, TAIL, Counters
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _CHECKED = struct.Struct("<qqI")
@@ -30,8 +32,10 @@ _SLACK = 1024
 class SegmentIndex:
     """The records of the closed segments; how many there are is a counter. In memory, or in a mapped file."""
 
-    def __init__(self, counters: Counters, capacity: int | None, file: MappedFile | None = None) -> None:
-        self._counters, self._capacity, self.file = counters, capacity, file
+    def __init__(
+        self, counters: Counters, capacity: int | None, file: MappedFile | None = None, lanes: int = 1
+    ) -> None:
+        self._counters, self._capacity, self.file, self.lanes = counters, capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
         self._hold(np.zeros(0, _RECORD))
 
@@ -41,19 +45,22 @@ class SegmentIndex:
         self._bytes = memoryview(records.view(np.uint8))  # type: ignore[arg-type]
 
     @classmethod
-    def create(cls, counters: Counters, capacity: int | None, path: Path | None) -> SegmentIndex:
+    def create(cls, counters: Counters, capacity: int | None, path: Path | None, lanes: int = 1) -> SegmentIndex:
         """Records in a new file; with None for a path one without a name."""
-        return cls(counters, capacity, MappedFile.create(path, _RECORD))
+        return cls(counters, capacity, MappedFile.create(path, _RECORD), lanes)
 
     @classmethod
-    def open(cls, counters: Counters, capacity: int | None, path: Path, *, writable: bool) -> SegmentIndex:
-        index = cls(counters, capacity, MappedFile.open(path, _RECORD, writable=writable))
+    def open(
+        cls, counters: Counters, capacity: int | None, path: Path, lanes: int = 1, *, writable: bool
+    ) -> SegmentIndex:
+        index = cls(counters, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
         count = counters.cells[SEGMENTS]
         index._see(count if index._ring is None else min(count, index._ring))
         return index
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return _received, (self._counters, self._capacity, self.file, None if self.file else self._records)
+        parts = (self._counters, self._capacity, self.file, self.lanes)
+        return _received, (type(self), parts, None if self.file else self._records)
 
     # -- records ---------------------------------------------------------------------------------------------
 
@@ -73,18 +80,26 @@ class SegmentIndex:
     def _place(self, number: int) -> int:
         return number if self._ring is None else number % self._ring
 
-    def prepare(self) -> None:
-        """Make sure that one more record can be written."""
-        place = self._place(self._counters.cells[SEGMENTS])
-        self._see(place + 1)
-        if self.file is not None:
-            self.file.reserve(place, place + 1)
+    def prepare(self, count: int = 1) -> None:
+        """Make sure that so many more records can be written."""
+        next_number = self._counters.cells[SEGMENTS]
+        for number in range(next_number, next_number + count):
+            place = self._place(number)
+            self._see(place + 1)
+            if self.file is not None:
+                self.file.reserve(place, place + 1)
 
     def add(self, start: int, stop: int) -> None:
         """Add a record, after `prepare`."""
+        self.add_all([(start, stop)])
+
+    def add_all(self, ranges: list[tuple[int, int]]) -> None:
+        """Add records, after `prepare`; one store makes them count."""
         number = self._counters.cells[SEGMENTS]
-        self._write(number, start, stop)
-        self._counters.cells[SEGMENTS] = number + 1
+        for start, stop in ranges:
+            self._write(number, start, stop)
+            number += 1
+        self._counters.cells[SEGMENTS] = number
 
     def _write(self, number: int, start: int, stop: int) -> None:
         checked = _CHECKED.pack(start, stop, number & 0xFFFFFFFF)
@@ -101,23 +116,32 @@ class SegmentIndex:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
+    def _oldest(self, count: int) -> int:
+        """The number of a record that is at hand, as are all from it to `count`, and no younger than any alive."""
+        return 0 if self._capacity is None else max(0, count - self._capacity - 1)
+
     def _first_after(self, sample: int, count: int) -> int:
         """The number of the first of `count` records that stops behind a sample."""
-        low = 0 if self._capacity is None else max(0, count - self._capacity - 1)
+        low = self._oldest(count)
         self._see(count if self._ring is None else min(count, self._ring))
         stops, place = self._records["stop"], self._place
         return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[place(number)]))
 
     def alive(self, tail: int, head: int) -> np.ndarray:
-        """The segments that have samples in [tail, head), clipped to those, as an array of [start, stop)."""
-        count = self._counters.cells[SEGMENTS]
-        numbers = np.arange(self._first_after(tail, count), count)
-        records = self._records[numbers if self._ring is None else numbers % self._ring]
-        ranges = np.stack([records["start"], records["stop"]], axis=1).reshape(-1, 2)
-        ranges = ranges[ranges[:, 1] <= head]
+        """The segments that have samples in [tail, head), clipped to those, as an array of [start, stop).
+
+        In the order in which they were closed.
+        """
+        ranges = self._records_alive(tail, head)
         if len(ranges):
             ranges[0, 0] = max(int(ranges[0, 0]), tail)
         return ranges
+
+    def _records_alive(self, tail: int, head: int) -> np.ndarray:
+        count = self._counters.cells[SEGMENTS]
+        numbers = np.arange(self._first_after(tail, count), count)
+        ranges = np.stack(self._fields(numbers, count), axis=1)
+        return ranges[ranges[:, 1] <= head]
 
     def of(self, sample: int, tail: int, head: int) -> tuple[int, int] | None:
         """The closed segment of a sample by its number; None if it is in none."""
@@ -127,6 +151,50 @@ class SegmentIndex:
             return None
         start, stop = self._record(number)
         return (max(start, tail), stop) if start <= sample and stop <= head else None
+
+    def bounds_of(self, samples: np.ndarray, tail: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """The [start, stop) of the segment that each sample is in, clipped to [tail, head).
+
+        `samples` are numbers in [tail, head), int64. The open segment reaches to `head`; samples between segments
+        form one of their own.
+        """
+        closed = self._counters.cells[CLOSED]  # before the count: what is closed by then has its record
+        count = self._counters.cells[SEGMENTS]
+        low = self._oldest(count)
+        after = self._first_after_each(samples, low, count)
+        has_next = after < count
+        if np.count_nonzero(has_next) == len(samples):
+            start, stop = self._fields(after, count)
+            if np.count_nonzero(start <= samples) == len(samples):  # nearly always: all of them in closed segments
+                return np.maximum(start, tail), np.minimum(stop, head)
+        has_previous = after > low
+        next_start, next_stop = self._fields(np.where(has_next, after, low), count)
+        _, previous_stop = self._fields(np.where(has_previous, after - 1, low), count)
+        inside = has_next & (next_start <= samples)
+        start = np.where(inside, next_start, np.where(has_previous, previous_stop, tail))
+        stop = np.where(inside, next_stop, np.where(has_next, next_start, head))
+        is_open = ~has_next & (samples >= closed)
+        start = np.where(is_open, np.maximum(start, closed), start)
+        stop = np.where(has_next | is_open, stop, closed)
+        return np.maximum(start, tail), np.minimum(stop, head)
+
+    def _first_after_each(self, samples: np.ndarray, low: int, count: int) -> np.ndarray:
+        """`_first_after` of many samples, among the records from `low` to `count`: two pieces where the ring wraps."""
+        self._see(count if self._ring is None else min(count, self._ring))
+        stops, first = self._records["stop"], self._place(low)
+        end = first + count - low
+        pieces = [stops[first : end if self._ring is None else min(end, self._ring)]]
+        if self._ring is not None and end > self._ring:
+            pieces.append(stops[: end - self._ring])
+        return sum((np.searchsorted(piece, samples, side="right") for piece in pieces), start=np.int64(low))
+
+    def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where those of `count` records that have these numbers start and stop; anything if there are none."""
+        if count == 0:
+            return numbers, numbers
+        self._see(count if self._ring is None else min(count, self._ring))
+        places = numbers if self._ring is None else numbers % self._ring
+        return self._records["start"][places], self._records["stop"][places]
 
     def _record(self, number: int) -> tuple[int, int]:
         self._see(self._place(number) + 1)
@@ -157,9 +225,14 @@ class SegmentIndex:
         places = (place for place in range(len(self._records)) if place != being_written)
         found = [finding for place in places if (finding := self._finding(place)) is not None]
         ranges = self.alive(tail, head)
-        if len(ranges) and (np.any(ranges[:, 0] >= ranges[:, 1]) or np.any(ranges[1:, 0] < ranges[:-1, 1])):
-            found.append(f"{self.file or 'segments'}: the segments do not follow one another")
-        return found
+        finding = self._order_finding(ranges)
+        return found if finding is None else [*found, f"{self.file or 'segments'}: {finding}"]
+
+    def _order_finding(self, ranges: np.ndarray) -> str | None:
+        """What is wrong with where segments begin and end, in words."""
+        if np.any(ranges[:, 0] >= ranges[:, 1]) or np.any(ranges[1:, 0] < ranges[:-1, 1]):
+            return "the segments do not follow one another"
+        return None
 
     def _finding(self, place: int) -> str | None:
         start, stop, number, crc = self._records[place].tolist()
@@ -179,9 +252,9 @@ class SegmentIndex:
 
 
 def _received(
-    counters: Counters, capacity: int | None, file: MappedFile | None, records: np.ndarray | None
+    cls: type[SegmentIndex], parts: tuple[Counters, int | None, MappedFile | None, int], records: np.ndarray | None
 ) -> SegmentIndex:
-    index = SegmentIndex(counters, capacity, file)
+    index = cls(*parts)
     if records is not None:
         index._hold(records)
     return index

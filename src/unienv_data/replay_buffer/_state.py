@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from ..base.storage import SpaceStorage, StorageCorruptedError
 from . import _journal
 from ._counters import BASE, CLOSED, COMING, EDIT, HEAD, SEGMENTS, TAIL, WRITER, Counters, MappedCounters
 from ._journal import Edit, Journal
+from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, ProcessMutex, is_locked
+from ._physical import logical_segments
 from ._segments import SegmentIndex
 
 HEADER, SEGMENT_FILE, JOURNAL, LOCK = "header.bin", "segments.bin", "journal.bin", "lock"
@@ -65,9 +68,31 @@ class BufferState:
         return head - self.cells[BASE] if self.storage.capacity is None else self.storage.capacity
 
     def open_start(self) -> int | None:
-        """The number of the first sample of the open episode; None if none is open."""
+        """The number of the first sample of the open episode; None if none is open.
+
+        Of a buffer without lanes: else each of them has an open episode of its own.
+        """
         start = max(self.cells[CLOSED], self.cells[TAIL])
         return start if start < self.cells[HEAD] else None
+
+    def take_over(self, count: int, offset: int, pairs: Iterable[tuple[int, int]], open_length: int = 0) -> None:
+        """Begin with what the storage holds: `count` samples from slot `offset` on.
+
+        The closed episodes are pairs of slots, as in the reference's format; the last `open_length` samples are in
+        one that is open.
+        """
+        self.cells[TAIL], self.cells[HEAD] = offset, offset + count
+        self.cells[CLOSED] = offset + count - open_length
+        for start, stop in logical_segments(pairs, offset, count, self.storage.capacity):
+            self.segments.prepare()
+            self.segments.add(offset + start, offset + stop)
+
+    def has_open_segment(self) -> bool:
+        """Whether an episode, of any lane, has samples and is not closed."""
+        if not isinstance(self.segments, LanedSegmentIndex):
+            return self.open_start() is not None
+        head = self.cells[HEAD]
+        return any(start < head for start in self.segments.open_starts(self.cells[TAIL], head))
 
     # -- the right to write ----------------------------------------------------------------------------------
 
@@ -102,28 +127,32 @@ class BufferState:
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
-    def in_memory(cls, storage: SpaceStorage, *, shared: bool) -> BufferState:
+    def in_memory(cls, storage: SpaceStorage, *, shared: bool, lanes: int = 1) -> BufferState:
         counters: Counters = MappedCounters.create(None) if shared else Counters()
         if not shared:
-            return cls(storage, counters, SegmentIndex(counters, storage.capacity), None, shared=False)
-        segments = SegmentIndex.create(counters, storage.capacity, None)
+            return cls(storage, counters, index_in_memory(counters, storage.capacity, lanes), None, shared=False)
+        segments = new_index(counters, storage.capacity, None, lanes)
         return cls(storage, counters, segments, Journal.create(None), shared=True)
 
     @classmethod
-    def create(cls, storage: SpaceStorage, folder: Path, *, shared: bool) -> BufferState:
-        """The state of a new buffer on disk."""
-        lock = FolderLock(folder / LOCK, shared=shared)
+    def create(
+        cls, storage: SpaceStorage, folder: Path, *, shared: bool, lanes: int = 1, lock: FolderLock | None = None
+    ) -> BufferState:
+        """The state of a new buffer on disk, by whoever has the lock or takes it now."""
+        lock = lock or FolderLock(folder / LOCK, shared=shared)
         counters = MappedCounters.create(folder / HEADER)
-        segments = SegmentIndex.create(counters, storage.capacity, folder / SEGMENT_FILE)
+        segments = new_index(counters, storage.capacity, folder / SEGMENT_FILE, lanes)
         journal = Journal.create(folder / JOURNAL)
         return cls(storage, counters, segments, journal, shared=shared, folder=folder, lock=lock)
 
     @classmethod
-    def open(cls, storage: SpaceStorage, folder: Path, lock: FolderLock | None, *, shared: bool) -> BufferState:
+    def open(
+        cls, storage: SpaceStorage, folder: Path, lock: FolderLock | None, *, shared: bool, lanes: int = 1
+    ) -> BufferState:
         """The state of a buffer on disk, to write if there is a lock; made whole where a writer was killed."""
         writable = lock is not None
-        counters = MappedCounters.open(folder / HEADER, writable=writable)
-        segments = SegmentIndex.open(counters, storage.capacity, folder / SEGMENT_FILE, writable=writable)
+        counters = MappedCounters.open(folder / HEADER, writable=writable, data_is_live=storage.survives_kill)
+        segments = open_index(counters, storage.capacity, folder / SEGMENT_FILE, lanes, writable=writable)
         journal = Journal.open(folder / JOURNAL) if writable else None
         state = cls(storage, counters, segments, journal, shared=shared and writable, folder=folder, lock=lock)
         state._check()
@@ -137,12 +166,13 @@ class BufferState:
         for attempt in range(5):
             head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
             fits = 0 <= base <= tail <= head and (capacity is None or head - tail <= capacity)
+            fits = fits and not any(number % self.segments.lanes for number in (head, tail, base))
             if fits and min(cells[CLOSED], cells[SEGMENTS], cells[EDIT]) >= 0:
                 break
             if attempt == 4:
                 raise StorageCorruptedError(
                     f"{self.folder / HEADER if self.folder else 'counters'}: they cannot be right: head {head}, "
-                    f"tail {tail}, base {base}, capacity {capacity}"
+                    f"tail {tail}, base {base}, capacity {capacity}, lanes {self.segments.lanes}"
                 )
             time.sleep(0.001)  # a writer may have changed them between one look and the next
         try:

@@ -7,7 +7,7 @@ overwritten, then the rows are written, then the head moves. What is changed in 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from unienv_interface.space.space_utils import batch_size_data, concatenate
 from ..base._index import resolve_index
 from ._counters import BASE, CLOSED, COMING, EDIT, HEAD, SEGMENTS, TAIL
 from ._journal import Edit, chunks
+from ._lanes import LanedSegmentIndex
 from ._removal import removal
 from ._state import BufferState
 
@@ -28,34 +29,48 @@ class BufferWriter:
         self._capacity, self._backend = state.storage.capacity, state.storage.backend
         self._maintains, self._durable = maintains, durable
         self._failure: OSError | None = None
+        self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
+        self._writing = state.writing
+        self._lanes = state.segments.lanes
+        self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
 
     def check(self) -> None:
         """Raise unless this process may write."""
+        lock = self._state.lock
+        if not self._storage.is_mutable or self._failure is not None or (lock is not None and not lock.is_held):
+            raise self._refusal()
+
+    def _refusal(self) -> OSError:
+        """Why this process may not write."""
         state = self._state
         place = state.folder or self._storage.cache_filename
         if not self._storage.is_mutable:
-            raise PermissionError(f"{place} was opened read-only: open it with read_only=False to write")
+            return PermissionError(f"{place} was opened read-only: open it with read_only=False to write")
         if self._failure is not None:
-            raise OSError(f"{place}: a flush has failed, what was written since may be lost") from self._failure
-        if state.lock is not None and not state.lock.is_held:
-            raise PermissionError(
-                f"{place} is written by the process that this one is a fork of (pid {state.lock.pid}): "
-                f"create or load it with multiprocessing=True to write from several"
-            )
+            error = OSError(f"{place}: a flush has failed, what was written since may be lost")
+            error.__cause__ = self._failure
+            return error
+        return PermissionError(
+            f"{place} is written by the process that this one is a fork of (pid {state.lock and state.lock.pid}): "
+            f"create or load it with multiprocessing=True to write from several"
+        )
 
     # -- adding ----------------------------------------------------------------------------------------------
 
     def append(self, value: Any) -> None:
         """Add one sample to the open segment."""
-        self.check()
-        with self._state.writing:
+        if self._is_guarded:
+            self.check()
+        if self._lanes > 1:
+            raise self._wants_all_lanes("append")
+        with self._writing:
             cells, capacity, storage = self._cells, self._capacity, self._storage
             head = cells[HEAD]
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
             staged = storage.stage(value, None)
             storage.prepare(slot, slot + 1)
             if cells[CLOSED] > head:
-                self._state.recover()  # an extend was interrupted
+                self._recover()
             if capacity is not None and head - cells[TAIL] >= capacity:
                 cells[COMING] = head + 1
                 cells[TAIL] = head + 1 - capacity
@@ -74,58 +89,130 @@ class BufferWriter:
         if count is None:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
-        with self._state.writing:
-            if self._state.open_start() is not None:
+        if self._lanes > 1:
+            raise self._wants_all_lanes("extend")
+        with self._writing:
+            cells = self._cells
+            if cells[CLOSED] < cells[HEAD] and self._state.open_start() is not None:
                 raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
             staged = self._storage.stage(value, count)
-            if count:
-                self._extend(staged, count)
+            if not count:
+                return
+            base, capacity = cells[BASE], self._capacity
+            if capacity is not None and count >= capacity:
+                staged, count = self._storage.part(staged, count, count - capacity, count), capacity
+                base = cells[HEAD]  # from slot 0, so that the oldest lies there
+            self._commit(staged, count, base, [(cells[HEAD], cells[HEAD] + count)] if self._maintains else [])
+            self._segment_ended()
 
-    def _extend(self, staged: Any, count: int) -> None:
+    def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]]) -> None:
+        """Write rows, and the segments that end with them, and make both count."""
         cells, capacity, storage = self._cells, self._capacity, self._storage
-        head, base = cells[HEAD], cells[BASE]
-        if capacity is not None and count >= capacity:
-            staged, count = storage.part(staged, count, count - capacity, count), capacity
-            base = head  # from slot 0, so that the oldest lies there
-        parts = _parts(head - base, count, capacity)
-        for start, stop, _ in parts:
-            storage.prepare(start, stop)
-        if self._maintains:
-            self._prepare_segment()
+        head = cells[HEAD]
+        slot = head - base if capacity is None else (head - base) % capacity
+        first = count if capacity is None else min(count, capacity - slot)  # so many, then the rest from slot 0
+        storage.prepare(slot, slot + first)
+        if first < count:
+            storage.prepare(0, count - first)
+        if ended:
+            self._prepare_segments(len(ended))
         if capacity is not None and head + count - cells[TAIL] > capacity:
             cells[COMING] = head + count
             cells[TAIL] = head + count - capacity
         cells[BASE] = base
-        for start, stop, first in parts:
-            whole = stop - start == count
-            part = staged if whole else storage.part(staged, count, first, first + stop - start)
-            storage.write(slice(start, stop), part)
+        if first == count:
+            storage.write(slice(slot, slot + count), staged)
+        else:
+            storage.write(slice(slot, slot + first), storage.part(staged, count, 0, first))
+            storage.write(slice(0, count - first), storage.part(staged, count, first, count))
         cells[CLOSED] = head + count
-        if self._maintains:
-            self._state.segments.add(head, head + count)
-        cells[HEAD] = head + count  # this one store makes the samples count, and their segment
-        self._segment_ended()
+        if ended:
+            self._state.segments.add_all(ended)
+        cells[HEAD] = head + count  # this one store makes the samples count, and their segments
+
+    # -- lanes -----------------------------------------------------------------------------------------------
+
+    def extend_lanes(self, value: Any, ended: np.ndarray) -> None:
+        """Add one sample to every lane, and close the segments of those that are `ended`."""
+        self.check()
+        if self._lanes == 1:
+            raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
+        with self._writing:
+            cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
+            staged = self._storage.stage(value, lanes)
+            if cells[CLOSED] > head:
+                self._recover()
+            closing = ended.nonzero()[0].tolist()
+            if not closing:
+                self._commit(staged, lanes, cells[BASE], [])
+                return
+            starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
+            tail = cells[TAIL] if self._capacity is None else max(cells[TAIL], head + lanes - self._capacity)
+            segments = [(max(starts[lane], tail + lane), head + lane + 1) for lane in closing]
+            self._commit(staged, lanes, cells[BASE], segments)
+            for lane in closing:
+                starts[lane] = head + lanes + lane
+            self._open_starts = starts
+            self._segment_ended()
+
+    def end_lanes(self, ended: np.ndarray) -> None:
+        """Close the open segments of these lanes; of one that has none, nothing happens."""
+        self.check()
+        with self._writing:
+            cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
+            if cells[CLOSED] > head:
+                self._recover()
+            starts, self._open_starts = self._lane_starts(), None
+            closing = [lane for lane in ended.nonzero()[0].tolist() if starts[lane] < head]
+            if closing:
+                segments, tail = self._state.segments, cells[TAIL]
+                segments.prepare(len(closing))
+                segments.add_all([(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing])
+                for lane in closing:
+                    starts[lane] = head + lane
+                self._segment_ended()
+            self._open_starts = starts
+
+    def _lane_starts(self) -> list[int]:
+        """Where the open segment of each lane starts; its next sample if none is open."""
+        segments = self._state.segments
+        if self._open_starts is not None and not self._state.shared:  # else another process may have closed some
+            return self._open_starts
+        return cast(LanedSegmentIndex, segments).open_starts(self._cells[TAIL], self._cells[HEAD])
+
+    def _wants_all_lanes(self, verb: str) -> TypeError:
+        return TypeError(
+            f"{verb}: the buffer has {self._lanes} lanes, which are written together: use "
+            f"extend_lanes(value, ended) with a batch of {self._lanes}"
+        )
+
+    # -- segments --------------------------------------------------------------------------------------------
 
     def end_segment(self) -> None:
         """Close the open segment; without one, nothing happens."""
         self.check()
-        with self._state.writing:
+        with self._writing:
             start = self._state.open_start()
             if start is None:
                 return
             if self._storage.is_segment_aware:
                 self._storage.mark_segment_end()
             if self._maintains:
-                self._prepare_segment()
+                self._prepare_segments(1)
                 self._state.segments.add(start, self._cells[HEAD])
             self._cells[CLOSED] = self._cells[HEAD]
             self._segment_ended()
 
-    def _prepare_segment(self) -> None:
-        """Make sure that a segment can be recorded."""
-        if self._cells[CLOSED] > self._cells[HEAD]:  # an extend was interrupted: its samples do not count
-            self._state.recover()
-        self._state.segments.prepare()
+    def _prepare_segments(self, count: int) -> None:
+        """Make sure that so many segments can be recorded."""
+        if self._cells[CLOSED] > self._cells[HEAD]:
+            self._recover()
+        self._state.segments.prepare(count)
+
+    def _recover(self) -> None:
+        """Take back the segments of an extend that was interrupted: its samples do not count."""
+        self._open_starts = None
+        self._state.recover()
 
     def _segment_ended(self) -> None:
         if self._durable:
@@ -136,7 +223,7 @@ class BufferWriter:
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
-        with self._state.writing:
+        with self._writing:
             cells, storage = self._cells, self._storage
             position = resolve_index(self._backend, idx, cells[HEAD] - cells[TAIL])
             count = None if isinstance(position, int) else len(position)
@@ -162,13 +249,19 @@ class BufferWriter:
     def remove_at(self, idx: Any) -> None:
         """Remove samples and close the gaps."""
         self.check()
-        with self._state.writing:
+        with self._writing:
             cells, state = self._cells, self._state
             head, tail = cells[HEAD], cells[TAIL]
             removed = np.unique(np.atleast_1d(resolve_index(self._backend, idx, head - tail))) + tail
             if not removed.size:
                 return
-            if int(removed[-1]) - tail + 1 == removed.size:
+            is_oldest = int(removed[-1]) - tail + 1 == removed.size
+            if self._lanes > 1 and not (is_oldest and removed.size % self._lanes == 0):
+                raise TypeError(
+                    f"remove_at: the buffer has {self._lanes} lanes, whose samples lie side by side: only whole vector "
+                    f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
+                )
+            if is_oldest:
                 cells[TAIL] = tail + removed.size  # the oldest: nothing has to be moved
                 return
             bounds = (tail, min(max(cells[CLOSED], tail), head), head)
@@ -179,13 +272,17 @@ class BufferWriter:
             self._state.edit(edit, durable=self._durable)
         except OSError as error:
             if self._cells[EDIT] & 1:
-                self._failure = error
+                self._poison(error)
             raise
+
+    def _poison(self, error: OSError) -> None:
+        """Let nothing be written from here on: trying again would hide what was lost."""
+        self._failure, self._is_guarded = error, True
 
     def clear(self) -> None:
         """Drop all samples and episodes."""
         self.check()
-        with self._state.writing:
+        with self._writing:
             cells = self._cells
             if self._storage.has_open_segment:
                 self._storage.abort_segment()
@@ -193,7 +290,9 @@ class BufferWriter:
             cells[TAIL] = head
             cells[BASE] = head  # from slot 0 again
             cells[CLOSED] = head
-            cells[SEGMENTS] = 0
+            if self._lanes == 1:  # readers of lanes go by the numbers of the records, which therefore only grow
+                cells[SEGMENTS] = 0
+            self._open_starts = None
             cells[EDIT] += 2
             self._storage.clear()
 
@@ -202,14 +301,14 @@ class BufferWriter:
     def flush(self) -> None:
         """Make everything that was written survive a power cut."""
         self.check()
-        with self._state.writing:
+        with self._writing:
             self._flush()
 
     def _flush(self) -> None:
         try:
             self._state.flush()
         except OSError as error:
-            self._failure = error  # the system has forgotten what it could not write: trying again would hide that
+            self._poison(error)  # the system has forgotten what it could not write
             raise
 
 
@@ -220,12 +319,3 @@ def _batch_length(value: Any) -> int | None:
         leaf = next(iter(leaf.values()))
     shape = getattr(leaf, "shape", None)
     return int(shape[0]) if shape else batch_size_data(value)
-
-
-def _parts(slot: int, count: int, capacity: int | None) -> list[tuple[int, int, int]]:
-    """The ranges [start, stop) of slots that follow, two where they wrap, and where in the batch each begins."""
-    if capacity is None:
-        return [(slot, slot + count, 0)]
-    slot %= capacity
-    first = min(count, capacity - slot)
-    return [(slot, slot + first, 0), (0, count - first, first)][: 1 + (first < count)]

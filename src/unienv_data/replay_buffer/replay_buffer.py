@@ -18,16 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
+from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, resolve_index
+from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
+from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
-from ._counters import CLOSED, HEAD, TAIL
-from ._physical import logical_segments
+from ._counters import HEAD, TAIL
+from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader
 from ._state import BufferState
+from ._windows import WindowLook
 from ._writer import BufferWriter
 
 PathLike = str | os.PathLike[str]
@@ -69,6 +75,7 @@ class ReplayBuffer(BatchBase):
         active_segment_start_physical: int | None = None,
         active_segment_length: int = 0,
         durable: bool = False,
+        lanes: int = 1,
         state: BufferState | None = None,
     ) -> None:
         """Wrap a storage object with replay-buffer indexing semantics.
@@ -85,16 +92,13 @@ class ReplayBuffer(BatchBase):
         self._closed = False
         self._capacity = storage.capacity
         if state is None:
-            state = BufferState.in_memory(storage, shared=multiprocessing and storage.is_mutable)
-            state.cells[TAIL], state.cells[HEAD] = offset, offset + count
-            state.cells[CLOSED] = offset + count - active_segment_length
+            state = BufferState.in_memory(storage, shared=multiprocessing and storage.is_mutable, lanes=lanes)
             if active_segment_start_physical is not None and not active_segment_length:
                 raise ValueError("active_segment_start_physical without active_segment_length")
-            for start, stop in logical_segments(physical_segments or (), offset, count, self._capacity):
-                state.segments.prepare()
-                state.segments.add(offset + start, offset + stop)
+            state.take_over(count, offset, physical_segments or (), active_segment_length)
         self._state, self._cells = state, state.cells
-        self._reader = BufferReader(state)
+        self._lanes = state.segments.lanes
+        self._reader = BufferReader(state, maintains=maintain_segment_metadata)
         self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
         self.is_segment_aware = maintain_segment_metadata or storage.is_segment_aware
 
@@ -110,24 +114,32 @@ class ReplayBuffer(BatchBase):
         multiprocessing: bool = False,
         maintain_segment_metadata: bool = False,
         durable: bool = False,
+        lanes: int = 1,
         **kwargs: Any,
     ) -> ReplayBuffer:
         """Create a new replay buffer and its backing storage; a `PackedStorage` if no class is named.
 
         With `cache_path` the folder must not exist; the buffer can be loaded from the moment this returns. With
-        `durable` the end of every segment makes it survive a power cut. Further arguments are the storage's.
+        `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
+        side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
+        storage's.
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             storage_cls, single_instance_space = None, storage_cls
         if single_instance_space is None:
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
+        _check_lanes(lanes, capacity, storage_cls)
         return _folder.create(
             storage_cls,
             single_instance_space,
             args,
             None if cache_path is None else Path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
-            {"maintain_segment_metadata": maintain_segment_metadata, "durable": durable},
+            {
+                "maintain_segment_metadata": maintain_segment_metadata or lanes > 1,
+                "durable": durable,
+                "lanes": lanes,
+            },
         )
 
     @staticmethod
@@ -194,6 +206,16 @@ class ReplayBuffer(BatchBase):
         return self._maintains
 
     @property
+    def lanes(self) -> int:
+        """How many environments record side by side; sample i belongs to lane i % lanes."""
+        return self._lanes
+
+    @property
+    def has_open_segment(self) -> bool:
+        """Whether an episode, of any lane, has samples and is not closed."""
+        return self._state.has_open_segment()
+
+    @property
     def is_durable(self) -> bool:
         """Whether the end of a segment makes it survive a power cut."""
         return self._durable
@@ -215,6 +237,11 @@ class ReplayBuffer(BatchBase):
         head = self._cells[HEAD]  # before tail: then there are never more than the capacity
         return max(0, head - self._cells[TAIL])
 
+    @property
+    def sample_numbers(self) -> range:
+        head = self._cells[HEAD]  # before tail, as above
+        return range(min(self._cells[TAIL], head), head)
+
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()
@@ -226,22 +253,51 @@ class ReplayBuffer(BatchBase):
     def get_at(self, idx: Any) -> Any:
         return self._reader.read(idx, self.storage.gather)
 
+    def read_rows(self, positions: np.ndarray) -> Rows | None:
+        rows: Rows | None = self._reader.read(positions, self.storage.gather_rows)
+        return rows
+
     def get_flattened_at(self, idx: Any) -> Any:
         if not self.storage.has_flattened_access:
             return super().get_flattened_at(idx)
-        capacity, read = self._capacity, self.storage.get_flattened
-        return self._reader.read(idx, lambda slots, _: read(slots if capacity is None else slots % capacity))
+        return self._reader.read(idx, self.storage.gather_flattened)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
         return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
 
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        keys, storage = query.nested_keys, self.storage
+        reads_column = bool(keys) and storage.has_column_access
+        gather = (storage.get_column(keys) if reads_column else storage).gather_windows
+        data, valid = self._reader.read_windows(positions, WindowLook(self._reader.stretches, gather, query, limits))
+        return Windows(data if reads_column else nested_item(data, keys), valid)
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        return self._reader.episodes_of(positions)
+
+    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        found = self.episodes_of(positions) if within_episodes else None
+        return self._reader.stretches.all(positions, 0, len(self)) if found is None else found
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the number of samples may still change: not if the buffer was closed when it was opened to read."""
+        return self.is_mutable or self._state.counters.closed_sizes is None
+
     def get_segments(self) -> list[tuple[int, int]] | None:
+        """The closed episodes as [start, stop) of indices, by their start; None if they are not kept.
+
+        Of a buffer with lanes each is range(start, stop, lanes).
+        """
         return self._reader.segments() if self._maintains else self._reader.storage_segments()
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
-        """The closed episode that a sample is in, as a range [start, stop) of indices; None if it is in none."""
+        """The closed episode that a sample is in, as a range [start, stop) of indices; None if it is in none.
+
+        Of a buffer with lanes the range is range(start, stop, lanes).
+        """
         if self._maintains:
             return self._reader.segment_of(index)
         position = int(resolve_index(self.backend, index, len(self)))
@@ -257,9 +313,35 @@ class ReplayBuffer(BatchBase):
         """Append a batch of samples, as a segment of its own."""
         self._writer.extend(value)
 
-    def mark_segment_end(self) -> None:
-        """Close the open segment; without one, nothing happens."""
-        self._writer.end_segment()
+    def extend_lanes(self, value: Any, ended: Any = None) -> None:
+        """Append one vector step: a batch of as many samples as there are lanes, the i-th to the episode of lane i.
+
+        `ended` (booleans, one per lane) says for which lanes it was the last of its episode. Samples and ends count
+        together or not at all.
+        """
+        self._writer.extend_lanes(value, self._as_lanes(ended, default=False))
+
+    def mark_segment_end(self, lanes: Any = None) -> None:
+        """Close the open segment; without one, nothing happens.
+
+        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane).
+        """
+        if self.lanes > 1:
+            self._writer.end_lanes(self._as_lanes(lanes, default=True))
+        elif lanes is None or self._as_lanes(lanes, default=True).all():
+            self._writer.end_segment()
+
+    def _as_lanes(self, flags: Any, default: bool) -> np.ndarray:
+        """Booleans for all lanes, as a caller gives them."""
+        if flags is None:
+            return np.full(self._lanes, default)
+        found = flags if type(flags) is np.ndarray else self._on_host(flags)
+        if found.dtype.kind != "b" or found.shape != (self._lanes,):
+            raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
+        return found
+
+    def _on_host(self, flags: Any) -> np.ndarray:
+        return self.backend.to_numpy(flags) if self.backend.is_backendarray(flags) else np.asarray(flags)
 
     def set_at(self, idx: Any, value: Any) -> None:
         self._writer.set_at(idx, value)
@@ -267,7 +349,8 @@ class ReplayBuffer(BatchBase):
     def remove_at(self, idx: Any) -> None:
         """Remove samples; those that stay keep their order, and an episode shrinks by what is taken out of it.
 
-        Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together.
+        Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together. Of a
+        buffer with lanes only the oldest vector steps can be removed.
         """
         self._writer.remove_at(idx)
 
@@ -293,11 +376,12 @@ class ReplayBuffer(BatchBase):
         """Persist the replay buffer metadata and its backing storage.
 
         To another path this writes a snapshot, in the place of a buffer that is there; at any instant the old or the
-        new one is there, whole. To the buffer's own path it is a flush.
+        new one is there, whole. To the buffer's own path it is a flush. Episodes of lanes that are open are so in
+        the snapshot.
         """
         if self._closed:
             raise RuntimeError("the buffer is closed")
-        if self._state.open_start() is not None:
+        if self.lanes == 1 and self._state.open_start() is not None:
             raise RuntimeError("dumps while a segment is open: call mark_segment_end first")
         own = self._cache_path
         if own is not None and os.path.exists(path) and os.path.samefile(path, own):
@@ -316,6 +400,18 @@ class ReplayBuffer(BatchBase):
             self._closed = True
             self._reader = self._writer = _Closed()  # type: ignore[assignment]
             self._state.close()
+
+
+def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorage] | None) -> None:
+    if lanes < 1:
+        raise ValueError(f"lanes is {lanes}, it must be at least 1")
+    if lanes > 1 and capacity is not None and capacity % lanes:
+        raise ValueError(
+            f"capacity is {capacity}, with {lanes} lanes it must be a multiple of {lanes}, "
+            f"such as {-(-capacity // lanes) * lanes}"
+        )
+    if lanes > 1 and storage_cls is not None and storage_cls.is_segment_aware:
+        raise ValueError(f"{storage_cls.__name__} keeps one episode after the other, so lanes must be 1, not {lanes}")
 
 
 class _Closed:

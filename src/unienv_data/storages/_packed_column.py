@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout
+import numpy as np
 
-from ..base._index import resolve_index
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
+
 from ..base.nested import nested_item
-from ..base.storage import SpaceStorage
+from ._column_view import ColumnView
 from ._row_memory import RowMemory
 
 
-class PackedColumn(SpaceStorage):
-    """A read-only storage of one field of another storage's samples, over the same memory."""
-
-    is_mutable = False
+class PackedColumn(ColumnView):
+    """One field of the samples in packed rows, over the same memory."""
 
     def __init__(self, space: Space, capacity: int | None, memory: RowMemory, keys: tuple[Any, ...]) -> None:
         super().__init__(nested_item(space, keys))
@@ -27,33 +25,34 @@ class PackedColumn(SpaceStorage):
         leaves = memory.layout.leaves
         self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 
-    @classmethod
-    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> SpaceStorage:
-        raise TypeError("a column is got from its storage: storage.get_column(keys)")
-
-    @classmethod
-    def load_from(cls, path: Any, single_instance_space: Space, **kwargs: Any) -> SpaceStorage:
-        raise TypeError("a column is got from its storage: storage.get_column(keys)")
-
     def __len__(self) -> int:
         return self._memory.used
-
-    def get(self, index: Any) -> Any:
-        return self.gather(resolve_index(self.backend, index, len(self)), len(self))
 
     def gather(self, slots: Any, length: int) -> Any:
         memory = self._memory
         if length > len(memory.rows):
             memory.grow(length)
-        columns = memory.rows.columns
-        single = type(slots) is int
-        taken = [columns[place].take([slots] if single else slots, 0, None, "wrap") for place in self._places]
-        if single:
+        rows, leaves = memory.rows, memory.layout.leaves
+        index = np.array([slots]) if type(slots) is int else slots
+        taken = [_take(rows, leaves[place], index) for place in self._places]
+        if type(slots) is int:
             taken = [column[0, ...] for column in taken]
         return self._layout.assemble(taken, memory.heap)
 
-    def set(self, index: Any, value: Any) -> None:
-        raise TypeError("a column is read-only: write whole samples to its storage")
+    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
+        return self.gather(slots, length)
 
-    def dumps(self, path: str | os.PathLike[str]) -> None:
-        raise TypeError("a column has no files of its own: dump its storage")
+
+def _take(rows: Rows, leaf: RowLeaf, slots: np.ndarray) -> np.ndarray:
+    """One leaf of the rows in these slots, counted on beyond the end once around, in memory of its own."""
+    if leaf.placement == "block":
+        return rows.blocks[leaf.name].take(slots, 0, None, "wrap")
+    records, field = rows.records, leaf.codec.dtype
+    slots = slots % max(1, len(records))
+    if not (len(records) and field.itemsize):
+        return records[leaf.name][slots]
+    # As plain bytes one after the other: `take` would first copy the column, for it has gaps, and indexing it as it is
+    # goes by elements.
+    offset = records.dtype.fields[leaf.name][1]  # type: ignore[index]
+    items: np.ndarray = np.ndarray(records.shape, np.dtype((np.void, field.itemsize)), records, offset, records.strides)
+    return items[slots].view(field.base).reshape((*slots.shape, *field.shape))

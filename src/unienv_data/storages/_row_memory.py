@@ -27,6 +27,11 @@ class RowMemory:
         """Have at least `length` rows, keeping those that are there; `exactly` makes no room for more."""
         raise NotImplementedError
 
+    def see(self, length: int) -> None:
+        """Have so many slots, as another process has made it grow or shrink."""
+        self.grow(length)
+        self.used = length
+
     def see_all(self) -> None:
         """Have all rows that there are, those that another process has added too."""
 

@@ -136,12 +136,21 @@ class PackedStorage(SpaceStorage):
 
     def gather(self, slots: Any, length: int) -> Any:
         memory = self._memory
-        if length != memory.used:  # another process has made it grow
-            memory.grow(length)
-            memory.used = length
+        if length != memory.used:
+            memory.see(length)
         if type(slots) is int:
             return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
         return self._layout.gather(memory.rows, slots, "wrap")
+
+    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
+        return self.gather(slots, length)
+
+    def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
+        if self._layout.has_heap:
+            return None
+        if length != self._memory.used:
+            self._memory.see(length)
+        return self._memory.rows.take(slots, "wrap")
 
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()

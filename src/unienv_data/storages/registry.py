@@ -18,9 +18,28 @@ ENTRY_POINT_GROUP = "unienv.storages"
 # name: module and class. Fixed in the code, so that data cannot choose what is imported.
 _OURS = {
     "packed": ("packed", "PackedStorage"),
+    "pytorch": ("pytorch", "PytorchTensorStorage"),
+    "npz": ("npz_storage", "NPZStorage"),
+    "hdf5": ("hdf5", "HDF5Storage"),
+    "parquet": ("parquet", "ParquetStorage"),
+    "flattened": ("flattened", "FlattenedStorage"),
+    "dict": ("dict_storage", "DictStorage"),
+    "transformed": ("transformation", "TransformedStorage"),
+    "to_backend_or_device": ("backend_compat", "ToBackendOrDeviceStorage"),
+    "list": ("list_storage", "ListStorage"),
 }
 # Class names in folders that the reference implementation wrote.
-_LEGACY: dict[str, str] = {}
+_LEGACY = {
+    "unienv_data.storages.pytorch.PytorchTensorStorage": "pytorch",
+    "unienv_data.storages.npz_storage.NPZStorage": "npz",
+    "unienv_data.storages.hdf5.HDF5Storage": "hdf5",
+    "unienv_data.storages.parquet.ParquetStorage": "parquet",
+    "unienv_data.storages.flattened.FlattenedStorage": "flattened",
+    "unienv_data.storages.common.FlattenedStorage": "flattened",
+    "unienv_data.storages.dict_storage.DictStorage": "dict",
+    "unienv_data.storages.transformation.TransformedStorage": "transformed",
+    "unienv_data.storages.backend_compat.ToBackendOrDeviceStorage": "to_backend_or_device",
+}
 
 _registered: dict[str, type[SpaceStorage]] = {}
 
@@ -61,9 +80,14 @@ def storage_names() -> list[str]:
     return sorted({*_OURS, *_registered, *declared})
 
 
+def current_name(name: str) -> str:
+    """The short name for a class name in a folder of the reference's; every other name as it is."""
+    return _LEGACY.get(name, name)
+
+
 def storage_by_name(name: str) -> type[SpaceStorage]:
     """The storage of that name, or of that class name in a folder of the reference's; a ValueError if unknown."""
-    key = _LEGACY.get(name, name)
+    key = current_name(name)
     if key in _registered:
         return _registered[key]
     if key in _OURS:

@@ -256,7 +256,9 @@ def a_dump_is_loaded_equal(maker: Maker) -> None:
     path = maker.new_path()
     storage.dumps(path)
     _require_samples(storage, values, "a sample after dumps")
-    _require_samples(maker.load(path), values, "a loaded sample")
+    loaded = maker.load(path)
+    _require_samples(loaded, values, "a loaded sample")
+    loaded.close()  # there are formats that let nobody write while somebody reads
     other = maker.load(path, read_only=False)
     changed = maker.values(1, seed=1)[0]
     other.set(0, changed)

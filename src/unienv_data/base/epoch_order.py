@@ -1,0 +1,93 @@
+"""The order in which an epoch goes through samples, addressed by position.
+
+No array of the samples' number is built: which sample comes at a position is computed from the position and a key.
+So an epoch over a billion samples begins at once, and one that was interrupted goes on at any position, in batches of
+any size.
+
+The order is a Feistel network over pairs of digits: a position p is written as (p // b, p % b), and in each round a
+hash of one digit is added to the other, which can be undone and is therefore one-to-one. The pairs are a few more than
+the samples; one that stands for no sample is sent through again until it does. For few samples, where the network has
+only few orders to offer, their hashes are sorted instead, which gives each order with the same probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+# Positions are worked out this many at a time: a NumPy call costs the same for one number as for hundreds.
+_BLOCK = 4096
+_ROUNDS = 6
+_MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+class EpochOrder:
+    """The samples 0 to `length - 1` in the order of one epoch: each once, another order for each seed and epoch."""
+
+    def __init__(self, length: int, seed: int, epoch: int) -> None:
+        self.length = length
+        self._keys = np.random.SeedSequence([seed, epoch]).generate_state(_ROUNDS, np.uint64)
+        self._low = max(1, math.isqrt(length))
+        self._high = -(-length // self._low)
+        self._block = (-1, np.empty(0, np.int64))
+
+    def at(self, start: int, stop: int) -> np.ndarray:
+        """The samples at positions [start, stop), int64."""
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"positions {start} to {stop} of an epoch over {self.length} samples")
+        first, last = start // _BLOCK, max(start, stop - 1) // _BLOCK
+        if first == last:
+            return self._block_at(first)[start - first * _BLOCK : stop - first * _BLOCK].copy()
+        parts = [self._block_at(block) for block in range(first, last + 1)]
+        return np.concatenate(parts)[start - first * _BLOCK : stop - first * _BLOCK]
+
+    def _block_at(self, block: int) -> np.ndarray:
+        """The samples at the positions of one block; remembered, since batches follow each other."""
+        known, samples = self._block
+        if known != block:
+            positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, self.length), dtype=np.uint64)
+            samples = self._sorted_hashes() if self.length <= _BLOCK else self._walk(positions)
+            self._block = (block, samples)
+        return samples
+
+    def _sorted_hashes(self) -> np.ndarray:
+        return np.argsort(_hash(np.arange(self.length, dtype=np.uint64) ^ self._keys[0]), kind="stable")
+
+    def _walk(self, positions: np.ndarray) -> np.ndarray:
+        samples = self._once(positions)
+        while len(outside := np.flatnonzero(samples >= self.length)):
+            samples[outside] = self._once(samples[outside])
+        return samples.astype(np.int64)
+
+    def _once(self, positions: np.ndarray) -> np.ndarray:
+        low, high = np.uint64(self._low), np.uint64(self._high)
+        left, right = positions // low, positions % low
+        for turn, key in enumerate(self._keys):
+            if turn % 2:
+                right = (right + _hash(left ^ key) % low) % low
+            else:
+                left = (left + _hash(right ^ key) % high) % high
+        return left * low + right
+
+
+class Epoch:
+    """One pass over samples, and how far it has come: `position` samples of it were handed out."""
+
+    def __init__(self, length: int, seed: int, number: int, position: int = 0) -> None:
+        self.order = EpochOrder(length, seed, number)
+        self.length, self.number, self.position = length, number, position
+
+    def rest(self, batch_size: int) -> Iterator[np.ndarray]:
+        """The samples that are left, in batches; the last may be short."""
+        for start in range(self.position, self.length, batch_size):
+            yield self.order.at(start, min(start + batch_size, self.length))
+
+
+def _hash(numbers: np.ndarray) -> np.ndarray:
+    """Numbers scattered over 64 bits, one to one."""
+    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
+        numbers = (numbers ^ (numbers >> shift)) * multiplier
+    return numbers ^ (numbers >> _SHIFTS[-1])

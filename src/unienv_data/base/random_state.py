@@ -1,0 +1,47 @@
+"""Seeds, and the state of generators as plain values that can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_BIT_GENERATORS = {
+    kind.__name__: kind
+    for kind in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64, np.random.MT19937)
+}
+
+
+def fresh_seed() -> int:
+    """A seed from the system's entropy."""
+    return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
+
+
+def generator_state(rng: np.random.Generator) -> dict[str, Any]:
+    """The state of a generator as numbers, texts and dicts of them."""
+    return {key: _plain(value) for key, value in rng.bit_generator.state.items()}
+
+
+def generator_from_state(state: Mapping[str, Any]) -> np.random.Generator:
+    """A generator that goes on as the one whose state this is."""
+    name = state.get("bit_generator")
+    if name not in _BIT_GENERATORS:
+        raise ValueError(f"a generator of kind {name!r}, known are {', '.join(_BIT_GENERATORS)}")
+    bits = _BIT_GENERATORS[name]()
+    as_set: Any = {key: _as_set(value) for key, value in state.items()}
+    bits.state = as_set
+    return np.random.Generator(bits)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _as_set(value: Any) -> Any:
+    """As NumPy wants it back: Philox, SFC64 and MT19937 have arrays of unsigned numbers."""
+    if isinstance(value, Mapping):
+        return {key: _as_set(item) for key, item in value.items()}
+    return np.asarray(value, np.uint64) if isinstance(value, list) else value

@@ -1,0 +1,365 @@
+"""What samples mini-batches from a batch.
+
+Each batch is first drawn (which indices), then fetched in one of four forms. `sample` and its siblings draw at random,
+`epoch_iter` and its siblings go once through all samples in a random order. Both can be saved and resumed: what counts
+is what was handed out, not what was fetched in advance.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, NamedTuple, Protocol
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.space import DictSpace, Space
+from unienv_interface.space.space_utils import batch_space
+
+from .common import BatchBase, BatchT
+from .epoch_order import Epoch
+from .random_state import fresh_seed, generator_from_state, generator_state
+
+SamplerBatchT = TypeVar("SamplerBatchT", default=Any)
+SamplerArrayType = TypeVar("SamplerArrayType", default=Any)
+SamplerDeviceType = TypeVar("SamplerDeviceType", default=Any)
+SamplerDtypeType = TypeVar("SamplerDtypeType", default=Any)
+SamplerRNGType = TypeVar("SamplerRNGType", default=Any)
+
+#: How a batch is handed out: the name of the method that fetches it so.
+Form = Literal["get_at", "get_at_with_metadata", "get_flattened_at", "get_flattened_at_with_metadata"]
+
+_STATE_VERSION = 1
+
+
+class IndexBatch(NamedTuple):
+    """Indices of one batch, int64, and what is known of each of them, arrays by name of the same length."""
+
+    index: np.ndarray  # type: ignore[assignment] # of more use than the method of tuples
+    info: dict[str, np.ndarray]
+
+
+#: Gives what is to be fetched next; None if there is nothing more.
+Draw = Callable[[], IndexBatch | None]
+
+
+class Pipeline(Protocol):
+    """How drawn batches are fetched: at once, or some of them in advance."""
+
+    def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
+        """What was drawn and the batch, in this form; None if there is nothing more.
+
+        An error of a fetch is raised in the place of its batch, and the next call goes on with the one after it.
+        """
+
+
+class BatchSampler(
+    BatchBase[SamplerBatchT, SamplerArrayType, SamplerDeviceType, SamplerDtypeType, SamplerRNGType],
+    Generic[
+        SamplerBatchT,
+        SamplerArrayType,
+        SamplerDeviceType,
+        SamplerDtypeType,
+        SamplerRNGType,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
+    """Read-only batch wrapper that samples mini-batches from another batch.
+
+    A subclass sets `data`, and may override `draw` to choose other indices than any with the same probability. As a
+    batch itself, it is the samples of `data`.
+    """
+
+    is_mutable = False
+    data: BatchBase
+    #: A generator that a subclass may want for other things than indices.
+    rng: Any = None
+    #: The generator that indices are drawn with.
+    data_rng: Any = None
+
+    def __init__(
+        self, single_space: Space, single_metadata_space: DictSpace | None = None, batch_size: int = 1
+    ) -> None:
+        """Configure the sampling batch shape without binding the source data yet."""
+        super().__init__(single_space, single_metadata_space)
+        self.batch_size = parse_batch_size(batch_size)
+        self._sampled_metadata_space: tuple[int, DictSpace | None] = (-1, None)
+        self._begin_anew(fresh_seed())
+
+    # -- what it is a batch of -----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def get_at(self, idx: Any) -> Any:
+        return self.data.get_at(idx)
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self.data.get_at_with_metadata(idx)
+
+    def get_flattened_at(self, idx: Any) -> Any:
+        return self.data.get_flattened_at(idx)
+
+    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self.data.get_flattened_at_with_metadata(idx)
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        return self.data.get_segments()
+
+    @property
+    def sample_numbers(self) -> range:
+        return self.data.sample_numbers
+
+    @property
+    def sampled_space(self) -> Space:
+        """The space of one batch; the last of an epoch may be shorter."""
+        return self._batched_space(self.batch_size)
+
+    @property
+    def sampled_metadata_space(self) -> DictSpace | None:
+        """The space of the metadata of one batch, None if there is none."""
+        size, space = self._sampled_metadata_space
+        if size != self.batch_size:
+            space = self._make_sampled_metadata_space()
+            self._sampled_metadata_space = (self.batch_size, space)
+        return space
+
+    def _make_sampled_metadata_space(self) -> DictSpace | None:
+        single = self.single_metadata_space
+        return None if single is None else batch_space(single, self.batch_size)
+
+    # -- drawing -------------------------------------------------------------------------------------------
+
+    def manual_seed(self, seed: int) -> None:
+        """Reset sampler RNG state, including the optional data-index RNG."""
+        self.data_rng = np.random.default_rng(seed)
+        self._begin_anew(seed)
+
+    def _begin_anew(self, seed: int) -> None:
+        self._seed = seed
+        self._begun = 0  # epochs
+        self._epoch: Epoch | None = None  # the one that was begun last, until it is over
+        self._interrupted: Epoch | None = None  # one to go on with
+        self._undelivered: list[IndexBatch] = []  # drawn and not handed out
+
+    def draw(self) -> IndexBatch:
+        """Which indices the next batch has."""
+        return self._undelivered.pop(0) if self._undelivered else self._draw_new()
+
+    def _draw_new(self) -> IndexBatch:
+        length = len(self)
+        if not length:
+            raise ValueError("there are no samples to draw from: add some first")
+        return IndexBatch(self._generator().integers(0, length, self.batch_size), {})
+
+    def _generator(self) -> np.random.Generator:
+        if self.data_rng is None:
+            self.data_rng = np.random.default_rng(self._seed)
+        generator: np.random.Generator = self.data_rng
+        return generator
+
+    def put_back(self, drawn: Sequence[IndexBatch]) -> None:
+        """Hand these out before any other batch is drawn."""
+        self._undelivered = [*drawn, *self._undelivered]
+
+    def take_back(self) -> None:
+        """Do without what was fetched in advance; it is drawn again first."""
+
+    def sample_index(self) -> SamplerArrayType:
+        """The indices of the next batch as an array of the backend; the batch counts as handed out."""
+        backend = self.backend
+        return backend.from_numpy(self.draw().index, dtype=backend.default_index_dtype, device=self.device, copy=True)
+
+    # -- random batches ------------------------------------------------------------------------------------
+
+    def sample(self) -> SamplerBatchT:
+        """Sample a structured batch."""
+        return self._sample("get_at")
+
+    def sample_with_metadata(self) -> tuple[SamplerBatchT, dict[str, Any] | None]:
+        """Sample a structured batch together with optional metadata."""
+        return self._sample("get_at_with_metadata")
+
+    def sample_flat(self) -> SamplerArrayType:
+        """Sample a flattened batch."""
+        return self._sample("get_flattened_at")
+
+    def sample_flat_with_metadata(self) -> tuple[SamplerArrayType, dict[str, Any] | None]:
+        """Sample a flattened batch together with optional metadata."""
+        return self._sample("get_flattened_at_with_metadata")
+
+    def _sample(self, form: Form) -> Any:
+        return self.fetch(self.draw(), form)
+
+    def fetch(self, drawn: IndexBatch, form: Form) -> Any:
+        """The samples of a drawn batch."""
+        return self.finish(getattr(self.reader, form)(drawn.index), drawn, form)
+
+    @property
+    def reader(self) -> BatchBase:
+        """What the samples are read from, here or in worker processes."""
+        return self
+
+    def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
+        """What the caller gets of a batch that was read; in the caller's process."""
+        return batch
+
+    # -- epochs --------------------------------------------------------------------------------------------
+
+    def epoch_iter(self) -> Iterator[SamplerBatchT]:
+        """Iterate once over a random permutation of the source data."""
+        return EpochIterator(self, "get_at")
+
+    def epoch_iter_with_metadata(self) -> Iterator[tuple[SamplerBatchT, dict[str, Any] | None]]:
+        """Iterate once over shuffled structured batches plus metadata."""
+        return EpochIterator(self, "get_at_with_metadata")
+
+    def epoch_flat_iter(self) -> Iterator[SamplerArrayType]:
+        """Iterate once over shuffled batches in flattened form."""
+        return EpochIterator(self, "get_flattened_at")
+
+    def epoch_flat_iter_with_metadata(self) -> Iterator[tuple[SamplerArrayType, dict[str, Any] | None]]:
+        """Iterate once over shuffled flattened batches plus metadata."""
+        return EpochIterator(self, "get_flattened_at_with_metadata")
+
+    def __iter__(self) -> Iterator[SamplerBatchT]:
+        return self.epoch_iter()
+
+    def begin_epoch(self) -> Epoch:
+        """The epoch to go through next: a new one, or the rest of the one that a loaded state was saved in."""
+        epoch, self._interrupted = self._interrupted, None
+        if epoch is None:
+            epoch = Epoch(len(self), self._seed, self._begun)
+            self._begun += 1
+        elif epoch.length > len(self):
+            raise ValueError(
+                f"the state was saved in an epoch over {epoch.length} samples and now there are {len(self)}: the rest "
+                f"of it cannot be had; iterate again for a new epoch"
+            )
+        self._epoch = epoch
+        return epoch
+
+    def end_epoch(self, epoch: Epoch) -> None:
+        """Say that an epoch is over."""
+        if self._epoch is epoch:
+            self._epoch = None
+
+    def make_pipeline(self) -> Pipeline:
+        """How the batches of one epoch are fetched."""
+        return Direct(self)
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the sampler is, as plain values and NumPy arrays.
+
+        A sampler over the same data that loads it hands out next what this one would have: the next random batch, and
+        in `epoch_iter` the rest of the epoch that was going on, in batches of any size, then the epochs after it.
+        """
+        epoch = self._epoch or self._interrupted
+        going_on = None
+        if epoch is not None:
+            going_on = {"number": epoch.number, "length": epoch.length, "position": epoch.position}
+        return {
+            "version": _STATE_VERSION,
+            "seed": self._seed,
+            "epochs_begun": self._begun,
+            "epoch": going_on,
+            "undelivered": [drawn_state(drawn) for drawn in self._undelivered],
+            "draws": self._draws_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the sampler that gave this state was."""
+        version = state.get("version")
+        if version != _STATE_VERSION:
+            raise ValueError(f"a sampler's state of version {version!r}, this library reads version {_STATE_VERSION}")
+        self._load_draws_state(state["draws"])
+        self._seed, self._begun = int(state["seed"]), int(state["epochs_begun"])
+        self._epoch = self._interrupted = None
+        if state["epoch"] is not None:
+            number, length, position = (int(state["epoch"][key]) for key in ("number", "length", "position"))
+            self._interrupted = Epoch(length, self._seed, number, position)
+        self._undelivered = [
+            IndexBatch(
+                np.asarray(drawn["index"], np.int64), {key: np.asarray(value) for key, value in drawn["info"].items()}
+            )
+            for drawn in state["undelivered"]
+        ]
+
+    def _draws_state(self) -> dict[str, Any]:
+        return generator_state(self._generator())
+
+    def _load_draws_state(self, state: Mapping[str, Any]) -> None:
+        self.data_rng = generator_from_state(state)
+
+
+def drawn_state(drawn: IndexBatch) -> dict[str, Any]:
+    """A drawn batch as part of a state."""
+    return {"index": drawn.index, "info": dict(drawn.info)}
+
+
+class Direct:
+    """Fetches a batch when it is asked for."""
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        self._sampler = sampler
+
+    def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
+        drawn = draw()
+        return None if drawn is None else (drawn, self._sampler.fetch(drawn, form))
+
+
+class EpochIterator(Iterator[Any]):
+    """The batches of one epoch. An error in one of them does not end it: the next call gives the batch after it."""
+
+    def __init__(self, sampler: BatchSampler, form: Form) -> None:
+        self._sampler, self._form = sampler, form
+        self._batch_size = sampler.batch_size
+        self._epoch: Epoch | None = None  # it begins when its first batch is asked for
+        self._drawn: deque[tuple[np.ndarray, int]] = deque()  # with the position after it
+
+    def __next__(self) -> Any:
+        if self._epoch is None:
+            self._epoch = self._sampler.begin_epoch()
+            self._indices = self._epoch.rest(self._batch_size)
+            self._drawn_to = self._epoch.position
+            self._pipeline = self._sampler.make_pipeline()
+        try:
+            found = self._pipeline.next(self._draw, self._form)
+        except StopIteration as error:  # it would pass for the end of the epoch
+            raise RuntimeError("StopIteration while a batch was fetched") from error
+        if found is None:
+            self._sampler.end_epoch(self._epoch)
+            raise StopIteration
+        drawn, batch = found
+        index = None
+        while index is not drawn.index:  # those before it have failed
+            index, self._epoch.position = self._drawn.popleft()
+        return batch
+
+    def _draw(self) -> IndexBatch | None:
+        index = next(self._indices, None)
+        if index is None:
+            return None
+        self._drawn_to += len(index)
+        self._drawn.append((index, self._drawn_to))
+        return IndexBatch(index, {})
+
+
+def parse_batch_size(batch_size: Any) -> int:
+    """A batch size as a user gives it, checked."""
+    try:
+        size = operator.index(batch_size)
+    except TypeError:
+        raise TypeError(f"batch_size is {batch_size!r}, it wants an integer") from None
+    if size < 1:
+        raise ValueError(f"batch_size is {size}, it must be at least 1")
+    return size

@@ -1,0 +1,144 @@
+"""Windows: for each of some samples, the samples at fixed offsets from it.
+
+All index arithmetic is done here, on the host, for any batch: which samples stand in a window, which of them belong
+there, and what stands in the place of those that do not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import get_at, reshape_batch_size_in_data
+
+
+class Episodes(NamedTuple):
+    """The episode of each of some samples: its samples are range(start, stop, stride)."""
+
+    start: np.ndarray
+    stop: np.ndarray
+    stride: int | np.ndarray
+
+
+class Limits(NamedTuple):
+    """The range [start, stop) of samples that the window of each of some samples may hold."""
+
+    start: np.ndarray
+    stop: np.ndarray
+
+
+@dataclass(frozen=True)
+class WindowQuery:
+    """What is wanted of windows; the same for many calls.
+
+    `offsets` count samples of an episode: they are sorted, without duplicates, and 0 is among them. Of each sample
+    only what lies under `nested_keys` is read. Unless `within_episodes`, windows only end where the samples do. A
+    frame that is not valid is the next valid one towards offset 0 with `fill`, else what lies nearest.
+    """
+
+    offsets: np.ndarray
+    nested_keys: tuple[Any, ...] = ()
+    within_episodes: bool = True
+    fill: bool = True
+    with_metadata: bool = False
+
+    @functools.cached_property
+    def zero(self) -> int:
+        """Where in a window the sample itself stands."""
+        return int(np.searchsorted(self.offsets, 0))
+
+    @functools.cached_property
+    def is_dense(self) -> bool:
+        """Whether the offsets leave none out."""
+        return int(self.offsets[-1] - self.offsets[0]) == len(self.offsets) - 1
+
+
+class Windows(NamedTuple):
+    """Windows of B samples, T frames each: data and metadata have leading axes (B, T), `valid` is a host array."""
+
+    data: Any
+    valid: np.ndarray
+    metadata: dict[str, Any] | None = None
+
+
+class Frames(NamedTuple):
+    """Which samples to read for windows: positions (B, T) all of them there, and which are valid (B, T)."""
+
+    positions: np.ndarray
+    valid: np.ndarray
+
+
+def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
+    """Offsets as a user gives them, as a host array of int64."""
+    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
+    found = found.astype(np.int64)
+    if np.any(np.diff(found) <= 0):
+        raise ValueError(f"offsets {found.tolist()} must be sorted, each of them once")
+    if 0 not in found:
+        raise ValueError(f"offsets {found.tolist()} must have 0 among them, the sample itself")
+    return found
+
+
+def lay_out(
+    positions: np.ndarray, query: WindowQuery, stretches: Episodes, limits: Limits | None, length: int
+) -> Frames:
+    """Which of `length` samples stand in the windows of `positions`, given the stretch that each position lies in."""
+    start, stop, stride = stretches
+    if limits is not None:
+        limits = Limits(np.maximum(limits.start, 0), np.minimum(limits.stop, length))
+        start, stop = np.maximum(start, limits.start), np.minimum(stop, limits.stop)
+    start, last = start[:, None], stop[:, None] - 1
+    if query.is_dense and isinstance(stride, int) and stride == 1:
+        # of samples one after the other, the nearest valid one is the end that was passed
+        frames = positions[:, None] + query.offsets
+        filled = np.minimum(np.maximum(frames, start), last)
+        valid = filled == frames
+    else:
+        frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])
+        valid = (frames >= start) & (frames <= last)
+        filled = frames if valid.all() else frames[np.arange(len(frames))[:, None], nearest_valid(valid, query.zero)]
+    if query.fill:
+        return Frames(filled, valid)
+    low, high = (0, length) if limits is None else (limits.start[:, None], limits.stop[:, None])
+    return Frames(np.clip(frames, low, high - 1), valid)
+
+
+def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
+    """For each place in windows (B, T) that place if it is valid, else the next valid one towards place `zero`.
+
+    Place `zero` stands for itself, valid or not.
+    """
+    places = np.where(valid, np.arange(valid.shape[1]), zero)
+    np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
+    before = places[:, zero::-1]
+    np.minimum.accumulate(before, axis=1, out=before)
+    return places
+
+
+def take_frames(
+    space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], places: np.ndarray
+) -> Any:
+    """Of data of windows of this shape (B, T) the frames at `places` (B, S); without a space the data is one array."""
+    windows, count = shape
+    index = (np.arange(windows)[:, None] * count + places).reshape(-1)
+    flat = merge_axes(backend, data, shape)
+    taken = flat[index] if space is None else get_at(space, flat, index)
+    return split_axis(backend, taken, places.shape)
+
+
+def merge_axes(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:
+    """Data of windows (B, T) as a batch of B * T samples."""
+    return reshape_batch_size_in_data(backend, data, shape, (shape[0] * shape[1],))
+
+
+def split_axis(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:
+    """A batch of B * T samples as data of windows (B, T)."""
+    return reshape_batch_size_in_data(backend, data, (shape[0] * shape[1],), shape)

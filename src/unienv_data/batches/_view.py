@@ -1,0 +1,61 @@
+"""What views over one batch share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.space import DictSpace, Space
+
+from ..base.common import BatchBase
+from ..base.windows import Episodes
+
+
+class BatchView(BatchBase):
+    """A view with one sample for each of the batch under it, in that order; read-only unless it says otherwise."""
+
+    def __init__(self, batch: BatchBase, single_space: Space, single_metadata_space: DictSpace | None) -> None:
+        super().__init__(single_space, single_metadata_space)
+        self.batch = batch
+        self.is_segment_aware = batch.is_segment_aware
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def may_grow(self) -> bool:
+        return self.batch.may_grow
+
+    @property
+    def sample_numbers(self) -> range:
+        return self.batch.sample_numbers
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        return self.batch.get_segments()
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        return self.batch.episodes_of(positions)
+
+    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        return self.batch.stretches_of(positions, within_episodes=within_episodes)
+
+    def _unsupported(self, verb: str) -> TypeError:
+        why = "does not support it" if self.is_mutable else "is read-only"
+        under = type(self.batch).__name__
+        return TypeError(f"{verb}: {type(self).__name__} {why}: change the {under} under it, its `batch`, instead")
+
+
+INNER = "inner_"
+
+
+def with_space(space: DictSpace | None, like: Space, key: str, added: Space) -> DictSpace:
+    """The space of `with_value`; `like` says backend and device if there is no metadata yet."""
+    return DictSpace(like.backend, with_value({} if space is None else dict(space.spaces), key, added), like.device)
+
+
+def with_value(metadata: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Metadata with one more entry; an entry of that name is one of a view underneath, and is set apart by its name."""
+    if key in metadata:
+        metadata = with_value({name: old for name, old in metadata.items() if name != key}, INNER + key, metadata[key])
+    return {**metadata, key: value}

@@ -1,0 +1,105 @@
+"""Batches on another backend or device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.wrapper.backend_compat import data_to
+
+from ..base.common import BatchBase, resolve_index
+from ..base.windows import Limits, WindowQuery, Windows
+from ._view import BatchView
+
+__all__ = ["ToBackendOrDeviceBatch", "data_to"]
+
+
+class ToBackendOrDeviceBatch(BatchView):
+    """The batch on another backend, device or both: everything that goes in or comes out is moved.
+
+    Without `backend` it stays; without `device` it stays too, or is the default one of a new backend.
+    """
+
+    def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
+        self.target_backend = backend or batch.backend
+        self.target_device = batch.device if device is None and self.target_backend is batch.backend else device
+        metadata_space = batch.single_metadata_space
+        if metadata_space is not None:
+            metadata_space = metadata_space.to(self.target_backend, self.target_device)
+        super().__init__(batch, batch.single_space.to(self.target_backend, self.target_device), metadata_space)
+
+    @property
+    def is_mutable(self) -> bool:  # type: ignore[override]
+        return self.batch.is_mutable
+
+    @property
+    def backend(self) -> ComputeBackend:
+        return self.target_backend
+
+    @property
+    def device(self) -> Any:
+        return self.target_device
+
+    def _below(self, idx: Any) -> Any:
+        return resolve_index(self.target_backend, idx, len(self))
+
+    def _out(self, data: Any) -> Any:
+        return data_to(data, self.batch.backend, self.target_backend, self.target_device)
+
+    def _both_out(self, found: tuple[Any, dict[str, Any] | None]) -> tuple[Any, dict[str, Any] | None]:
+        data, metadata = found
+        return self._out(data), None if metadata is None else self._out(metadata)
+
+    def _in(self, data: Any) -> Any:
+        backend, home = self.batch.backend, self.batch.device
+        if home is None:  # where its arrays lie by default: those that come in may lie elsewhere
+            home = backend.device(backend.empty((0,)))
+        return data_to(data, self.target_backend, backend, home)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_at(self, idx: Any) -> Any:
+        return self._out(self.batch.get_at(self._below(idx)))
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._both_out(self.batch.get_at_with_metadata(self._below(idx)))
+
+    def get_flattened_at(self, idx: Any) -> Any:
+        return self._out(self.batch.get_flattened_at(self._below(idx)))
+
+    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._both_out(self.batch.get_flattened_at_with_metadata(self._below(idx)))
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        return self._out(self.batch.get_column_at(nested_keys, self._below(idx)))
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._both_out(self.batch.get_column_at_with_metadata(nested_keys, self._below(idx)))
+
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        data, valid, metadata = self.batch.read_windows(positions, query, limits)
+        data, metadata = self._both_out((data, metadata))
+        return Windows(data, valid, metadata)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def set_at(self, idx: Any, value: Any) -> None:
+        self.batch.set_at(self._below(idx), self._in(value))
+
+    def set_flattened_at(self, idx: Any, value: Any) -> None:
+        self.batch.set_flattened_at(self._below(idx), self._in(value))
+
+    def append(self, value: Any) -> None:
+        self.batch.append(self._in(value))
+
+    def extend(self, value: Any) -> None:
+        self.batch.extend(self._in(value))
+
+    def extend_flattened(self, value: Any) -> None:
+        self.batch.extend_flattened(self._in(value))
+
+    def remove_at(self, idx: Any) -> None:
+        self.batch.remove_at(self._below(idx))

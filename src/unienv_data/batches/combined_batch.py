@@ -1,0 +1,327 @@
+"""Several batches as one, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.space import BoxSpace, DictSpace
+from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
+
+from ..base.common import BatchBase, resolve_index
+from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ._joined import joined
+from ._view import with_space, with_value
+from .backend_compat import ToBackendOrDeviceBatch
+
+BATCH_INDEX = "batch_index"
+
+Found = tuple[Any, dict[str, Any] | None]
+
+
+class _Part(NamedTuple):
+    """Samples of one source: which source, their positions in it, and their places in what was asked for."""
+
+    source: int
+    positions: np.ndarray
+    places: np.ndarray
+
+
+class CombinedBatch(BatchBase):
+    """Any number of batches of one space as one batch: first all samples of the first, then those of the second, ...
+
+    An index is looked up by binary search, each source that is hit is asked once, and samples come in the order they
+    were asked for. With `use_thread_pool` the sources are asked at the same time, which pays where reading waits for
+    a disk or a decoder. Everything is moved to `device`, by default that of the first batch.
+
+    Sources that grow or shrink are seen to: the lengths of those that may (`BatchBase.may_grow`) are read at every
+    use. A replay buffer that had been closed when it was opened to read counts as finished, so tens of thousands of
+    those cost nothing here.
+
+    Metadata is that which all sources have, and `batch_index`, the number of the source. Episodes and windows never
+    reach from one source into the next. Samples can be overwritten and removed; to add some, add them to a source.
+    """
+
+    def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:
+        self.batches = tuple(batches)
+        if not self.batches:
+            raise ValueError("there are no batches to combine")
+        first = self.batches[0]
+        for number, batch in enumerate(self.batches):
+            if batch.single_space != first.single_space:
+                mine, theirs = batch.single_space, first.single_space
+                raise ValueError(f"batch {number} is of {mine!r}, batch 0 of {theirs!r}: they must be of equal spaces")
+        space = first.single_space if device is None else first.single_space.to(device=device)
+        super().__init__(space, self._metadata_space(space.device))
+        self.use_thread_pool = use_thread_pool
+        self.is_segment_aware = all(batch.is_segment_aware for batch in self.batches)
+        self._sources = [self._on_this_device(batch) for batch in self.batches]
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._lengths = np.fromiter(map(len, self.batches), np.int64, len(self.batches))
+        self._growing = [number for number, batch in enumerate(self.batches) if batch.may_grow]
+        self._known: tuple[list[int], tuple[np.ndarray, int]] = ([], _starts_and_total(self._lengths))
+
+    def _metadata_space(self, device: Any) -> DictSpace:
+        first = self.batches[0]
+        spaces = [batch.single_metadata_space for batch in self.batches]
+        known = dict(spaces[0].spaces) if spaces[0] is not None else {}
+        shared = {
+            key: space
+            for key, space in known.items()
+            if all(other is not None and other.spaces.get(key) == space for other in spaces)
+        }
+        self._shared_keys = tuple(shared)
+        numbers = BoxSpace(first.backend, 0, len(self.batches) - 1, first.backend.default_index_dtype, shape=())
+        space = with_space(DictSpace(first.backend, shared), first.single_space, BATCH_INDEX, numbers)
+        return space.to(device=device)
+
+    def _on_this_device(self, batch: BatchBase) -> BatchBase:
+        backend = self.backend
+        if backend.same_device(batch.device, self.device):
+            return batch
+        return ToBackendOrDeviceBatch(batch, device=self.device or backend.device(backend.empty((0,))))
+
+    # -- where samples lie -----------------------------------------------------------------------------------
+
+    @property
+    def is_mutable(self) -> bool:  # type: ignore[override]
+        return all(batch.is_mutable for batch in self.batches)
+
+    @property
+    def may_grow(self) -> bool:
+        return bool(self._growing)
+
+    def __len__(self) -> int:
+        return self._starts_and_total()[1]
+
+    def _starts_and_total(self) -> tuple[np.ndarray, int]:
+        """Where the samples of each source begin by now, and how many there are in all."""
+        known, result = self._known
+        found = [len(self.batches[number]) for number in self._growing]
+        if found != known:
+            lengths = self._lengths.copy()
+            lengths[self._growing] = found
+            result = _starts_and_total(lengths)
+            self._known = (found, result)
+        return result
+
+    def _parts(self, positions: np.ndarray, starts: np.ndarray) -> list[_Part]:
+        """The samples at these positions by source."""
+        sources, local = locate(starts, positions)
+        if len(sources) and np.count_nonzero(sources == sources[0]) == len(sources):
+            return [_Part(int(sources[0]), local, np.arange(len(sources)))]
+        order = np.argsort(sources, kind="stable")
+        hit = sources[order]
+        firsts = np.flatnonzero(np.diff(hit, prepend=-1)).tolist()
+        groups = (order[first:end] for first, end in itertools.pairwise([*firsts, len(order)]))
+        return [_Part(int(sources[places[0]]), local[places], places) for places in groups]
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_at(self, idx: Any) -> Any:
+        return self._read(idx, lambda batch, index: (batch.get_at(index), None), with_metadata=False)[0]
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
+        return self._read(idx, lambda batch, index: batch.get_at_with_metadata(index))
+
+    def get_flattened_at(self, idx: Any) -> Any:
+        return self._read(idx, lambda batch, index: (batch.get_flattened_at(index), None), with_metadata=False)[0]
+
+    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
+        return self._read(idx, lambda batch, index: batch.get_flattened_at_with_metadata(index))
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        def fetch(batch: BatchBase, index: Any) -> Found:
+            return batch.get_column_at(nested_keys, index), None
+
+        return self._read(idx, fetch, with_metadata=False)[0]
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
+        return self._read(idx, lambda batch, index: batch.get_column_at_with_metadata(nested_keys, index))
+
+    def _read(
+        self, idx: Any, fetch: Callable[[BatchBase, Any], Found], *, with_metadata: bool = True
+    ) -> tuple[Any, dict[str, Any]]:
+        starts, total = self._starts_and_total()
+        position = resolve_index(self.backend, idx, total)
+        if isinstance(position, int):
+            source, local = (int(number[0]) for number in locate(starts, np.array([position])))
+            data, metadata = fetch(self._sources[source], local)
+            return data, self._shown(metadata, np.array(source)) if with_metadata else {}
+        parts = self._parts(position, starts)
+        if not parts:
+            data, metadata = fetch(self._sources[0], position)
+            return data, self._shown(metadata, position) if with_metadata else {}
+        found = list(self._each(parts, lambda part: fetch(self._sources[part.source], part.positions)))
+        data = self._together([data for data, _ in found], parts)
+        if not with_metadata:
+            return data, {}
+        return data, self._joined_metadata(
+            [metadata for _, metadata in found], parts, np.empty(len(position), np.int64)
+        )
+
+    def _joined_metadata(
+        self, found: Sequence[dict[str, Any] | None], parts: Sequence[_Part], numbers: np.ndarray
+    ) -> dict[str, Any]:
+        for part in parts:
+            numbers[part.places] = part.source
+        shared = [self._shared_part(metadata) for metadata in found]
+        return with_value(self._together(shared, parts), BATCH_INDEX, self._numbers(numbers))
+
+    def _shown(self, metadata: dict[str, Any] | None, numbers: np.ndarray) -> dict[str, Any]:
+        return with_value(self._shared_part(metadata), BATCH_INDEX, self._numbers(numbers))
+
+    def _shared_part(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
+        return {} if metadata is None else {key: metadata[key] for key in self._shared_keys}
+
+    def _numbers(self, numbers: np.ndarray) -> Any:
+        return self.backend.from_numpy(numbers, dtype=self.backend.default_index_dtype, device=self.device)
+
+    def _together(self, found: Sequence[Any], parts: Sequence[_Part]) -> Any:
+        """What was found in the order it was asked for."""
+        if len(parts) == 1:  # in that order already
+            return found[0]
+        order = np.concatenate([part.places for part in parts])
+        if np.array_equal(order, np.arange(len(order))):
+            return joined(self.backend, found, None)
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return joined(self.backend, found, back)
+
+    def _each(self, parts: Sequence[_Part], work: Callable[[_Part], Any]) -> Iterator[Any]:
+        if not self.use_thread_pool or len(parts) == 1:
+            return map(work, parts)
+        if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
+            self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
+        return self._pool[1].map(work, parts)
+
+    # -- episodes --------------------------------------------------------------------------------------------
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        found, (starts, _) = [], self._starts_and_total()
+        for batch, shift in zip(self.batches, starts.tolist(), strict=True):
+            segments = batch.get_segments()
+            if segments is None:
+                return None
+            found += [(start + shift, stop + shift) for start, stop in segments]
+        return found
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes | None:
+        return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
+
+    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        def find(batch: BatchBase, local: np.ndarray) -> Episodes:
+            return batch.stretches_of(local, within_episodes=within_episodes)
+
+        found = self._merged_episodes(positions, find)
+        return super().stretches_of(positions, within_episodes=False) if found is None else found
+
+    def _merged_episodes(
+        self, positions: np.ndarray, find: Callable[[BatchBase, np.ndarray], Episodes | None]
+    ) -> Episodes | None:
+        """What is found in each source, in positions of the whole; None if one finds nothing."""
+        starts, _ = self._starts_and_total()
+        start, stop, stride = np.empty_like(positions), np.empty_like(positions), np.ones_like(positions)
+        for part in self._parts(positions, starts):
+            found = find(self._sources[part.source], part.positions)
+            if found is None:
+                return None
+            shift = positions[part.places[0]] - part.positions[0]
+            start[part.places], stop[part.places] = found.start + shift, found.stop + shift
+            stride[part.places] = found.stride
+        are_alike = not len(stride) or np.all(stride == stride[0])
+        return Episodes(start, stop, int(stride[0] if len(stride) else 1) if are_alike else stride)
+
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        parts = self._parts(positions, self._starts_and_total()[0])
+        if not parts:
+            return super().read_windows(positions, query, limits)
+
+        def read(part: _Part) -> Windows:
+            own = None
+            if limits is not None:
+                shift = positions[part.places] - part.positions
+                own = Limits(limits.start[part.places] - shift, limits.stop[part.places] - shift)
+            return self._sources[part.source].read_windows(part.positions, query, own)
+
+        found = list(self._each(parts, read))
+        data = self._together([windows.data for windows in found], parts)
+        valid = np.empty((len(positions), len(query.offsets)), np.bool_)
+        for part, windows in zip(parts, found, strict=True):
+            valid[part.places] = windows.valid
+        if not query.with_metadata:
+            return Windows(data, valid)
+        numbers = np.empty(valid.shape, np.int64)
+        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in found], parts, numbers))
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def set_at(self, idx: Any, value: Any) -> None:
+        starts, total = self._starts_and_total()
+        position = resolve_index(self.backend, idx, total)
+        if isinstance(position, int):
+            source, local = (int(number[0]) for number in locate(starts, np.array([position])))
+            self._sources[source].set_at(local, value)
+            return
+        count = batch_size_data(value)
+        if count is not None and count != len(position):
+            raise ValueError(f"set_at: {len(position)} indices and {count} samples")
+        space = batch_space(self.single_space, len(position))
+        for part in self._parts(position, starts):
+            self._sources[part.source].set_at(part.positions, get_at(space, value, part.places))
+
+    def remove_at(self, idx: Any) -> None:
+        starts, total = self._starts_and_total()
+        positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, total)))
+        for part in self._parts(positions, starts):
+            self._sources[part.source].remove_at(part.positions)
+
+    def _unsupported(self, verb: str) -> TypeError:
+        return TypeError(f"{verb}: {type(self).__name__} has several batches: change one of them, in its `batches`")
+
+    def close(self) -> None:
+        """End the threads; the batches stay open."""
+        if self._pool is not None and self._pool[0] == os.getpid():
+            self._pool[1].shutdown()
+        self._pool = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}
+
+
+def _starts_and_total(lengths: np.ndarray) -> tuple[np.ndarray, int]:
+    stops = np.cumsum(lengths)
+    return stops - lengths, int(stops[-1])
+
+
+def locate(starts: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which source each sample lies in, and at which position there; `starts` says where the sources begin."""
+    sources = np.searchsorted(starts, positions, side="right") - 1
+    return sources, positions - starts[sources]
+
+
+def convert_single_index_to_batch(
+    backend: ComputeBackend, index_starts: Any, total_length: int, idx: int, device: Any = None
+) -> tuple[int, int]:
+    """The number of the batch that a sample lies in, and its index there; `index_starts` says where each begins."""
+    batches, indices = convert_index_to_batch(backend, index_starts, total_length, [idx], device)
+    return int(batches[0]), int(indices[0])
+
+
+def convert_index_to_batch(
+    backend: ComputeBackend, index_starts: Any, total_length: int, idx: Any, device: Any = None
+) -> tuple[Any, Any]:
+    """The same for an index of any kind, as two arrays of the backend."""
+    starts = backend.to_numpy(index_starts) if backend.is_backendarray(index_starts) else np.asarray(index_starts)
+    positions = np.atleast_1d(np.asarray(resolve_index(backend, idx, total_length)))
+    sources, local = (
+        backend.from_numpy(found, dtype=backend.default_index_dtype, device=device)
+        for found in locate(starts, positions)
+    )
+    return sources, local

@@ -1,0 +1,124 @@
+"""Batches seen through a transformation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.space import DictSpace, Space
+from unienv_interface.space.space_utils import batch_size_data, batch_space
+from unienv_interface.transformations import DataTransformation
+from unienv_interface.utils.space_mapping import SpaceMapping
+
+from ..base._index import is_single
+from ..base.common import BatchBase, resolve_index
+from ..base.nested import nested_item
+from ..base.windows import Limits, WindowQuery, Windows, merge_axes, split_axis
+from ._view import BatchView
+
+
+class TransformedBatch(BatchView):
+    """The batch with every sample transformed, one or many at a time; the batch under it stays as it is.
+
+    If the transformation has an inverse, what is written goes through that: reading it back gives what was written, as
+    far as the inverse is exact. Metadata goes through a transformation of its own, or comes as it is.
+    """
+
+    def __init__(
+        self,
+        batch: BatchBase,
+        transformation: DataTransformation,
+        metadata_transformation: DataTransformation | None = None,
+    ) -> None:
+        self.transformation = transformation
+        self.metadata_transformation = None if batch.single_metadata_space is None else metadata_transformation
+        self._samples = _Mappings(transformation, batch.single_space)
+        self._metadata: _Mappings | None = None
+        metadata_space = batch.single_metadata_space
+        if metadata_space is not None and self.metadata_transformation is not None:
+            self._metadata = _Mappings(self.metadata_transformation, metadata_space)
+            target = self._metadata.of(None).target_space
+            if not isinstance(target, DictSpace):
+                raise TypeError(f"{metadata_transformation!r} makes {target!r} of metadata, which is to be a DictSpace")
+            metadata_space = target
+        super().__init__(batch, self._samples.of(None).target_space, metadata_space)
+
+    @property
+    def is_mutable(self) -> bool:  # type: ignore[override]
+        return self.batch.is_mutable and self.transformation.has_inverse
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_at(self, idx: Any = ...) -> Any:
+        below = resolve_index(self.backend, idx, len(self))
+        return self._samples.of(_count(below)).forward(self.batch.get_at(below))
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        below = resolve_index(self.backend, idx, len(self))
+        return self._forward(self.batch.get_at_with_metadata(below), _count(below))
+
+    def _forward(
+        self, found: tuple[Any, dict[str, Any] | None], count: int | None
+    ) -> tuple[Any, dict[str, Any] | None]:
+        data, metadata = found
+        if metadata is not None and self._metadata is not None:
+            metadata = self._metadata.of(count).forward(metadata)
+        return self._samples.of(count).forward(data), metadata
+
+    def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        whole = WindowQuery(query.offsets, (), query.within_episodes, query.fill, query.with_metadata)
+        found = self.batch.read_windows(positions, whole, limits)
+        shape, backend = found.valid.shape, self.batch.backend
+        data = merge_axes(backend, found.data, shape)
+        metadata = None if found.metadata is None else merge_axes(backend, found.metadata, shape)
+        data, metadata = self._forward((data, metadata), found.valid.size)
+        if metadata is not None:
+            metadata = split_axis(self.backend, metadata, shape)
+        return Windows(nested_item(split_axis(self.backend, data, shape), query.nested_keys), found.valid, metadata)
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def set_at(self, idx: Any, value: Any) -> None:
+        below = resolve_index(self.backend, idx, len(self))
+        self.batch.set_at(below, self._backward("set_at", value, None if is_single(idx) else batch_size_data(value)))
+
+    def append(self, value: Any) -> None:
+        self.batch.append(self._backward("append", value, None))
+
+    def extend(self, value: Any) -> None:
+        self.batch.extend(self._backward("extend", value, batch_size_data(value)))
+
+    def remove_at(self, idx: Any) -> None:
+        self.batch.remove_at(resolve_index(self.backend, idx, len(self)))
+
+    def _backward(self, verb: str, value: Any, count: int | None) -> Any:
+        if not self.transformation.has_inverse:
+            under = type(self.batch).__name__
+            raise TypeError(
+                f"{verb}: {self.transformation!r} has no inverse: change the {under} under it, its `batch`, instead"
+            )
+        return self._samples.of(count).backward(value)
+
+
+def _count(below: Any) -> int | None:
+    return None if isinstance(below, int) else len(below)
+
+
+class _Mappings:
+    """A transformation bound to the space of one value, and to that of a batch of the size that was wanted last."""
+
+    def __init__(self, transformation: DataTransformation, single_space: Space) -> None:
+        self._transformation, self._single_space = transformation, single_space
+        self._single = SpaceMapping(transformation, single_space, None)
+        self._last: tuple[int, SpaceMapping] | None = None
+
+    def of(self, count: int | None) -> SpaceMapping:
+        """The mapping for a batch of `count` values; with None for one value."""
+        if count is None:
+            return self._single
+        last = self._last
+        if last is None or last[0] != count:
+            mapping = SpaceMapping(self._transformation, batch_space(self._single_space, count), None)
+            last = self._last = (count, mapping)
+        return last[1]

@@ -1,0 +1,196 @@
+"""Which rows of a step go to which buffer, and where episodes end.
+
+One environment is a batch of one slot without an axis, and a recorder is made for each set of buffers: what does not
+change from step to step is worked out then.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.env_base.env import Env
+from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.transformations import DataTransformation
+
+from ._recording_modes import ReplayMode
+from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
+from .replay_buffer import ReplayBuffer
+
+TransitionBuilder = Callable[..., Any] | DataTransformation
+
+
+class Recorder(abc.ABC):
+    """Writes the steps of an environment into buffers."""
+
+    #: What the field `env_index` is, the same at every step.
+    env_index: Any = None
+
+    def __init__(self, needs: frozenset[str]) -> None:
+        """`needs` are the fields that have to be given; the others may be None."""
+        self.needs = needs
+        self.needs_counts = not needs.isdisjoint(COUNTED)
+
+    @abc.abstractmethod
+    def record(self, data: Sequence[Any], done: Any) -> None:
+        """Write one step, in the order of `FIELDS`, and end the episodes of the slots that are done.
+
+        `done` is one boolean per slot, on the host, and one boolean if the environment is not batched.
+        """
+
+
+def make_recorder(
+    mode: ReplayMode,
+    env: Env,
+    buffers: Sequence[ReplayBuffer],
+    chosen: TransitionBuilder | None,
+    validate: bool,
+) -> Recorder:
+    """The recorder of a resolved mode; a KeyError if the builder cannot fill a key of a buffer's space."""
+
+    def builder(buffer: ReplayBuffer, count: int | None, has_env_index: bool) -> Builder:
+        return make_builder(Setting(env, buffer.single_space, count, has_env_index), chosen, validate)
+
+    slots = env.batch_size
+    if slots is None:
+        return _OneRecorder(buffers[0], builder(buffers[0], None, False))
+    if mode == "per_env" or slots == 1:
+        is_per_env = mode == "per_env"
+        return _SlotRecorder(env, buffers, [builder(buffer, None, is_per_env) for buffer in buffers], is_per_env)
+    kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
+    return kind(env, buffers[0], builder(buffers[0], slots, True))
+
+
+class _OneRecorder(Recorder):
+    """An environment that is not batched, and its buffer."""
+
+    def __init__(self, buffer: ReplayBuffer, builder: Builder) -> None:
+        super().__init__(builder.needs)
+        self._buffer, self._build = buffer, builder.build
+
+    def record(self, data: Sequence[Any], done: Any) -> None:
+        self._buffer.append(self._build(data))
+        if done:
+            self._buffer.mark_segment_end()
+
+
+class _SlotRecorder(Recorder):
+    """A batch, and a buffer for each of its slots."""
+
+    def __init__(
+        self, env: Env, buffers: Sequence[ReplayBuffer], builders: Sequence[Builder], has_env_index: bool
+    ) -> None:
+        super().__init__(frozenset().union(*(builder.needs for builder in builders)))
+        self._buffers, self._builds = list(buffers), [builder.build for builder in builders]
+        self._backend = env.backend
+        self.env_index = list(range(len(buffers))) if has_env_index else None
+        spaces = {"context": env.context_space, "action": env.action_space}
+        self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
+
+    def record(self, data: Sequence[Any], done: Any) -> None:
+        columns = [self._split(field, value) for field, value in zip(FIELDS, data, strict=True)]
+        steps = zip(self._buffers, self._builds, zip(*columns, strict=True), done.tolist(), strict=True)
+        for buffer, build, row, is_done in steps:
+            buffer.append(build(row))
+            if is_done:
+                buffer.mark_segment_end()
+
+    def _split(self, field: str, value: Any) -> Sequence[Any]:
+        """What each slot has of a field."""
+        count = len(self._buffers)
+        if value is None or field not in self.needs:
+            return [value] * count
+        if field in self._spaces:
+            space = self._spaces[field]
+            return [value] * count if space is None else batch_utils.split(space, value)
+        if field == "info":
+            return [_info_of_slot(value, slot, count) for slot in range(count)]
+        if isinstance(value, list):
+            return value
+        return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
+
+
+def _info_of_slot(info: dict[str, Any], slot: int, count: int) -> dict[str, Any]:
+    """The infos of one slot: those that it has, and of what has one entry per slot its own."""
+    found = {}
+    for name, value in info.items():
+        flags = info.get(f"_{name}")
+        if flags is not None and len(flags) == count and not flags[slot]:
+            continue
+        if isinstance(value, dict):
+            found[name] = _info_of_slot(value, slot, count)
+        else:
+            found[name] = value[slot] if hasattr(value, "__getitem__") and len(value) == count else value
+    return found
+
+
+class _BatchRecorder(Recorder):
+    """A batch, and one buffer that takes its rows as they come, without episodes."""
+
+    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
+        super().__init__(builder.needs)
+        self._buffer, self._build = buffer, builder.build
+        backend = env.backend
+        numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
+        self.env_index = backend.from_numpy(numbers, device=env.device)
+
+    def record(self, data: Sequence[Any], done: Any) -> None:
+        self._buffer.extend(self._build(data))
+
+
+class _LaneRecorder(_BatchRecorder):
+    """A batch, and one buffer with a lane for each of its slots."""
+
+    def record(self, data: Sequence[Any], done: Any) -> None:
+        self._buffer.extend_lanes(self._build(data), done)
+
+
+class EpisodeCounts:
+    """Which episode each slot is in, and at which step of it. Costs nothing but where an episode begins.
+
+    Episodes are numbered in the order of their first steps, and within one step in that of the slots.
+    """
+
+    def __init__(self, slots: int, first_id: int) -> None:
+        self.recorded = 0  # steps of all slots; the caller counts
+        self._next_id = first_id
+        self._begun = [-1] * slots
+        self._ids: list[int | None] = [None] * slots
+
+    def begin(self, slots: Sequence[int]) -> bool:
+        """Begin episodes in these slots, but where one has just been begun; whether that cuts any short."""
+        begun, recorded, cuts = self._begun, self.recorded, False
+        for slot in slots:
+            if begun[slot] != recorded:
+                begun[slot], self._ids[slot], cuts = recorded, None, True
+        return cuts
+
+    def skip_to(self, number: int) -> None:
+        """Give no episode that is yet to begin a smaller number than this."""
+        self._next_id = max(self._next_id, number)
+
+    def ids(self) -> np.ndarray:
+        """The episode that the next step of each slot belongs to."""
+        for slot, known in enumerate(self._ids):
+            if known is None:
+                self._ids[slot], self._next_id = self._next_id, self._next_id + 1
+        return np.array(self._ids)
+
+    def steps(self) -> np.ndarray:
+        """Which step of its episode the next step of each slot is."""
+        return self.recorded - np.array(self._begun)
+
+
+def next_episode_id(buffers: Sequence[ReplayBuffer], slots: int) -> int:
+    """The first episode number that no episode in these buffers has, if this is how they were written."""
+    found = [-1]
+    for buffer in buffers:
+        keys = getattr(buffer.single_space, "spaces", {})
+        if "episode_id" in keys and len(buffer):
+            # the newest episode is the current one of its slot, so it is in that slot's newest row
+            newest = buffer.get_column_at(("episode_id",), slice(-min(slots, len(buffer)), None))
+            found.append(int(buffer.backend.to_numpy(newest).max()))
+    return max(found) + 1

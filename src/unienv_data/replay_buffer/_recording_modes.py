@@ -1,0 +1,102 @@
+"""Which buffers go with which environment, and in which way they are recorded into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from unienv_interface.env_base.env import Env
+
+from .replay_buffer import ReplayBuffer
+
+ReplayMode = Literal["auto", "shared", "per_env", "interleaved"]
+
+
+def as_list(buffers: ReplayBuffer | Sequence[ReplayBuffer]) -> list[ReplayBuffer]:
+    """One buffer or several as a list of them, checked one by one."""
+    found = [buffers] if isinstance(buffers, ReplayBuffer) else list(buffers)
+    for place, buffer in enumerate(found):
+        if not isinstance(buffer, ReplayBuffer):
+            raise TypeError(f"replay_buffers[{place}] is {type(buffer).__name__}, wanted a ReplayBuffer")
+        if not buffer.is_mutable:
+            raise PermissionError(f"replay_buffers[{place}] ({buffer.cache_path}) is read-only: load it to write")
+    if len({id(buffer) for buffer in found}) < len(found):
+        raise ValueError("replay_buffers has one buffer twice: episodes of two slots would be mixed in it")
+    return found
+
+
+def resolve_mode(mode: ReplayMode, env: Env, buffers: Sequence[ReplayBuffer]) -> ReplayMode:
+    """The mode that is meant, once it is known that environment and buffers fit it; a ValueError if they do not."""
+    if mode not in get_args(ReplayMode):
+        raise ValueError(f"replay_mode is {mode!r}, it must be one of {', '.join(get_args(ReplayMode))}")
+    resolved = _auto_mode(env, buffers) if mode == "auto" else mode
+    check = {"shared": _check_shared, "per_env": _check_per_env, "interleaved": _check_interleaved}[resolved]
+    check(env.batch_size, buffers)
+    for buffer in buffers:
+        if buffer.backend is not env.backend:
+            raise ValueError(
+                f"the buffer is on {buffer.backend}, the environment on {env.backend}: make the buffer on the "
+                f"environment's backend, or wrap the environment in ToBackendOrDeviceWrapper"
+            )
+    return resolved
+
+
+def _auto_mode(env: Env, buffers: Sequence[ReplayBuffer]) -> ReplayMode:
+    slots, count = env.batch_size or 1, len(buffers)
+    if count == 1 and slots > 1 and buffers[0].lanes > 1:
+        return "interleaved"
+    if count == 1 and slots > 1 and buffers[0].is_segment_aware:
+        raise ValueError(
+            f"replay_mode='auto': one segment-aware buffer cannot keep the episodes of {slots} slots apart: make it "
+            f"with lanes={slots}, pass one buffer per slot, or a buffer without segments"
+        )
+    if count == 1:
+        return "shared"
+    if count == slots:
+        return "per_env"
+    raise ValueError(
+        f"Cannot auto-resolve replay_mode: {count} replay buffers for an environment with batch_size "
+        f"{env.batch_size}; pass 1, or as many as there are slots"
+    )
+
+
+def _check_shared(batch_size: int | None, buffers: Sequence[ReplayBuffer]) -> None:
+    if len(buffers) != 1:
+        raise ValueError(f"replay_mode='shared' wants exactly 1 replay buffer, there are {len(buffers)}")
+    if (batch_size or 1) > 1 and buffers[0].is_segment_aware:
+        raise ValueError(
+            f"replay_mode='shared' with batch_size {batch_size} wants a segment-unaware buffer, since rows of all "
+            f"slots are mixed in it: for episodes use replay_mode='interleaved' and a buffer with lanes={batch_size}"
+        )
+    _check_no_lanes(buffers)
+
+
+def _check_per_env(batch_size: int | None, buffers: Sequence[ReplayBuffer]) -> None:
+    if batch_size is None or batch_size == 1:
+        raise ValueError(f"replay_mode='per_env' wants an environment with batch_size > 1, it is {batch_size}")
+    if len(buffers) != batch_size:
+        raise ValueError(
+            f"replay_mode='per_env' wants exactly one replay buffer per slot: {batch_size}, there are {len(buffers)}"
+        )
+    _check_no_lanes(buffers)
+
+
+def _check_interleaved(batch_size: int | None, buffers: Sequence[ReplayBuffer]) -> None:
+    if batch_size is None or batch_size == 1:
+        raise ValueError(f"replay_mode='interleaved' wants an environment with batch_size > 1, it is {batch_size}")
+    if len(buffers) != 1:
+        raise ValueError(f"replay_mode='interleaved' wants exactly 1 replay buffer, there are {len(buffers)}")
+    if buffers[0].lanes != batch_size:
+        raise ValueError(
+            f"replay_mode='interleaved' wants a buffer with a lane for each of {batch_size} slots, it has "
+            f"{buffers[0].lanes}: make it with ReplayBuffer.create(..., lanes={batch_size})"
+        )
+
+
+def _check_no_lanes(buffers: Sequence[ReplayBuffer]) -> None:
+    for place, buffer in enumerate(buffers):
+        if buffer.lanes > 1:
+            raise ValueError(
+                f"replay_buffers[{place}] has {buffer.lanes} lanes: those are for replay_mode='interleaved' and an "
+                f"environment with batch_size {buffer.lanes}"
+            )

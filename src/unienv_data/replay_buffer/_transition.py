@@ -1,0 +1,295 @@
+"""How a step becomes a sample of the buffer's space: everything that is worked out once, and what is done per step.
+
+What a step has brought is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a
+sample of it, or a batch of samples, and says in `needs` which fields it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.env_base.env import Env
+from unienv_interface.space import DictSpace, Space, describe_mismatch
+from unienv_interface.space.space_utils import batch_space
+from unienv_interface.space.spaces import ArraySpace
+from unienv_interface.transformations import DataTransformation
+
+from ._transition_space import single_space, transition_space
+
+FIELDS = (
+    "obs",
+    "context",
+    "action",
+    "next_obs",
+    "reward",
+    "terminated",
+    "truncated",
+    "done",
+    "env_index",
+    "episode_id",
+    "step",
+    "timestamp",
+    "info",
+)
+#: Fields that are values of the environment's spaces; of the others, all but `info` are numbers.
+OF_ENV_SPACES = ("obs", "context", "action", "next_obs")
+#: Fields that the environment knows nothing of.
+COUNTED = ("episode_id", "step", "timestamp")
+
+StepData = Sequence[Any]
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What transitions are built for: an environment, the space of a sample, and what the data of a step looks like."""
+
+    env: Env
+    space: Space
+    count: int | None  # of samples in what is built: None for one, without a leading axis
+    has_env_index: bool
+
+    @property
+    def target(self) -> Space:
+        """The space of what is built."""
+        return self.space if self.count is None else batch_space(self.space, self.count)
+
+    def env_space(self, field: str) -> Space:
+        """The environment's space of a field, as the data of a step has it."""
+        env = self.env
+        spaces = {"context": env.context_space, "action": env.action_space}
+        space = spaces.get(field, env.observation_space)
+        if space is None:
+            raise KeyError(f"{field}: the buffer wants it, but {env!r} has no {field}_space")
+        return space if self.count is not None else single_space(env, space)
+
+
+class Builder:
+    """Makes samples of step data."""
+
+    needs: frozenset[str] = frozenset(FIELDS)
+
+    def build(self, data: StepData) -> Any:
+        raise NotImplementedError
+
+
+def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformation | None, validate: bool) -> Builder:
+    """The builder for what the caller has chosen; a KeyError for a key that it cannot fill."""
+    if chosen is not None and not isinstance(chosen, DataTransformation):
+        builder: Builder = CallableBuilder(setting, chosen)
+    elif chosen is not None:
+        builder = TransformingBuilder(setting, chosen)
+    elif isinstance(setting.space, DictSpace):
+        builder = DictBuilder(setting, setting.space, as_arrays=validate)
+    else:
+        builder = NextObservationBuilder()
+    return ValidatingBuilder(setting, builder) if validate else builder
+
+
+# -- by the keys of the space ------------------------------------------------------------------------------
+
+
+class DictBuilder(Builder):
+    """Fills exactly the keys of a dict space."""
+
+    def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool) -> None:
+        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker."""
+        self._plan = [
+            (key, FIELDS.index(_known(setting, key)), _converter(setting, key, space, as_arrays))
+            for key, space in keys.spaces.items()
+        ]
+        self.needs = frozenset(keys.spaces)
+
+    def build(self, data: StepData) -> dict[str, Any]:
+        transition = {}
+        for key, place, convert in self._plan:  # no comprehension: on this path a call more shows
+            value = data[place]
+            transition[key] = value if convert is None else convert(value)
+        return transition
+
+
+def _known(setting: Setting, key: str) -> str:
+    """The key, if it can be filled."""
+    if key not in FIELDS:
+        raise KeyError(
+            f"{key}: the buffer's space has this key, which no builder knows; it may have {', '.join(FIELDS)}, "
+            f"or pass a transition_builder"
+        )
+    if key == "env_index" and not setting.has_env_index:
+        raise KeyError(f"{key}: the buffer wants it, but in shared mode one environment has no slots")
+    if key in OF_ENV_SPACES:
+        setting.env_space(key)
+    return key
+
+
+def _converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Convert | None:
+    if key in OF_ENV_SPACES:
+        return None
+    if key == "info":
+        return _InfoReader(setting, space, as_arrays).read
+    return number_converter(space, setting.count, as_arrays)
+
+
+def number_converter(space: Space, count: int | None, as_arrays: bool) -> Convert:
+    """A function that makes numbers, or arrays of them, values of a space, or a batch of `count` of it."""
+    if not isinstance(space, ArraySpace):
+        return _unchanged
+    shape = tuple(space.shape) if count is None else (count, *space.shape)
+    backend, dtype, device = space.backend, space.dtype, space.device
+    is_numpy = backend.simplified_name == "numpy"
+    if not shape and not as_arrays:
+        scalar = np.dtype(dtype).type if is_numpy else _python_type(space)
+        if scalar is not None:
+            return scalar
+
+    def convert(value: Any) -> Any:
+        if is_numpy:
+            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+                return value
+            return np.asarray(value, dtype).reshape(shape)
+        if not backend.is_backendarray(value):
+            value = backend.from_host(np.asarray(value), dtype, device=device)
+        elif value.dtype != dtype:
+            value = backend.astype(value, dtype)
+        return value if tuple(value.shape) == shape else backend.reshape(value, shape)
+
+    return convert
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _python_type(space: ArraySpace) -> type | None:
+    backend, dtype = space.backend, space.dtype
+    for kind, is_of_kind in (
+        (bool, backend.dtype_is_boolean),
+        (int, backend.dtype_is_real_integer),
+        (float, backend.dtype_is_real_floating),
+    ):
+        if is_of_kind(dtype):
+            return kind
+    return None
+
+
+class _InfoReader:
+    """Picks out the infos that a dict space asks for."""
+
+    def __init__(self, setting: Setting, space: Space, as_arrays: bool) -> None:
+        if not isinstance(space, DictSpace):
+            raise KeyError(f"info: the buffer has {space}, it must have a DictSpace with the keys to be recorded")
+        names, self._count = set(space.spaces), setting.count
+        self._flags = {name for name in names if name.startswith("_") and name[1:] in names}
+        self._plan: list[tuple[str, Convert, Any]] = []
+        for name, child in space.spaces.items():
+            convert = number_converter(child, setting.count, as_arrays)
+            blank = self._blank(name, child) if f"_{name}" in self._flags else None
+            self._plan.append((name, convert, blank))
+
+    def _blank(self, name: str, space: Space) -> Any:
+        """What is recorded where an info that may be missing is."""
+        if not isinstance(space, ArraySpace):
+            raise KeyError(f"info/_{name}: only arrays and numbers may be missing, info/{name} is of {space}")
+        shape = tuple(space.shape) if self._count is None else (self._count, *space.shape)
+        return space.backend.zeros(shape, dtype=space.dtype, device=space.device)
+
+    def read(self, info: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, convert, blank in self._plan:
+            if name in self._flags:
+                found[name] = convert(self._is_there(info, name[1:]))
+            elif name in info and (blank is not None or self._is_everywhere(info, name)):
+                found[name] = convert(info[name])
+            elif blank is not None:
+                found[name] = blank
+            else:
+                where = "" if name not in info else f" of slots {np.flatnonzero(~np.asarray(info[f'_{name}']))}"
+                raise KeyError(
+                    f"info/{name}: it is not in the infos{where} of this step (they have {sorted(map(str, info))}): "
+                    f"add a BinarySpace 'info/_{name}' to record where it is there"
+                )
+        return found
+
+    def _is_there(self, info: dict[str, Any], name: str) -> Any:
+        flag = info.get(f"_{name}", name in info)
+        return flag if self._count is None or type(flag) is not bool else np.full(self._count, flag)
+
+    def _is_everywhere(self, info: dict[str, Any], name: str) -> bool:
+        return self._count is None or f"_{name}" not in info or bool(info[f"_{name}"].all())
+
+
+# -- other ways --------------------------------------------------------------------------------------------
+
+
+class NextObservationBuilder(Builder):
+    """For a space that is no dict: the sample is the observation that the step led to."""
+
+    needs = frozenset({"next_obs"})
+
+    def build(self, data: StepData) -> Any:
+        return data[_NEXT_OBS]
+
+
+class CallableBuilder(Builder):
+    """Hands everything to a function of the caller's, by keyword."""
+
+    needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index"})
+
+    def __init__(self, setting: Setting, function: Callable[..., Any]) -> None:
+        self._function, self._space = function, setting.space
+
+    def build(self, data: StepData) -> Any:
+        obs, context, action, next_obs, reward, terminated, truncated, _, env_index, *_ = data
+        return self._function(
+            cached_obs=obs,
+            cached_context=context,
+            action=action,
+            next_obs=next_obs,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            env_index=env_index,
+            rb_single_space=self._space,
+        )
+
+
+class TransformingBuilder(Builder):
+    """Hands the fields that the buffer has keys for, or the usual ones if it has no keys, to a transformation."""
+
+    def __init__(self, setting: Setting, transformation: DataTransformation) -> None:
+        space = setting.space
+        keys = space if isinstance(space, DictSpace) else transition_space(setting.env)
+        self._inner = DictBuilder(setting, keys, as_arrays=True)
+        self._transformation, self.needs = transformation, self._inner.needs
+        sources = {key: self._source_of(setting, key, child) for key, child in keys.spaces.items()}
+        self._source = DictSpace(space.backend, sources, space.device)
+
+    @staticmethod
+    def _source_of(setting: Setting, key: str, child: Space) -> Space:
+        if key in OF_ENV_SPACES:
+            return setting.env_space(key)
+        return child if setting.count is None else batch_space(child, setting.count)
+
+    def build(self, data: StepData) -> Any:
+        return self._transformation.transform(self._source, self._inner.build(data))
+
+
+class ValidatingBuilder(Builder):
+    """Checks what another builder makes."""
+
+    def __init__(self, setting: Setting, inner: Builder) -> None:
+        self._inner, self._target, self.needs = inner, setting.target, inner.needs
+
+    def build(self, data: StepData) -> Any:
+        transition = self._inner.build(data)
+        finding = describe_mismatch(self._target, transition, "")
+        if finding is not None:
+            raise ValueError(f"the transition does not match target space {self._target}: {finding}")
+        return transition
+
+
+_NEXT_OBS = FIELDS.index("next_obs")

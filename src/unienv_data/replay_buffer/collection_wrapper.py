@@ -1,0 +1,375 @@
+"""An environment that records every transition into replay buffers.
+
+What is recorded as `obs` is the observation that the action was chosen on, and as `next_obs` what the step returned:
+at an episode's end that is its last observation, since environments are not restarted by themselves.
+
+A step that fails, or whose transition cannot be recorded, leaves it open what the next observation would follow: after
+it the environment has to be reset. What was recorded before stays.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_jax_array, is_torch_array
+
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.env_base.env import Env, parse_mask
+from unienv_interface.env_base.wrapper import Wrapper
+from unienv_interface.space.spaces import ArraySpace
+
+from ._dumping import dump
+from ._recording import EpisodeCounts, TransitionBuilder, make_recorder, next_episode_id
+from ._recording_modes import ReplayMode, as_list, resolve_mode
+from .replay_buffer import ReplayBuffer
+
+PathLike = str | os.PathLike[str]
+_PENDING_RESET = "reset_wait without reset_async: there is no reset to wait for"
+_PENDING_STEP = "step_wait without step_async: there is no step to wait for"
+
+
+class ReplayBufferCollectionWrapper(Wrapper):
+    """Automatically record every transition into one or more replay buffers.
+
+    - `replay_mode`: `"shared"`, a single flat replay buffer; `"per_env"`, one buffer per batched slot, with episode
+      segments; `"interleaved"`, one buffer with a lane and so with episode segments for each slot (`lanes` of
+      `ReplayBuffer.create`); `"auto"`, which of these fits the batch size and the buffers.
+    - `transition_builder`: a callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated,
+      env_index, rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its
+      fields that the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs,
+      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp and info;
+      `transition_space` makes such a space.
+    - `validate_transition`: check every transition against the buffer's space, which takes time.
+    - `dump_on_episode_end`, `dump_on_reset_boundary`: `dumps` the buffers concerned, to `dump_path` or, if there are
+      several, to a folder `env_0`, `env_1`, ... each under it. Repeated dumps overwrite the same path, which may be
+      reassigned. Empty buffers are not dumped.
+    - `clock`: where timestamps come from, seconds since the epoch.
+    - `first_episode_id`: the number of the first episode; by default one that goes on from what the buffers hold.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        replay_buffers: ReplayBuffer | Sequence[ReplayBuffer],
+        replay_mode: ReplayMode = "auto",
+        transition_builder: TransitionBuilder | None = None,
+        validate_transition: bool = False,
+        dump_on_episode_end: bool = False,
+        dump_on_reset_boundary: bool = False,
+        dump_path: PathLike | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        first_episode_id: int | None = None,
+    ) -> None:
+        super().__init__(env)
+        if (dump_on_episode_end or dump_on_reset_boundary) and dump_path is None:
+            raise ValueError("dump_path must be provided with dump_on_episode_end or dump_on_reset_boundary")
+        self.dump_path = dump_path
+        self._buffers = as_list(replay_buffers)
+        self._mode = resolve_mode(replay_mode, env, self._buffers)
+        self._chosen_builder, self._validates = transition_builder, validate_transition
+        self._dumps_episodes, self._dumps_resets = dump_on_episode_end, dump_on_reset_boundary
+        self._clock = clock
+        self._slots = 1 if env.batch_size is None else env.batch_size
+        self._is_batched = env.batch_size is not None
+        self._has_context = env.context_space is not None
+        self._to_numpy = env.backend.to_numpy
+        if first_episode_id is None:
+            first_episode_id = next_episode_id(self._buffers, self._slots)
+        self._counts = EpisodeCounts(self._slots, first_episode_id)
+        self._recorder: Any = None  # a Recorder from the first step on
+        self._observation: Any = None  # what the next step starts from, of all slots; nobody else has it
+        self._context: Any = None
+        self._is_known = False  # whether these are those of the environment
+        self._in_doubt = False  # whether a reset follows on something that has failed
+        self._overwrites = _is_plain(env)
+        self._resetting: np.ndarray | None = None
+        self._stepping: tuple[Any] | None = None  # the action of the step under way
+
+    @classmethod
+    def shared(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
+        """Create a wrapper in shared mode with a single replay buffer."""
+        return cls(env, replay_buffer, replay_mode="shared", **kwargs)
+
+    @classmethod
+    def per_env(cls, env: Env, replay_buffers: Sequence[ReplayBuffer], **kwargs: Any) -> ReplayBufferCollectionWrapper:
+        """Create a wrapper in per-env mode with one buffer per slot."""
+        return cls(env, replay_buffers, replay_mode="per_env", **kwargs)
+
+    @classmethod
+    def interleaved(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
+        """Create a wrapper in interleaved mode with one buffer that has a lane per slot."""
+        return cls(env, replay_buffer, replay_mode="interleaved", **kwargs)
+
+    @property
+    def replay_mode(self) -> ReplayMode:
+        """The mode that is in use; never "auto"."""
+        return self._mode
+
+    @property
+    def replay_buffers(self) -> list[ReplayBuffer]:
+        """The buffers that are recorded into."""
+        return list(self._buffers)
+
+    # -- reset ---------------------------------------------------------------------------------------------
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        slots = self._begin_reset(mask)
+        result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
+        self._finish_reset(slots, result)
+        return result
+
+    def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+        """Begin a reset, where the environment has this; `reset_wait` completes it."""
+        begin = self._asynchronous("reset_async")
+        slots = self._begin_reset(mask)
+        begin(*args, mask=mask, seed=seed, **kwargs)
+        self._resetting = slots
+
+    def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Wait for the reset that was begun."""
+        wait = self._asynchronous("reset_wait")
+        slots, self._resetting = self._resetting, None
+        if slots is None:
+            raise RuntimeError(_PENDING_RESET)
+        result = wait()
+        self._finish_reset(slots, result)
+        return result
+
+    def _begin_reset(self, mask: Any) -> np.ndarray:
+        """The slots that are going to be reset, on the host; what is known of the environment is in doubt from here."""
+        if self._stepping is not None:
+            raise RuntimeError("reset while a step is under way: call step_wait first")
+        if mask is None:
+            slots = np.ones(self._slots, bool)
+        else:
+            slots = parse_mask(mask, self.batch_size, self.backend).copy()
+        if not self._is_known and not slots.all():
+            raise RuntimeError(
+                f"reset of slots {np.flatnonzero(slots)} alone: the observations of the others are not known, so "
+                f"the first reset, and the one after a step that has failed, must be of all slots"
+            )
+        self._in_doubt = not self._is_known
+        self._is_known = False
+        return slots
+
+    def _finish_reset(self, slots: np.ndarray, result: tuple[Any, Any, dict[str, Any]]) -> None:
+        context, observation, _ = result
+        chosen = slots.nonzero()[0].tolist()
+        if len(chosen) == self._slots:
+            self._observation, self._context = owned_copy(observation), owned_copy(context)
+        elif chosen:
+            self._merge(context, observation, slots, chosen)
+        if self._counts.begin(chosen) or self._in_doubt:
+            self._end_segments(slots)
+        self._is_known = True
+        if self._dumps_resets:
+            self._dump(slots)
+
+    def _merge(self, context: Any, observation: Any, slots: np.ndarray, chosen: list[int]) -> None:
+        """Put the rows of the slots that were reset in the place of what was known of them."""
+        if self._overwrites and len(observation) == len(chosen):
+            kept = self._observation  # ours, and not handed out since it was made
+            for slot, row in zip(chosen, observation, strict=True):  # most often there is just one
+                kept[slot] = row
+        else:
+            self._observation = self.env.update_observation_post_reset(self._observation, observation, slots)
+        if self._has_context:
+            self._context = self.env.update_context_post_reset(self._context, context, slots)
+
+    # -- step ----------------------------------------------------------------------------------------------
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if not self._is_known or self._recorder is None:
+            self._prepare_step()
+        self._is_known = False  # until the step is recorded
+        result = self.env.step(action)
+        self._record(action, result)
+        return result
+
+    def step_async(self, action: Any) -> None:
+        """Begin a step, where the environment has this; `step_wait` completes it."""
+        begin = self._asynchronous("step_async")
+        self._prepare_step()
+        self._is_known = False
+        kept = owned_copy(action)  # the caller may reuse the array meanwhile
+        begin(action)
+        self._stepping = (kept,)
+
+    def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait for the step that was begun."""
+        wait = self._asynchronous("step_wait")
+        if self._stepping is None:
+            raise RuntimeError(_PENDING_STEP)
+        (action,), self._stepping = self._stepping, None
+        result = wait()
+        self._record(action, result)
+        return result
+
+    def _prepare_step(self) -> None:
+        """Make sure that a step can be recorded, before the environment is asked to take it."""
+        if not self._is_known:
+            raise RuntimeError(
+                "Cannot call step: the observation it starts from is not known. Call reset() first, also after a "
+                "step or reset that has failed or was not waited for"
+            )
+        if self._recorder is None:
+            chosen, validates = self._chosen_builder, self._validates
+            self._recorder = make_recorder(self._mode, self.env, self._buffers, chosen, validates)
+
+    def _record(self, action: Any, result: tuple[Any, Any, Any, Any, dict[str, Any]]) -> None:
+        next_observation, reward, terminated, truncated, info = result
+        recorder = self._recorder
+        done: Any
+        if self._is_batched:
+            done = terminated | truncated
+            if type(done) is not np.ndarray:
+                done = self._to_numpy(done)
+            ended = done.nonzero()[0].tolist()
+        else:
+            done = bool(terminated) or bool(truncated)
+            ended = [0] if done else []
+        episode_id, step, now = self._counted(recorder.needs) if recorder.needs_counts else (None, None, None)
+        data = (
+            self._observation,
+            self._context,
+            action,
+            next_observation,
+            reward,
+            terminated,
+            truncated,
+            done,
+            recorder.env_index,
+            episode_id,
+            step,
+            now,
+            info,
+        )
+        recorder.record(data, done)
+        self._observation = owned_copy(next_observation)
+        self._counts.recorded += 1
+        if ended:
+            self._counts.begin(ended)
+        self._is_known = True
+        if ended and self._dumps_episodes:
+            self._dump(np.atleast_1d(done))
+
+    def _counted(self, needs: frozenset[str]) -> tuple[Any, Any, Any]:
+        """Episode number, step number and time, as far as they are needed."""
+        ids = self._counts.ids() if "episode_id" in needs else None
+        steps = self._counts.steps() if "step" in needs else None
+        times = np.full(self._slots, self._clock()) if "timestamp" in needs else None
+        if self._is_batched:
+            return ids, steps, times
+        first_id, first_step, time_now = (None if values is None else values[0] for values in (ids, steps, times))
+        return first_id, first_step, time_now
+
+    # -- shared --------------------------------------------------------------------------------------------
+
+    def _asynchronous(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.env, name, None)
+        if method is None:
+            raise AttributeError(f"{self.env!r} has no {name}: wrap an AsyncVecEnv or SyncVecEnv itself")
+        return method
+
+    def _end_segments(self, slots: np.ndarray | None = None) -> None:
+        if self._mode == "interleaved":
+            self._buffers[0].mark_segment_end(slots)
+            return
+        for place, buffer in enumerate(self._buffers):
+            if slots is None or len(self._buffers) == 1 or slots[place]:
+                buffer.mark_segment_end()
+
+    def _dump(self, slots: np.ndarray) -> None:
+        """Dump the buffers that hold rows of these slots."""
+        if len(self._buffers) == 1:
+            chosen = [0] if slots.any() else []
+        else:
+            chosen = np.flatnonzero(slots).tolist()
+        dump(self._buffers, chosen, self.dump_path)
+
+    # -- other buffers -------------------------------------------------------------------------------------
+
+    def set_replay_buffers(
+        self,
+        replay_buffers: ReplayBuffer | Sequence[ReplayBuffer],
+        *,
+        replay_mode: ReplayMode | None = None,
+        require_same_space: bool = True,
+        allow_mid_episode: bool = False,
+        finalize_old_segments: bool = False,
+        dump_old: bool = False,
+    ) -> list[ReplayBuffer]:
+        """Swap the replay buffer(s) without rebuilding the wrapper; returns those that were replaced.
+
+        - `replay_mode`: a new mode, `"auto"` for one that fits the new buffers, or None to keep the current one.
+        - `require_same_space`: a ValueError unless the new buffers have the same `single_space` as the old ones.
+        - `allow_mid_episode`: allow it even if this splits an episode across old and new buffers, whose segment in
+          the old ones stays open.
+        - `finalize_old_segments`: close the open segments of the old buffers.
+        - `dump_old`: do so, and dump the old buffers to `dump_path`.
+
+        With open segments and none of the latter three: a RuntimeError. What does not fit is refused before anything
+        has happened. Open segments of the new buffers are closed, since no row that follows belongs to them.
+        """
+        if self._stepping is not None or self._resetting is not None:
+            raise RuntimeError("set_replay_buffers while a step or reset is under way: wait for it first")
+        new, old = as_list(replay_buffers), self._buffers
+        mode = resolve_mode(self._mode if replay_mode is None else replay_mode, self.env, new)
+        if require_same_space:
+            _check_same_space(old, new)
+        if dump_old and self.dump_path is None:
+            raise ValueError("dump_path must be provided with dump_old=True: assign wrapper.dump_path")
+        if finalize_old_segments or dump_old:
+            self._end_segments()
+        elif not allow_mid_episode and any(buffer.has_open_segment for buffer in old):
+            raise RuntimeError(
+                "the replay buffers have open segments, their episodes would be split: swap after the episodes have "
+                "ended or were reset, or pass finalize_old_segments, dump_old or allow_mid_episode"
+            )
+        if dump_old:
+            dump(old, range(len(old)), self.dump_path)
+        self._buffers, self._mode, self._recorder = new, mode, None
+        self._end_segments()
+        self._counts.skip_to(next_episode_id(new, self._slots))
+        return old
+
+    buffer_swap = set_replay_buffers
+
+
+def _is_plain(env: Env) -> bool:
+    """Whether a batch of observations is a NumPy array that is merged after a reset in the usual way."""
+    usual = type(env).update_observation_post_reset is Env.update_observation_post_reset
+    return usual and env.backend is NumpyComputeBackend and isinstance(env.observation_space, ArraySpace)
+
+
+def _check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -> None:
+    for place, buffer in enumerate(new):
+        known = old[place if len(old) == len(new) else 0].single_space
+        if buffer.single_space != known:
+            raise ValueError(
+                f"replay_buffers[{place}] has a different single_space, {buffer.single_space}, than {known} before: "
+                f"pass require_same_space=False if that is meant"
+            )
+
+
+def owned_copy(value: Any) -> Any:
+    """Data that nobody else can change: environments may reuse their arrays, and callers may write to what they get."""
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
+    if value is None or is_jax_array(value):  # which never changes
+        return value
+    if isinstance(value, dict):
+        return {key: owned_copy(child) for key, child in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(owned_copy(child) for child in value)
+    if is_torch_array(value):
+        return value.clone()
+    return copy.deepcopy(value)

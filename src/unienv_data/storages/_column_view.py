@@ -1,0 +1,38 @@
+"""Columns: one field of the samples of another storage."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from unienv_interface.space import Space
+
+from ..base._index import resolve_index
+from ..base.storage import SpaceStorage
+
+
+class ColumnView(SpaceStorage):
+    """A read-only storage of one field of another storage's samples, over the same data.
+
+    A subclass implements `__len__` and `gather`. Closing it leaves the other storage open.
+    """
+
+    is_mutable = False
+
+    @classmethod
+    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> SpaceStorage:
+        raise TypeError("a column is got from its storage: storage.get_column(keys)")
+
+    @classmethod
+    def load_from(cls, path: Any, single_instance_space: Space, **kwargs: Any) -> SpaceStorage:
+        raise TypeError("a column is got from its storage: storage.get_column(keys)")
+
+    def get(self, index: Any) -> Any:
+        length = len(self)
+        return self.gather(resolve_index(self.backend, index, length), length)
+
+    def set(self, index: Any, value: Any) -> None:
+        raise TypeError("a column is read-only: write whole samples to its storage")
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        raise TypeError("a column has no files of its own: dump its storage")

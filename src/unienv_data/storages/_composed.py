@@ -1,0 +1,301 @@
+"""What storages that are made of storages have in common."""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.space_utils import flatten_data, is_flattenable, unflatten_data
+
+from ..base._index import resolve_index
+from ..base.files import write_json
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from ._batch_spaces import BatchSpaces
+from ._composed_folder import FORMAT_VERSION, new_folder
+from .registry import name_of
+
+PathLike = str | os.PathLike[str]
+
+
+class _Staged(NamedTuple):
+    """What the parts have staged of a value, in their order."""
+
+    parts: list[Any]
+
+
+class _Moved(NamedTuple):
+    """Raw rows of parts that do not all have bytes to give, in their order."""
+
+    parts: list[Any]
+
+
+class ComposedStorage(SpaceStorage):
+    """A storage whose samples lie in other storages, its parts: every slot is a slot of each of them.
+
+    A subclass says how a value comes apart and together, and what its metadata file says. All else is that of the
+    parts: it grows, survives a kill, has raw rows or keeps episodes apart if they do. On disk it is a folder with the
+    parts and the metadata file, which is written last and says which storages they are.
+
+    A sample that was written to some of the parts only, since the process was killed in between, is not visible in a
+    replay buffer: its head moves when all parts have it.
+    """
+
+    #: The name of the metadata file.
+    metadata_file: ClassVar[str] = ""
+
+    def __init__(self, single_instance_space: Space, parts: Mapping[str, SpaceStorage], path: PathLike | None) -> None:
+        """`parts` are by their paths in the folder `path`; None if all of them are in memory."""
+        super().__init__(single_instance_space)
+        self._names, self._parts = list(parts), list(parts.values())
+        self.capacity = _common_capacity(parts)
+        self.cache_filename = path
+        self.is_mutable = all(part.is_mutable for part in self._parts)
+        self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)
+        self.has_raw_rows = all(part.has_raw_rows for part in self._parts)
+        self.survives_kill = all(part.survives_kill for part in self._parts)
+        self._aware = [part for part in self._parts if part.is_segment_aware]
+        self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
+        self._layout = RowLayout(single_instance_space)
+        self._spaces = BatchSpaces(single_instance_space)
+        self.has_flattened_access = is_flattenable(self._spaces.of(1), 1)  # type: ignore[misc]
+
+    # -- what a subclass says --------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _apart(self, value: Any, count: int | None) -> Sequence[Any]:
+        """The values of the parts for a value that fits the space, or for a batch of `count`."""
+
+    @abc.abstractmethod
+    def _together(self, values: list[Any], count: int | None) -> Any:
+        """The value, or batch of `count`, that these values of the parts are."""
+
+    @abc.abstractmethod
+    def _description(self) -> dict[str, Any]:
+        """What stands in the metadata file beside the storage's name."""
+
+    # -- the verbs -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return min(map(len, self._parts))  # one may be longer: a kill may come when only some have grown
+
+    def get(self, index: Any) -> Any:
+        length = len(self)
+        return self.gather(resolve_index(self.backend, index, length), length)
+
+    def gather(self, slots: Any, length: int) -> Any:
+        count = None if type(slots) is int else len(slots)
+        return self._together([part.gather(slots, length) for part in self._parts], count)
+
+    def set(self, index: Any, value: Any) -> None:
+        self._check_mutable()
+        slots = resolve_index(self.backend, index, len(self))
+        if isinstance(slots, int):
+            staged = self.stage(value, None)
+            self.prepare(slots, slots + 1)
+            self.write(slots, staged)
+        else:
+            values = self._apart(self._checked(value, len(slots)), len(slots))
+            for part, own in zip(self._parts, values, strict=True):
+                part.set(slots, own)
+
+    def extend_length(self, length: int) -> None:
+        if self.capacity is None:
+            self._check_mutable()
+            wanted = len(self) + length
+            for part in self._parts:
+                part.extend_length(wanted - len(part))
+
+    def shrink_length(self, length: int) -> None:
+        if self.capacity is not None:
+            return
+        self._check_mutable()
+        present = len(self)
+        if not 0 <= length <= present:
+            raise ValueError(f"cannot shrink by {length}, there are {present} slots")
+        for part in self._parts:
+            part.shrink_length(len(part) - present + length)
+
+    def clear(self) -> None:
+        self._check_mutable()
+        for part in self._parts:
+            part.clear()
+
+    def _check_mutable(self) -> None:
+        if not self.is_mutable:
+            raise PermissionError(f"{self.cache_filename} was opened read-only: open it with read_only=False to write")
+
+    @property
+    def nbytes(self) -> int | None:
+        figures = [part.nbytes for part in self._parts]
+        return None if None in figures else sum(figure or 0 for figure in figures)
+
+    # -- how a replay buffer writes --------------------------------------------------------------------------
+
+    def _checked(self, value: Any, count: int | None) -> Any:
+        """The value if it fits the space, its Python numbers as arrays; a ValueError with the path if it does not."""
+        encoded = self._layout.encode(value, () if count is None else (count,))
+        if count is not None or not _has_numbers(value):
+            return value
+        rows = self._layout.empty(1)
+        self._layout.store(encoded, rows.heap)
+        self._layout.write(rows, 0, encoded)
+        return self._layout.unpack(rows[0])
+
+    def stage(self, value: Any, count: int | None) -> _Staged:
+        values = self._apart(self._checked(value, count), count)
+        return _Staged([part.stage(own, count) for part, own in zip(self._parts, values, strict=True)])
+
+    def part(self, staged: _Staged, count: int, start: int, stop: int) -> _Staged:
+        pairs = zip(self._parts, staged.parts, strict=True)
+        return _Staged([part.part(own, count, start, stop) for part, own in pairs])
+
+    def prepare(self, start: int, stop: int) -> None:
+        for part in self._parts:
+            part.prepare(start, stop)
+
+    def write(self, slots: int | slice, staged: _Staged) -> None:
+        for part, own in zip(self._parts, staged.parts, strict=True):
+            part.write(slots, own)
+
+    # -- raw rows --------------------------------------------------------------------------------------------
+
+    @property
+    def row_nbytes(self) -> int:
+        return sum(part.row_nbytes for part in self._parts)
+
+    def raw_rows(self, slots: np.ndarray) -> Any:
+        rows = [part.raw_rows(slots) for part in self._parts]
+        return b"".join(rows) if self.has_raw_rows else _Moved(rows)
+
+    def staged_as_raw_rows(self, staged: _Staged, count: int | None) -> bytes:
+        pairs = zip(self._parts, staged.parts, strict=True)
+        return b"".join(part.staged_as_raw_rows(own, count) for part, own in pairs)
+
+    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+        if isinstance(raw, _Moved):
+            for part, own in zip(self._parts, raw.parts, strict=True):
+                part.write_raw_rows(slots, own)
+        elif not self.has_raw_rows:
+            self.set(slots, raw)
+        else:
+            start = 0
+            for part in self._parts:
+                stop = start + len(slots) * part.row_nbytes
+                part.write_raw_rows(slots, raw[start:stop])
+                start = stop
+
+    # -- flat samples ----------------------------------------------------------------------------------------
+
+    def get_flattened(self, index: Any) -> Any:
+        length = len(self)
+        return self.gather_flattened(resolve_index(self.backend, index, length), length)
+
+    def gather_flattened(self, slots: Any, length: int) -> Any:
+        count = None if type(slots) is int else len(slots)
+        return flatten_data(self._spaces.of(count), self.gather(slots, length), start_dim=0 if count is None else 1)
+
+    def set_flattened(self, index: Any, value: Any) -> None:
+        count = None if value.ndim == 1 else value.shape[0]
+        self.set(index, unflatten_data(self._spaces.of(count), value, start_dim=0 if count is None else 1))
+
+    # -- segments --------------------------------------------------------------------------------------------
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        return self._aware[0].get_segments() if self._aware else None
+
+    def mark_segment_start(self, start_index: int) -> None:
+        super().mark_segment_start(start_index)
+        for part in self._aware:
+            part.mark_segment_start(start_index)
+
+    def append(self, value: Any) -> None:
+        """Append a sample to the open segment; what `stage` made of one will do as well."""
+        if self._next_slot is None:
+            raise RuntimeError("append without an open segment: call mark_segment_start first")
+        self._check_mutable()
+        slot = self._next_slot
+        staged = value if isinstance(value, _Staged) else self.stage(value, None)
+        self.prepare(slot, slot + 1)
+        for part, own in zip(self._parts, staged.parts, strict=True):
+            if part.is_segment_aware:
+                part.append(own)
+            else:
+                part.write(slot, own)
+        self._next_slot = slot + 1 if self.capacity is None else (slot + 1) % self.capacity
+        self._pending += 1
+
+    def mark_segment_end(self) -> None:
+        super().mark_segment_end()
+        for part in self._aware:
+            part.mark_segment_end()
+
+    def abort_segment(self) -> None:
+        super().abort_segment()
+        for part in self._aware:
+            part.abort_segment()
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        for part in self._parts:
+            part.flush()
+
+    def sizes(self) -> tuple[int, int]:
+        return zlib.crc32(json.dumps([part.sizes() for part in self._parts]).encode()), 0
+
+    def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
+        if sizes is not None and sizes != self.sizes():
+            raise StorageCorruptedError(f"{self.cache_filename}: its files have not the sizes that they were left with")
+        for part in self._parts:
+            part.fit_to(length, None if sizes is None else part.sizes())
+
+    def verify(self) -> list[str]:
+        return [finding for part in self._parts for finding in part.verify()]
+
+    def dumps(self, path: PathLike) -> None:
+        own = self.cache_filename
+        if own is not None and os.path.exists(path) and os.path.samefile(path, own):
+            self.flush()
+        else:
+            self.snapshot(path, [(0, len(self))])
+
+    def snapshot(self, path: PathLike, slots: Sequence[tuple[int, int]]) -> None:
+        with new_folder(path) as folder:
+            for name, part in zip(self._names, self._parts, strict=True):
+                part.snapshot(folder / name, slots)
+            self.describe(folder)
+
+    def describe(self, folder: Path) -> None:
+        """Write the metadata file."""
+        head = {"storage_type": name_of(type(self)), "format_version": FORMAT_VERSION}
+        write_json(folder / self.metadata_file, {**head, **self._description()})
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def _common_capacity(parts: Mapping[str, SpaceStorage]) -> int | None:
+    capacities = {part.capacity for part in parts.values()}
+    if len(capacities) != 1:
+        found = {name: part.capacity for name, part in parts.items()}
+        raise ValueError(f"storages of one capacity make a storage, not of these: {found}")
+    return capacities.pop()
+
+
+def _has_numbers(value: Any) -> bool:
+    """Whether there are Python numbers in a value, which a scalar leaf of an array space takes."""
+    if isinstance(value, Mapping):
+        return any(map(_has_numbers, value.values()))
+    if isinstance(value, tuple):
+        return any(map(_has_numbers, value))
+    return type(value) in (int, float, bool)

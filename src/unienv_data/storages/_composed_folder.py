@@ -1,0 +1,88 @@
+"""The folders of storages that are made of storages: making them, and reading what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..base.files import json_field, read_json
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from .registry import name_of, storage_by_name
+
+if TYPE_CHECKING:
+    from ._composed import ComposedStorage
+
+FORMAT_VERSION = 1
+
+PathLike = str | os.PathLike[str]
+Parts = dict[str, SpaceStorage]
+ComposedT = TypeVar("ComposedT", bound="ComposedStorage")
+
+
+@contextlib.contextmanager
+def new_folder(path: PathLike) -> Iterator[Path]:
+    """A new folder to be filled, which is gone again if that fails."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=False)
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def build(
+    path: PathLike | None,
+    make_parts: Callable[[Path | None], Parts],
+    compose: Callable[[Parts, Path | None], ComposedT],
+) -> ComposedT:
+    """A new storage of new parts, in a new folder if there is a path and the parts have files."""
+    if path is None:
+        return compose(make_parts(None), None)
+    with new_folder(path) as folder:
+        parts = make_parts(folder)
+        storage = compose(parts, _folder_in_use(folder, parts))
+        if storage.cache_filename is not None:
+            storage.describe(folder)
+    return storage
+
+
+def _folder_in_use(folder: Path, parts: Parts) -> Path | None:
+    """The folder in which parts have their files; None, and it is gone, if all of them are in memory."""
+    in_memory = [name for name, part in parts.items() if part.cache_filename is None]
+    if not in_memory:
+        return folder
+    if len(in_memory) < len(parts):
+        raise ValueError(
+            f"{folder}: the parts {in_memory} would be in memory and get lost, while the others have files"
+        )
+    folder.rmdir()
+    return None
+
+
+def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]:
+    """What the metadata file of a storage of this class says; a StorageCorruptedError if it is of another class."""
+    path = folder / cls.metadata_file
+    content = read_json(path, checksum=False)
+    version = json_field(content, "format_version", int, path, default=FORMAT_VERSION)
+    if version > FORMAT_VERSION:
+        raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    name = json_field(content, "storage_type", str, path)
+    # the reference's name of the class may stand there, with its module or without
+    if name != cls.__name__ and storage_by_name(name) is not cls:
+        raise StorageCorruptedError(f"{path}: of storage type {name!r}, wanted {name_of(cls)!r}")
+    return content
+
+
+def check_parts(folder: Path, parts: Mapping[str, SpaceStorage], capacity: int | None) -> None:
+    """A StorageCorruptedError unless the parts that were loaded can make up one storage."""
+    wrong = {name: part.capacity for name, part in parts.items() if part.capacity != capacity}
+    if wrong:
+        raise StorageCorruptedError(f"{folder}: parts of capacities {wrong}, the storage has {capacity}")
+    lengths = {name: len(part) for name, part in parts.items()}
+    if capacity is not None and len(set(lengths.values())) > 1:
+        raise StorageCorruptedError(f"{folder}: its parts differ in length: {lengths}")

@@ -1,0 +1,268 @@
+"""Parquet files as a storage uses them: columns of rows written to one, and read back if they are what is wanted."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLeaf
+from unienv_interface.space.spaces import ArraySpace, BinarySpace, BoxSpace, DictSpace, TextSpace
+from unienv_interface.utils.optional import need
+
+from ..base.files import open_regular
+from ..base.storage import StorageCorruptedError
+from ._column_storage import text_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+else:
+    pa = need("pyarrow", extra="parquet")
+    pq = need("pyarrow.parquet", extra="parquet")
+
+Compression = str | Mapping[str, str | None] | None
+
+_PIECE, _GENERATION = b"unienv_piece", b"unienv_generation"
+_MOST_FOOTER_BYTES = 64 * 2**20
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{16,}")
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def write_rows(
+    file: BinaryIO,
+    names: Sequence[str],
+    leaves: Sequence[RowLeaf],
+    columns: Sequence[np.ndarray],
+    compression: Compression,
+    stamp: tuple[int, int],
+) -> None:
+    """Write columns as one row group with checksums. The stamp says which piece of a storage, and which version."""
+    arrays = [_to_arrow(leaf, column) for leaf, column in zip(leaves, columns, strict=True)]
+    table = pa.table(dict(zip(names, arrays, strict=True)))
+    table = table.replace_schema_metadata({_PIECE: b"%d" % stamp[0], _GENERATION: b"%d" % stamp[1]})
+    texts = [name for name, leaf in zip(names, leaves, strict=True) if not isinstance(leaf.space, ArraySpace)]
+    pq.write_table(
+        table,
+        file,
+        row_group_size=max(1, len(table)),
+        compression=_physical_compression(names, compression),
+        use_dictionary=texts or False,
+        write_page_checksum=True,
+    )
+
+
+def check_compression(names: Sequence[str], compression: Any) -> None:
+    """A ValueError unless these are codecs that Arrow has, for columns that there are."""
+    if isinstance(compression, Mapping):
+        unknown = sorted(set(compression) - set(names))
+        if unknown:
+            raise ValueError(f"compression of {unknown[0]!r}, the columns are {list(names)}")
+    for codec in compression.values() if isinstance(compression, Mapping) else [compression]:
+        if codec is not None and not (isinstance(codec, str) and _is_codec(codec)):
+            raise ValueError(f"compression {codec!r} is not one that Arrow has, such as 'snappy', 'gzip' or 'zstd'")
+
+
+def _is_codec(name: str) -> bool:
+    try:
+        return name.lower() == "none" or bool(pa.Codec.is_available(name.lower()))
+    except ValueError:
+        return False
+
+
+def _physical_compression(names: Sequence[str], compression: Compression) -> str | dict[str, str]:
+    if not isinstance(compression, Mapping):
+        return compression or "NONE"
+    codecs = {name: compression.get(name) or "NONE" for name in names}
+    # a column of lists has its values one level further down
+    return {path: codec for name, codec in codecs.items() for path in (name, f"{name}.list.element")}
+
+
+def _to_arrow(leaf: RowLeaf, column: np.ndarray) -> Any:
+    if not isinstance(leaf.space, ArraySpace):
+        texts = pa.array(leaf.codec.decode(column, None).reshape(-1).tolist(), pa.string())
+        return texts if not leaf.codec.shape else pa.FixedSizeListArray.from_arrays(texts, leaf.codec.shape[0])
+    row_nbytes, values = leaf.codec.dtype.itemsize, np.ascontiguousarray(column).reshape(-1)
+    if leaf.placement == "block":  # an image: nobody asks for one of its bytes, and lists of bytes are slow
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(row_nbytes), len(column), [None, pa.py_buffer(values)])
+    elements = pa.array(_real(values))
+    if leaf.codec.shape or values.dtype.kind == "c":
+        return pa.FixedSizeListArray.from_arrays(elements, _elements(leaf))
+    return elements
+
+
+def _real(values: np.ndarray) -> np.ndarray:
+    """Complex numbers as two real ones each; Parquet has no others."""
+    return values.view(values.real.dtype) if values.dtype.kind == "c" else values
+
+
+def _elements(leaf: RowLeaf) -> int:
+    return int(np.prod(leaf.codec.shape)) * (2 if leaf.codec.dtype.base.kind == "c" else 1)
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+class RowFile:
+    """An open file of rows. Errors name it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        fd = open_regular(path, writable=False)
+        try:
+            _refuse_extensions(fd, path)
+        finally:
+            os.close(fd)
+        with self._errors():
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+        self.length: int = self._file.metadata.num_rows
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise StorageCorruptedError(f"{self.path}: {error}") from error
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """Which piece of a storage it is, and which version; None in a file that somebody else wrote."""
+        found = self._file.metadata.metadata or {}
+        try:
+            return int(found[_PIECE]), int(found[_GENERATION])
+        except (KeyError, ValueError):
+            return None
+
+    def column(self, name: str, leaf: RowLeaf) -> np.ndarray:
+        """A column, not to be written to; a StorageCorruptedError unless it is what the leaf wants."""
+        with self._errors():
+            column = self._file.read(columns=[name], use_threads=False).column(name)
+            if len(column) != self.length:
+                raise ValueError(f"column {name!r} has {len(column)} rows, the file says {self.length}")
+            return _from_arrow(leaf, _whole(column))
+
+    @property
+    def schema(self) -> Any:
+        with self._errors():
+            return self._file.schema_arrow
+
+    def whole_column(self, name: str) -> Any:
+        """A column of any type, as Arrow has it."""
+        with self._errors():
+            return _whole(self._file.read(columns=[name]).column(name))
+
+
+def _whole(column: Any) -> Any:
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
+    array.validate(full=True)
+    if array.null_count:
+        raise ValueError(f"{array.null_count} values are missing")
+    return array
+
+
+def _refuse_extensions(fd: int, path: Path) -> None:
+    """A StorageCorruptedError if the file names a type that Arrow would have to ask somebody about."""
+    size = os.fstat(fd).st_size
+    tail = os.pread(fd, 8, max(0, size - 8))
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != b"PAR1" or not 0 < length <= min(size - 12, _MOST_FOOTER_BYTES):
+        raise StorageCorruptedError(f"{path}: not a whole Parquet file")
+    footer = os.pread(fd, length, size - 8 - length)
+    for found in _BASE64.finditer(footer):  # the schema as Arrow wrote it down; where in the run it begins is not known
+        for start in range(4):
+            text = found[0][start:]
+            if b"ARROW:extension" in base64.b64decode(text[: len(text) // 4 * 4]):
+                raise StorageCorruptedError(f"{path}: it has columns of an extension type, which are not read")
+
+
+def _from_arrow(leaf: RowLeaf, array: Any) -> np.ndarray:
+    types, lead = pa.types, (len(array),)
+    if not isinstance(leaf.space, ArraySpace):
+        flat = array.flatten() if types.is_fixed_size_list(array.type) else array
+        texts = np.empty(lead + leaf.codec.shape, object)
+        texts.reshape(-1)[:] = flat.to_pylist()
+        return text_column(leaf, leaf.codec.encode(texts, lead), lead)
+    dtype, shape = leaf.codec.dtype.base, lead + leaf.codec.shape
+    if types.is_fixed_size_binary(array.type):
+        if array.type.byte_width != leaf.codec.dtype.itemsize:
+            raise ValueError(f"{array.type.byte_width} bytes a row, wanted {leaf.codec.dtype.itemsize}")
+        start, buffer = array.offset * array.type.byte_width, array.buffers()[1]
+        return np.frombuffer(buffer, np.uint8, len(array) * array.type.byte_width, start).view(dtype).reshape(shape)
+    values = _values(array).to_numpy(zero_copy_only=False)
+    if dtype.kind == "c" and values.dtype == _real(np.zeros(0, dtype)).dtype:
+        values = np.ascontiguousarray(values).view(dtype)
+    if values.dtype != dtype or values.size != np.prod(shape, dtype=object):
+        raise ValueError(
+            f"column {leaf.name!r} has {len(values)} values of {values.dtype}, the space wants {dtype} of shape {shape}"
+        )
+    return values.reshape(shape)
+
+
+def _values(array: Any) -> Any:
+    """The values of a column of lists, or of lists of lists, all of one length; of other columns they themselves."""
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+        if array.null_count:
+            raise ValueError(f"{array.null_count} values are missing")
+    return array
+
+
+# -- spaces ------------------------------------------------------------------------------------------------
+
+
+def infer_column(file: RowFile, name: str) -> Space:
+    """The space of a column that somebody else wrote; on NumPy, without bounds."""
+    array, shape = file.whole_column(name), []
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        return TextSpace(NumpyComputeBackend, max(map(len, array.to_pylist()), default=1) or 1)
+    while hasattr(array.type, "value_type") and not pa.types.is_dictionary(array.type):
+        lengths = set(array.value_lengths().to_pylist())
+        if len(lengths) != 1:
+            raise ValueError(f"{file.path}: column {name!r} has lists of lengths {sorted(lengths)[:10]}, wanted one")
+        shape.append(lengths.pop())
+        array = array.flatten()
+    return column_space(str(array.to_numpy(zero_copy_only=False).dtype), shape, f"{file.path}: column {name!r}")
+
+
+def column_space(dtype: str, shape: Sequence[int], place: str) -> Space:
+    """The space of arrays of a dtype and a shape, without bounds."""
+    try:
+        if dtype == "bool":
+            return BinarySpace(NumpyComputeBackend, tuple(shape))
+        return BoxSpace(NumpyComputeBackend, -np.inf, np.inf, dtype, shape=tuple(shape))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{place}: no space for arrays of {dtype!r} and shape {shape}, {error}") from error
+
+
+def nest(columns: Mapping[str, Space], default_key: str) -> Space:
+    """The space of samples with these columns, whose names are paths ("obs/rgb")."""
+    if list(columns) == [default_key]:
+        return columns[default_key]
+    root: dict[str, Any] = {}
+    for name, space in columns.items():
+        *parents, last = (part.replace("~1", "/").replace("~0", "~") for part in name.split("/"))
+        node = root
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = space
+    return DictSpace(NumpyComputeBackend, root)

@@ -1,0 +1,126 @@
+"""Samples on another backend or device than the storage that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unienv_interface.backends import ComputeBackend, deserialize_backend, serialize_backend
+from unienv_interface.space import Space
+from unienv_interface.wrapper.backend_compat import data_to
+
+from ..base.files import json_field
+from ..base.nested import nested_item
+from ..base.storage import SpaceStorage
+from ._composed import PathLike
+from ._composed_folder import read_description
+from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from .packed import PackedStorage
+from .registry import register_storage
+
+__all__ = ["ToBackendOrDeviceStorage", "data_to"]
+
+
+@register_storage("to_backend_or_device")
+class ToBackendOrDeviceStorage(WrappingStorage):
+    """Holds samples on another backend, device or both, and moves them on the way in and out.
+
+    The samples are those of `single_instance_space`, on its backend and device; the storage inside has the same on
+    its own. A backend that would keep a dtype with fewer bits is refused.
+    """
+
+    metadata_file = "backend_metadata.json"
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        inner_storage: SpaceStorage,
+        inner_storage_path: PathLike,
+        cache_filename: PathLike | None = None,
+    ) -> None:
+        super().__init__(single_instance_space, inner_storage, inner_storage_path, cache_filename)
+        inner_space = inner_storage.single_instance_space
+        self.inner_backend, self.inner_device = inner_space.backend, inner_space.device
+        self.current_backend, self.current_device = single_instance_space.backend, single_instance_space.device
+        self.has_column_access = inner_storage.has_column_access  # type: ignore[misc]
+        # where samples are handed out: without a device they would stay where the storage inside has them
+        self._home = self.current_device
+        if self._home is None and self.inner_device is not None and self.inner_backend is self.current_backend:
+            self._home = self.current_backend.device(self.current_backend.empty((0,)))
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        inner_storage_cls: type[SpaceStorage] = PackedStorage,
+        *args: Any,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+        backend: ComputeBackend | None = None,
+        device: Any = None,
+        inner_storage_kwargs: Mapping[str, Any] | None = None,
+    ) -> ToBackendOrDeviceStorage:
+        """A new storage around one of `inner_storage_cls`, which is on `backend` and `device`.
+
+        Without `backend` it is on that of the samples. `args` and `inner_storage_kwargs` are the inner one's.
+        """
+        return create_around(
+            lambda inner, name, folder: cls(single_instance_space, inner, name, folder),
+            inner_storage_cls,
+            _moved_space(single_instance_space, backend or single_instance_space.backend, device),
+            args,
+            cache_path,
+            {"capacity": capacity, "multiprocessing": multiprocessing, **(inner_storage_kwargs or {})},
+        )
+
+    @classmethod
+    def load_from(
+        cls,
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> ToBackendOrDeviceStorage:
+        """The storage in a folder; further arguments are those of the storage inside."""
+        folder, content = Path(path), read_description(cls, Path(path))
+        backend, device = _read_place(folder / cls.metadata_file, content)
+        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
+        inner_space = _moved_space(single_instance_space, backend, device)
+        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
+        return cls(single_instance_space, inner, name, folder)
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            **super()._description(),
+            "backend": serialize_backend(self.inner_backend),
+            "device": self.inner_backend.serialize_device(self.inner_device),
+        }
+
+    def _inward(self, value: Any, count: int | None) -> Any:
+        return self._spaces.of(count).data_to(value, self.inner_backend, self.inner_device)
+
+    def _outward(self, value: Any, count: int | None) -> Any:
+        return self._inner_spaces.of(count).data_to(value, self.current_backend, self._home)
+
+    def get_column(self, nested_keys: Sequence[str]) -> ToBackendOrDeviceStorage:
+        space = nested_item(self.single_instance_space, nested_keys)
+        return ToBackendOrDeviceStorage(space, self.inner_storage.get_column(nested_keys), self.inner_storage_path)
+
+
+def _moved_space(space: Space, backend: ComputeBackend, device: Any) -> Space:
+    """The space on another backend and device; a ValueError if its values would not stay what they are."""
+    moved = space.to(backend, device)
+    if not same_form(moved, space):
+        raise ValueError(f"{backend!r} keeps values of {space} as {moved}, with fewer bits: choose dtypes that it has")
+    return moved
+
+
+def _read_place(path: Path, content: dict[str, Any]) -> tuple[ComputeBackend, Any]:
+    """The backend and the device of the storage inside."""
+    backend = deserialize_backend(json_field(content, "backend", str, path))
+    return backend, backend.deserialize_device(json_field(content, "device", str, path, default=None))

@@ -1,0 +1,238 @@
+"""Every field of a sample in a storage that suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unienv_interface.space import Space
+
+from ..base.files import contained, json_field
+from ..base.nested import nested_item
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from ._column_view import ColumnView
+from ._composed import ComposedStorage, PathLike
+from ._composed_folder import build, check_parts, read_description
+from ._dict_plan import REST, DictPlan, KeyPath, assemble
+from .packed import PackedStorage
+from .registry import name_of, register_storage, storage_by_name
+
+__all__ = ["DictStorage", "get_chained_residual_space", "get_chained_space"]
+
+ByKey = Mapping[str, Mapping[str, Any]]
+ByType = Mapping[type[SpaceStorage], Mapping[str, Any]]
+
+
+def get_chained_space(space: Space, key_chain: str, all_keys: Sequence[str], nested_separator: str = "/") -> Space:
+    """The space of the part that is named `key_chain`, where `all_keys` are those of all parts."""
+    plan = DictPlan(space, all_keys, nested_separator)
+    if key_chain not in plan.keys:
+        raise ValueError(f"there is no part {key_chain!r}, the parts are {plan.keys}")
+    return plan.spaces()[plan.keys.index(key_chain)]
+
+
+def get_chained_residual_space(
+    space: Space, all_keys: Sequence[str], prefix: str = "", nested_separator: str = "/"
+) -> Space | None:
+    """What the parts named `all_keys` leave of a space, or of the field at `prefix`; None if nothing is left."""
+    rest = f"{prefix}{nested_separator}{REST}" if prefix else REST
+    plan = DictPlan(space, dict.fromkeys([*all_keys, REST, rest]), nested_separator)
+    return plan.spaces()[plan.keys.index(rest)] if rest in plan.keys else None
+
+
+@register_storage("dict")
+class DictStorage(ComposedStorage):
+    """Samples taken apart: each of some fields in a storage of its own, and all the rest in one for "*".
+
+    A field is named by the keys that lead to it, joined by `nested_separator`; "obs/*" stands for what is left of
+    "obs". All parts have the same slots. A column reads the parts that it lies in, and no others.
+    """
+
+    metadata_file = "dict_storage_metadata.json"
+    has_column_access = True
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        storage_map: Mapping[str, SpaceStorage],
+        cache_filename: PathLike | None = None,
+        nested_separator: str = "/",
+        storage_paths: Mapping[str, str] | None = None,
+    ) -> None:
+        """`storage_paths` says where the parts lie in the folder `cache_filename`, if they do."""
+        plan = DictPlan(single_instance_space, storage_map, nested_separator)
+        paths = storage_paths or _part_names({key: type(storage_map[key]) for key in plan.keys})
+        super().__init__(single_instance_space, {paths[key]: storage_map[key] for key in plan.keys}, cache_filename)
+        for key, space in zip(plan.keys, plan.spaces(), strict=True):
+            if storage_map[key].single_instance_space != space:
+                raise ValueError(f"the part {key!r} holds {storage_map[key].single_instance_space}, not {space}")
+        self.storage_map = {key: storage_map[key] for key in plan.keys}
+        self.nested_separator = nested_separator
+        self._plan = plan
+        self._columns: dict[KeyPath, _DictColumn] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_columns": {}}
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        storage_cls_map: Mapping[str, type[SpaceStorage]] | None = None,
+        *args: Any,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+        key_kwargs: ByKey | None = None,
+        type_kwargs: ByType | None = None,
+        nested_separator: str = "/",
+    ) -> DictStorage:
+        """A new storage with a part for each key of `storage_cls_map`; without one, a `PackedStorage` for all.
+
+        `args` are given to every part, `type_kwargs` to those of a class, `key_kwargs` to the one of a key.
+        """
+        classes = {REST: PackedStorage} if storage_cls_map is None else dict(storage_cls_map)
+        plan = DictPlan(single_instance_space, classes, nested_separator)
+        options_of = _part_options(classes, key_kwargs, type_kwargs)
+        names = _part_names({key: classes[key] for key in plan.keys})
+
+        def make_parts(folder: Path | None) -> dict[str, SpaceStorage]:
+            return {
+                names[key]: classes[key].create(
+                    space,
+                    *args,
+                    capacity=capacity,
+                    cache_path=None if folder is None else folder / names[key],
+                    multiprocessing=multiprocessing,
+                    **options_of(key),
+                )
+                for key, space in zip(plan.keys, plan.spaces(), strict=True)
+            }
+
+        def compose(parts: dict[str, SpaceStorage], folder: Path | None) -> DictStorage:
+            storage_map = {key: parts[names[key]] for key in plan.keys}
+            return cls(single_instance_space, storage_map, folder, nested_separator, names)
+
+        return build(cache_path, make_parts, compose)
+
+    @classmethod
+    def load_from(
+        cls,
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        key_kwargs: ByKey | None = None,
+        type_kwargs: ByType | None = None,
+        **kwargs: Any,
+    ) -> DictStorage:
+        """The storage in a folder; further arguments are given to every part."""
+        folder = Path(path)
+        separator, classes, names = _read_parts(folder, read_description(cls, folder))
+        plan = DictPlan(single_instance_space, classes, separator)
+        options_of = _part_options(classes, key_kwargs, type_kwargs)
+        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
+        parts: dict[str, SpaceStorage] = {}
+        try:
+            for key, space in zip(plan.keys, plan.spaces(), strict=True):
+                place = contained(folder, names[key])
+                parts[key] = classes[key].load_from(place, space, **{**options, **options_of(key)})
+            check_parts(folder, parts, capacity)
+            return cls(single_instance_space, parts, folder, separator, names)
+        except BaseException:
+            for part in parts.values():
+                part.close()
+            raise
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "nested_separator": self.nested_separator,
+            "storages": {
+                key: {"storage_type": name_of(type(part)), "storage_path": name}
+                for (key, part), name in zip(self.storage_map.items(), self._names, strict=True)
+            },
+        }
+
+    def _apart(self, value: Any, count: int | None) -> Sequence[Any]:
+        return self._plan.apart(value)
+
+    def _together(self, values: list[Any], count: int | None) -> Any:
+        return self._plan.together(values)
+
+    def get_subspace_by_key(self, key: str) -> Space:
+        """The space of the part that is named `key`."""
+        if key not in self.storage_map:
+            raise KeyError(f"there is no part {key!r}, the parts are {list(self.storage_map)}")
+        return self.storage_map[key].single_instance_space
+
+    def get_column(self, nested_keys: Sequence[Any]) -> ColumnView:
+        keys = tuple(nested_keys)
+        if keys not in self._columns:
+            self._columns[keys] = _DictColumn(self, self._plan, keys)
+        return self._columns[keys]
+
+
+class _DictColumn(ColumnView):
+    """One field of the samples of a `DictStorage`."""
+
+    def __init__(self, storage: DictStorage, plan: DictPlan, keys: KeyPath) -> None:
+        super().__init__(nested_item(storage.single_instance_space, keys))
+        self.capacity = storage.capacity
+        self._storage = storage
+        sources, self._pieces = plan.column(keys)
+        parts = list(storage.storage_map.values())
+        self._sources = [_field_reader(parts[number], inner_keys) for number, inner_keys in sources]
+
+    def __len__(self) -> int:
+        return len(self._storage)
+
+    def gather(self, slots: Any, length: int) -> Any:
+        return assemble(self._pieces, [read(slots, length) for read in self._sources])
+
+
+def _field_reader(part: SpaceStorage, keys: KeyPath) -> Callable[[Any, int], Any]:
+    """The `gather` of a field of a storage."""
+    if not keys:
+        return part.gather
+    if part.has_column_access:
+        return part.get_column(keys).gather
+    return lambda slots, length: nested_item(part.gather(slots, length), keys)
+
+
+def _part_names(classes: Mapping[str, type[SpaceStorage]]) -> dict[str, str]:
+    """Where parts lie in the folder. Keys can have characters that names of files cannot."""
+    return {key: f"part-{number}{cls.single_file_ext or ''}" for number, (key, cls) in enumerate(classes.items())}
+
+
+def _part_options(
+    classes: Mapping[str, type[SpaceStorage]], key_kwargs: ByKey | None, type_kwargs: ByType | None
+) -> Callable[[str], dict[str, Any]]:
+    """The options of the part of a key; a ValueError if some are for a key or a class that no part has."""
+    by_key, by_type = key_kwargs or {}, type_kwargs or {}
+    for key in by_key:
+        if key not in classes:
+            raise ValueError(f"key_kwargs for {key!r}, the keys of the parts are {list(classes)}")
+    for cls in by_type:
+        if cls not in classes.values():
+            raise ValueError(
+                f"type_kwargs for {cls!r}, the parts are of {sorted({c.__name__ for c in classes.values()})}"
+            )
+    return lambda key: {**by_type.get(classes[key], {}), **by_key.get(key, {})}
+
+
+def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, type[SpaceStorage]], dict[str, str]]:
+    """The separator, and the classes and the paths of the parts by their keys."""
+    path = folder / DictStorage.metadata_file
+    separator = json_field(content, "nested_separator", str, path)
+    by_key = json_field(content, "storages", dict, path)
+    parts = {key: json_field(by_key, key, dict, path) for key in by_key}
+    classes = {key: storage_by_name(json_field(part, "storage_type", str, path)) for key, part in parts.items()}
+    names = {key: json_field(part, "storage_path", str, path) for key, part in parts.items()}
+    places = [contained(folder, name) for name in names.values()]
+    taken = set(places)
+    if len(taken) < len(places) or any(not taken.isdisjoint(place.parents) for place in places):
+        raise StorageCorruptedError(f"{path}: two parts lie at one path, or one lies inside the other")
+    return separator, classes, names

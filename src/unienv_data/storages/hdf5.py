@@ -1,0 +1,398 @@
+"""Samples in one HDF5 file, a dataset per leaf. Importing this module imports h5py."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLeaf
+from unienv_interface.space.spaces import ArraySpace
+
+from ..base.files import check_disk, reserve
+from ..base.storage import StorageCorruptedError
+from . import _hdf5_file as files
+from ._column_storage import DEFAULT_KEY, ColumnStorage, check_capacity, fixed_layout, remove, text_column
+from ._hdf5_file import h5py
+from .registry import register_storage
+
+if TYPE_CHECKING:
+    from ..replay_buffer import ReplayBuffer
+
+__all__ = ["HDF5Storage"]
+
+# Rows that lie so close together, on average, are read with all that lies between them.
+_GAP = 8
+# Room for chunks is taken so many bytes at a time, so that it costs nothing per sample.
+_ROOM_BYTES = 2**22
+PathLike = str | os.PathLike[str]
+
+
+@register_storage("hdf5")
+class HDF5Storage(ColumnStorage):
+    """Samples in one HDF5 file that other programs can read: a dataset per leaf, in groups as the space is nested.
+
+    The samples of a space that is no dictionary are in the dataset `data`. Texts are UTF-8 strings; a NUL in one, or
+    half of a surrogate pair, is a ValueError. Without `cache_path` the file is in memory.
+
+    With a fixed capacity and neither `compression` nor `chunks` a dataset is one stretch of the file, whose room is
+    taken at once; otherwise it lies in chunks with checksums, which every read and `verify` compare. `get_column`
+    reads only the datasets of that column.
+
+    One process writes, and then no other reads (HDF5 locks the file); read-only, any number do. HDF5 keeps part of
+    what was written in memory, so a file does not survive a kill of its writer: what was written since the last
+    `flush` is lost, and the file says so and is refused. `accept_unclean=True` opens what is left. To record where
+    that must not happen use a PackedStorage, and convert afterwards (docs/storages.md).
+    """
+
+    single_file_ext = ".hdf5"
+    DEFAULT_KEY: ClassVar[str] = DEFAULT_KEY
+    _unfit_characters = re.compile("[\0\ud800-\udfff]")
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        root: h5py.Group,
+        capacity: int | None = None,
+        reduce_io: bool = True,
+        *,
+        is_mutable: bool | None = None,
+        path: Path | None = None,
+    ) -> None:
+        """Samples in a group of a file of the caller's; `create` and `load_from` have files of their own.
+
+        With `reduce_io`, samples that lie close together are read in one go.
+        """
+        place = str(path or root.file.filename)
+        mutable = root.file.mode != "r" if is_mutable is None else is_mutable
+        super().__init__(single_instance_space, capacity=capacity, length=0, path=path, mutable=mutable)
+        self.reduce_io = reduce_io
+        self._names = files.dataset_names(self._layout)
+        self._owns_file = False
+        self._attach(root)
+        lengths = {len(dataset) for dataset in self._datasets} or {capacity or 0}
+        if len(lengths) != 1 or (capacity is not None and lengths != {capacity}):
+            wanted = "all of one length" if capacity is None else f"all of the capacity, {capacity}"
+            raise StorageCorruptedError(f"{place}: datasets of length {sorted(lengths)}, wanted {wanted}")
+        self._length = lengths.pop()
+        self.is_multiprocessing_safe = path is not None and not mutable
+        self._unclean = mutable and files.is_unclean(root.file)
+        self._room_until = 0
+
+    def _attach(self, root: h5py.Group) -> None:
+        self.root: h5py.Group = root
+        self._pid = os.getpid()
+        place = str(self.cache_filename or root.file.filename)
+        leaves = self._layout.leaves
+        self._datasets = [
+            files.leaf_dataset(root, name, leaf, place) for name, leaf in zip(self._names, leaves, strict=True)
+        ]
+        self._chunk_room = files.room_in_memory(self._datasets)
+
+    # -- making ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+        initial_capacity: int | None = None,
+        compression: str | Mapping[str, str | None] | None = None,
+        compression_level: int | None = None,
+        chunks: int | bool | tuple[int, ...] | None = None,
+        reduce_io: bool = True,
+    ) -> HDF5Storage:
+        """A new file. There must not be one at `cache_path` yet.
+
+        `compression` is a filter of h5py's ("gzip", "lzf"), for all leaves or by leaf ("obs/rgb"); `chunks` the number
+        of rows in a chunk, its shape, or True for a good one. Without a capacity there must be room on disk for
+        `initial_capacity` samples.
+        """
+        check_capacity(capacity)
+        if multiprocessing:
+            raise ValueError("HDF5Storage has one writer: use PackedStorage with multiprocessing=True")
+        layout = fixed_layout(single_instance_space, cls.__name__)
+        names = files.dataset_names(layout)
+        filters = [_filters(name, names, compression, compression_level) for name in names]
+        path = None if cache_path is None else Path(cache_path)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            check_disk(path, (capacity or initial_capacity or 0) * layout.nbytes)
+        file = files.create_file(path)
+        try:
+            for name, leaf, options in zip(names, layout.leaves, filters, strict=True):
+                files.create_dataset(file, name, leaf, capacity, options, chunks)
+            file.flush()
+            storage = cls(single_instance_space, file, capacity, reduce_io, path=path)
+            if path is not None:
+                files.take_room(storage._datasets, path)
+        except BaseException:
+            file.close()
+            if path is not None:
+                remove(path)
+            raise
+        storage._owns_file = True
+        storage._options = (compression, compression_level, chunks)
+        return storage
+
+    _options: tuple[Any, Any, Any] = (None, None, None)
+
+    def _create_like(self, path: PathLike) -> HDF5Storage:
+        compression, level, chunks = self._options
+        return self.create(
+            self.single_instance_space,
+            self.capacity,
+            path,
+            compression=compression,
+            compression_level=level,
+            chunks=chunks,
+            reduce_io=self.reduce_io,
+        )
+
+    @classmethod
+    def load_from(
+        cls,
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        reduce_io: bool = True,
+        accept_unclean: bool = False,
+        **kwargs: Any,
+    ) -> HDF5Storage:
+        """The storage in a file. `accept_unclean` opens one whose writer was killed, with what is left in it."""
+        path = Path(path)
+        if multiprocessing and not read_only:
+            raise ValueError(f"{path}: an HDF5 file has one writer, load it with read_only=True")
+        file = files.open_file(path, writable=not read_only)
+        try:
+            if not accept_unclean and files.is_unclean(file):
+                raise StorageCorruptedError(
+                    f"{path}: something was written since the last flush, and the writer was killed or is still at "
+                    f"work; flush it there, or open what is left with accept_unclean=True"
+                )
+            storage = cls(single_instance_space, file, capacity, reduce_io, is_mutable=not read_only, path=path)
+        except BaseException:
+            file.close()
+            raise
+        storage._owns_file = True
+        storage._options = _options_of(storage._names, storage._datasets)
+        return storage
+
+    @staticmethod
+    def build_space_from_hdf5_file(root: h5py.Group) -> tuple[int, int, Space]:
+        """Capacity, number of samples and the space of one for datasets of one length, whoever wrote them."""
+        count, space = files.infer_space(root, str(root.file.filename))
+        return count, count, space
+
+    @staticmethod
+    def load_replay_buffer_from_raw_hdf5(path: PathLike) -> ReplayBuffer:
+        """A read-only buffer over a file of datasets of one length, whoever wrote it."""
+        from ..replay_buffer import ReplayBuffer
+
+        file = files.open_file(Path(path), writable=False)
+        try:
+            count, _, space = HDF5Storage.build_space_from_hdf5_file(file)
+            storage = HDF5Storage(space, file, None, is_mutable=False, path=Path(path))
+        except BaseException:
+            file.close()
+            raise
+        storage._owns_file = True
+        return ReplayBuffer(storage, Path(path).name, count=count)
+
+    @staticmethod
+    def call_function_on_every_dataset(root: h5py.Group, function: Callable[[h5py.Dataset], Any]) -> list[Any]:
+        """What a function gives for every dataset of a group and of the groups in it."""
+        return [function(dataset) for dataset in files.every_dataset(root, str(root.file.filename))]
+
+    @staticmethod
+    def call_function_on_first_dataset(root: h5py.Group, function: Callable[[h5py.Dataset], Any]) -> Any:
+        """What a function gives for the first dataset of a group."""
+        return function(next(files.every_dataset(root, str(root.file.filename))))
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.is_mutable or self.cache_filename is None:
+            raise TypeError("an HDF5 file has one writer, this process: load it with read_only=True in the other one")
+        return {**super().__getstate__(), "root": None, "_datasets": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self._attach(files.open_file(Path(str(self.cache_filename)), writable=False))
+        self._owns_file = True
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+        if self._pid != os.getpid() and self.is_multiprocessing_safe:
+            self._reopen()  # a handle that two processes share has one state of HDF5's in each
+        with self._naming_the_file():
+            return [self._read_column(place, slots) for place in places]
+
+    def _read_column(self, place: int, slots: np.ndarray) -> np.ndarray:
+        dataset, leaf = self._datasets[place], self._layout.leaves[place]
+        first, stop = int(slots[0]), int(slots[-1]) + 1
+        if stop - first == len(slots):
+            found = dataset[first:stop]
+        elif self.reduce_io and stop - first <= _GAP * len(slots):
+            found = dataset[first:stop].take(slots - first, 0)
+        else:
+            found = dataset[slots]
+        return found if isinstance(leaf.space, ArraySpace) else _decoded(leaf, found, str(self.cache_filename))
+
+    def prepare(self, start: int, stop: int) -> None:
+        self._take_room(stop - start)
+        super().prepare(start, stop)
+
+    def _take_room(self, rows: int) -> None:
+        """Take the disk's room for what these rows add to the file, and for all that is still in memory.
+
+        HDF5 forgets a chunk that it cannot write, and does not say so to whoever reads it next.
+        """
+        if not self._chunk_room or not self._owns_file or self.cache_filename is None:
+            return
+        end = self.root.file.id.get_filesize()
+        needed = end + rows * self.row_nbytes + self._chunk_room
+        if needed <= self._room_until:
+            return
+        handle, path = self.root.file.id.get_vfd_handle(), Path(self.cache_filename)
+        try:
+            reserve(handle, end, needed + _ROOM_BYTES, path)
+            self._room_until = needed + _ROOM_BYTES
+        except OSError:
+            reserve(handle, end, needed, path)  # no room for more, but enough for this
+            self._room_until = needed
+
+    def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
+        self._take_room(len(slots))
+        self._begin_write()
+        first, stop = int(slots[0]), int(slots[-1]) + 1
+        where = slice(first, stop) if stop - first == len(slots) else slots
+        with self._naming_the_file():
+            for dataset, leaf, column in zip(self._datasets, self._layout.leaves, columns, strict=True):
+                if not isinstance(leaf.space, ArraySpace):
+                    column = _encoded(leaf, column, dataset.dtype)
+                dataset[where] = column
+
+    def _resize(self, length: int) -> None:
+        self._begin_write()
+        with self._naming_the_file():
+            for dataset in self._datasets:
+                dataset.resize(length, 0)
+
+    def _begin_write(self) -> None:
+        if self._owns_file and self.cache_filename is not None and not self._unclean:
+            self._unclean = True
+            with self._naming_the_file():
+                files.mark_unclean(self.root.file, True)
+
+    @contextlib.contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        """Errors of HDF5's speak of no file."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:
+            place = str(self.cache_filename or self.root.file.filename) if self.root else str(self.cache_filename)
+            if not self.root:
+                raise RuntimeError(f"{place}: the storage is closed") from error
+            number = getattr(error, "errno", None) or _errno_in(str(error))
+            if number is not None:
+                raise OSError(number, f"{os.strerror(number)}: {error}", place) from error
+            raise StorageCorruptedError(f"{place}: HDF5 cannot do it, the file may be damaged: {error}") from error
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        if not self.is_mutable or not self.root:
+            return
+        with self._naming_the_file():
+            if not self._unclean or self.cache_filename is None:
+                self.root.file.flush()
+                return
+            self._room_until = 0  # HDF5 gives back what it does not use
+            os_handle = self.root.file.id.get_vfd_handle()
+            self.root.file.flush()
+            os.fsync(os_handle)
+            files.mark_unclean(self.root.file, False)
+            os.fsync(os_handle)
+        self._unclean = False
+
+    def verify(self) -> list[str]:
+        findings = []
+        step = 1024
+        for place, name in enumerate(self._names):
+            for start in range(0, self._length, step):
+                slots = np.arange(start, min(start + step, self._length))
+                try:
+                    self._read(slots, [place])
+                except (ValueError, OSError) as error:
+                    findings.append(f"{self.cache_filename}: {name!r}, rows {start} to {int(slots[-1])}: {error}")
+        return findings
+
+    @property
+    def nbytes(self) -> int | None:
+        return sum(dataset.id.get_storage_size() for dataset in self._datasets)
+
+    def close(self) -> None:
+        if self._owns_file and self.root:
+            try:
+                self.flush()
+            finally:
+                self.root.close()
+
+
+def _filters(
+    name: str, names: list[str], compression: str | Mapping[str, str | None] | None, level: int | None
+) -> dict[str, Any]:
+    if isinstance(compression, Mapping):
+        unknown = sorted(set(compression) - set(names))
+        if unknown:
+            raise ValueError(f"compression of {unknown[0]!r}, the datasets are {names}")
+        compression = compression.get(name)
+    return {"compression": compression, "compression_opts": None if compression is None else level}
+
+
+def _options_of(names: list[str], datasets: list[h5py.Dataset]) -> tuple[Any, Any, Any]:
+    """The arguments that files like this one are created with."""
+    compression = {name: dataset.compression for name, dataset in zip(names, datasets, strict=True)}
+    levels = {dataset.compression_opts for dataset in datasets if dataset.compression is not None}
+    rows = {dataset.chunks[0] for dataset in datasets if dataset.chunks is not None}
+    return compression, levels.pop() if len(levels) == 1 else None, max(rows) if rows else None
+
+
+def _encoded(leaf: RowLeaf, column: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Texts as HDF5 keeps them."""
+    texts = leaf.codec.decode(column, None)
+    flat = [text.encode() for text in texts.flat]
+    return np.array(flat, object if dtype.kind == "O" else dtype).reshape(texts.shape)
+
+
+def _decoded(leaf: RowLeaf, found: np.ndarray, place: str) -> np.ndarray:
+    """The column of texts that HDF5 has kept."""
+    texts = np.empty(found.shape, object)
+    try:
+        texts.reshape(-1)[:] = [text.decode() for text in found.reshape(-1).tolist()]
+        return text_column(leaf, leaf.codec.encode(texts, found.shape[:1]), found.shape[:1])
+    except (ValueError, AttributeError) as error:
+        raise StorageCorruptedError(f"{place}: {leaf.name!r} holds what is no text of the space, {error}") from error
+
+
+def _errno_in(text: str) -> int | None:
+    """The number of the system's error that a message of HDF5's carries."""
+    found = re.search(r"errno = (\d+)", text)
+    return int(found[1]) if found and int(found[1]) in errno.errorcode else None

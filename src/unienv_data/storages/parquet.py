@@ -1,0 +1,383 @@
+"""Samples in a folder of Parquet files, a column per leaf. Importing this module imports pyarrow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from unienv_interface.space import Space
+from unienv_interface.space.spaces import TextSpace
+
+from ..base.files import check_disk, json_field, remove_temporaries, replacing, write_json
+from ..base.storage import StorageCorruptedError
+from ._column_storage import DEFAULT_KEY, ColumnStorage, check_capacity, fixed_layout, leaf_names, new_column
+from ._parquet_file import (
+    Compression,
+    RowFile,
+    check_compression,
+    infer_column,
+    nest,
+    write_rows,
+)
+from ._parquet_metadata import FORMAT_VERSION, METADATA, described_space, dtype_name, read_generations, read_metadata
+from .registry import register_storage
+
+if TYPE_CHECKING:
+    from ..replay_buffer import ReplayBuffer
+
+__all__ = ["ParquetStorage"]
+
+PathLike = str | os.PathLike[str]
+
+
+@register_storage("parquet")
+class ParquetStorage(ColumnStorage):
+    """Samples in `part-000000.parquet` and so on, `piece_size` rows each, for other programs and to be kept.
+
+    A column per leaf ("obs/rgb"; `data` for a space that is no dictionary): numbers and lists of numbers, texts as
+    strings (half of a surrogate pair is a ValueError), a leaf of a page or more as binary values. `get_column` reads
+    only the columns of that leaf. Pages have checksums, which every read and `verify` compare.
+
+    Rows are written to pieces in memory. A piece is written to its file when `cache_bytes` are full, and all are by
+    `flush`, `dumps` and `close`: what was written since does not survive a kill of the process, and other processes
+    see what was flushed when they opened it. To record where nothing may be lost use a PackedStorage, and convert
+    afterwards (docs/storages.md). A piece that was never written cannot be read.
+    """
+
+    DEFAULT_KEY: ClassVar[str] = DEFAULT_KEY
+    _unfit_characters = re.compile("[\ud800-\udfff]")
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        storage_dir: PathLike,
+        capacity: int | None,
+        piece_size: int,
+        *,
+        length: int = 0,
+        generations: Mapping[int, int] | None = None,
+        read_only: bool = False,
+        compression: Compression = "snappy",
+        cache_bytes: int = 2**28,
+        single_file: Path | None = None,
+    ) -> None:
+        """The pieces in a folder that is there: `generations` tells which, and how often each was written.
+
+        A `single_file` is one piece that stands by itself.
+        """
+        folder, length = Path(storage_dir), length if capacity is None else capacity
+        super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=not read_only)
+        self.is_multiprocessing_safe = read_only
+        self.piece_size, self.compression, self.cache_bytes = piece_size, compression, cache_bytes
+        self._folder, self._single_file = folder, single_file
+        self._names = leaf_names(self._layout)
+        self._generations = dict(generations or {})
+        self._kept_length = length  # as the metadata has it
+        self._piece_cache: OrderedDict[int, list[np.ndarray]] = OrderedDict()  # being written, not in their files yet
+        self._table_cache: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()  # columns as they are in files
+        self._table_bytes = 0
+
+    # -- making ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+        piece_size: int = 1024,
+        compression: Compression = "snappy",
+        cache_bytes: int = 2**28,
+    ) -> ParquetStorage:
+        """A new folder; there must not be one at `cache_path` yet.
+
+        `compression` is one of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
+        """
+        check_capacity(capacity)
+        if cache_path is None:
+            raise ValueError("ParquetStorage keeps its samples in files: give the folder as cache_path")
+        if multiprocessing:
+            raise ValueError("ParquetStorage has one writer: use PackedStorage with multiprocessing=True")
+        if piece_size < 1:
+            raise ValueError(f"piece_size is {piece_size}, it must be at least 1")
+        layout, folder = fixed_layout(single_instance_space, cls.__name__), Path(cache_path)
+        names = leaf_names(layout)
+        for name, leaf in zip(names, layout.leaves, strict=True):
+            if 0 in leaf.codec.shape:
+                raise ValueError(f"{name}: {leaf.space} has no elements, which Parquet has no column for")
+        if not names:
+            raise ValueError(f"{single_instance_space} has no leaves, which Parquet has no rows for")
+        check_compression(names, compression)
+        folder.mkdir(parents=True, exist_ok=False)
+        try:
+            options: Any = {"compression": compression, "cache_bytes": cache_bytes}
+            storage = cls(single_instance_space, folder, capacity, piece_size, **options)
+            storage._write_metadata()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return storage
+
+    def _create_like(self, path: PathLike) -> ParquetStorage:
+        return self.create(
+            self.single_instance_space,
+            capacity=self.capacity,
+            cache_path=path,
+            piece_size=self.piece_size,
+            compression=self.compression,
+            cache_bytes=self.cache_bytes,
+        )
+
+    @classmethod
+    def load_from(
+        cls,
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        cache_bytes: int = 2**28,
+        **kwargs: Any,
+    ) -> ParquetStorage:
+        """The storage in a folder, as it was when it was flushed; part files that it does not name are ignored."""
+        if multiprocessing and not read_only:
+            raise ValueError(f"{path}: ParquetStorage has one writer, load it with read_only=True")
+        folder, file = Path(path), Path(path) / METADATA
+        content = read_metadata(file)
+        names = leaf_names(fixed_layout(single_instance_space, cls.__name__))
+        found = sorted(json_field(content, "column_shapes", dict, file))
+        if found != sorted(names):
+            raise StorageCorruptedError(f"{file}: columns {found}, the space wants {sorted(names)}")
+        length = json_field(content, "num_rows", int, file)
+        if capacity is not None and length != capacity:
+            raise StorageCorruptedError(f"{file}: {length} rows, wanted the capacity, {capacity}")
+        if not read_only:
+            remove_temporaries(folder)
+        return cls(
+            single_instance_space,
+            folder,
+            capacity,
+            json_field(content, "piece_size", int, file),
+            length=length,
+            generations=read_generations(content, file),
+            read_only=read_only,
+            compression=content.get("compression"),
+            cache_bytes=cache_bytes,
+        )
+
+    @staticmethod
+    def build_space_from_parquet_file(path: PathLike) -> tuple[int, int, Space]:
+        """Capacity, number of samples and the space of one for a storage's folder or for any Parquet file.
+
+        Of a folder only the metadata is read, but for the length of texts where that is not in it.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            with RowFile(path) as file:
+                columns = {name: infer_column(file, name) for name in file.schema.names}
+                return file.length, file.length, nest(columns, DEFAULT_KEY)
+        content = read_metadata(path / METADATA)
+        count = json_field(content, "num_rows", int, path / METADATA)
+        return count, count, described_space(content, path)
+
+    @staticmethod
+    def load_replay_buffer_from_raw_parquet(path: PathLike) -> ReplayBuffer:
+        """A read-only buffer over a storage's folder or any Parquet file, whoever wrote it."""
+        from ..replay_buffer import ReplayBuffer
+
+        path = Path(path)
+        count, _, space = ParquetStorage.build_space_from_parquet_file(path)
+        if path.is_dir():
+            storage = ParquetStorage.load_from(path, space)
+        else:
+            options: Any = {"length": count, "generations": {0: 0}, "read_only": True, "single_file": path}
+            storage = ParquetStorage(space, path, None, max(1, count), **options)
+        return ReplayBuffer(storage, path.name, count=count)
+
+    def _write_metadata(self) -> None:
+        leaves = list(zip(self._names, self._layout.leaves, strict=True))
+        content = {
+            "storage_type": self.registered_name,
+            "format_version": FORMAT_VERSION,
+            "piece_size": self.piece_size,
+            "num_rows": self._kept_length,
+            "column_shapes": {name: list(leaf.codec.shape) for name, leaf in leaves},
+            "column_dtypes": {name: dtype_name(leaf) for name, leaf in leaves},
+            "text_lengths": {name: leaf.space.max_length for name, leaf in leaves if isinstance(leaf.space, TextSpace)},
+            "compression": dict(self.compression) if isinstance(self.compression, Mapping) else self.compression,
+            "generations": {str(piece): number for piece, number in sorted(self._generations.items())},
+        }
+        write_json(self._folder / METADATA, content)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.is_mutable:
+            raise TypeError(
+                f"{self._folder} has one writer, this process: load it with read_only=True in the other one"
+            )
+        caches = {"_piece_cache": OrderedDict(), "_table_cache": OrderedDict(), "_table_bytes": 0}
+        return {**super().__getstate__(), **caches}
+
+    # -- samples ---------------------------------------------------------------------------------------------
+
+    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+        leaves = self._layout.leaves
+        columns = [new_column(leaves[place], (len(slots),)) for place in places]
+        for piece, part, rows in self._by_piece(slots):
+            for column, place in zip(columns, places, strict=True):
+                column[part] = self._column_of(piece, place)[rows]
+        return columns
+
+    def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
+        for piece, part, rows in self._by_piece(slots):
+            for mine, column in zip(self._editable(piece), columns, strict=True):
+                mine[rows] = column[part]
+        self._evict()
+
+    def _by_piece(self, slots: np.ndarray) -> Iterator[tuple[int, slice, Any]]:
+        """Slots in order by the piece they lie in: which part of them, and which rows of the piece."""
+        pieces = slots // self.piece_size
+        ends = [*(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(slots)]
+        start = 0
+        for stop in ends:
+            piece = int(pieces[start])
+            yield piece, slice(start, stop), slots[start:stop] - piece * self.piece_size
+            start = stop
+
+    def _rows_in(self, piece: int) -> int:
+        """How many rows a piece has."""
+        return min(self.piece_size, self._length - piece * self.piece_size)
+
+    # -- pieces ----------------------------------------------------------------------------------------------
+
+    def _path_of(self, piece: int) -> Path:
+        return self._single_file or self._folder / f"part-{piece:06d}.parquet"
+
+    def _column_of(self, piece: int, place: int) -> np.ndarray:
+        """A column of a piece, not to be written to."""
+        if piece in self._piece_cache:
+            return self._piece_cache[piece][place]
+        key = (piece, place)
+        if key in self._table_cache:
+            self._table_cache.move_to_end(key)
+            return self._table_cache[key]
+        column = self._read_columns(piece, [place])[0]
+        self._table_cache[key] = column
+        self._table_bytes += column.nbytes
+        while self._table_bytes > self.cache_bytes and len(self._table_cache) > 1:
+            self._table_bytes -= self._table_cache.popitem(last=False)[1].nbytes
+        return column
+
+    def _read_columns(self, piece: int, places: Sequence[int]) -> list[np.ndarray]:
+        path = self._path_of(piece)
+        if piece not in self._generations:
+            raise StorageCorruptedError(f"{path}: nothing was written to the rows of this piece")
+        with RowFile(path) as file:
+            stamp = (piece, self._generations[piece])
+            if file.stamp not in (None, stamp):
+                raise StorageCorruptedError(
+                    f"{path}: piece and version {file.stamp}, wanted {stamp}; it was written since this storage was "
+                    f"opened or last flushed, or it is not in its place"
+                )
+            if file.length < self._rows_in(piece):
+                raise StorageCorruptedError(f"{path}: {file.length} rows, wanted {self._rows_in(piece)}")
+            return [file.column(self._names[place], self._layout.leaves[place]) for place in places]
+
+    def _editable(self, piece: int) -> list[np.ndarray]:
+        """The columns of a piece, to be written to; it is in memory from now on until it is written to its file."""
+        if piece not in self._piece_cache:
+            columns = [new_column(leaf, (self.piece_size,)) for leaf in self._layout.leaves]
+            if piece in self._generations:
+                for mine, found in zip(columns, self._read_columns(piece, self._places), strict=True):
+                    mine[: len(found)] = found[: self.piece_size]
+            self._piece_cache[piece] = columns
+            self._forget_tables(piece)
+        self._piece_cache.move_to_end(piece)
+        return self._piece_cache[piece]
+
+    def _forget_tables(self, piece: int) -> None:
+        for place in self._places:
+            column = self._table_cache.pop((piece, place), None)
+            self._table_bytes -= 0 if column is None else column.nbytes
+
+    def _evict(self) -> None:
+        """Write pieces to their files until those in memory take no more than they may; one always stays."""
+        piece_bytes = max(1, self.piece_size * self.row_nbytes)
+        while len(self._piece_cache) > 1 and len(self._piece_cache) * piece_bytes > self.cache_bytes:
+            piece = next(iter(self._piece_cache))
+            self._write_piece(piece)
+            del self._piece_cache[piece]
+            self._write_metadata()
+
+    def _write_piece(self, piece: int) -> None:
+        columns = [column[: self._rows_in(piece)] for column in self._piece_cache[piece]]
+        generation = self._generations.get(piece, 0) + 1
+        with replacing(self._path_of(piece)) as file:
+            write_rows(file, self._names, self._layout.leaves, columns, self.compression, (piece, generation))
+        self._generations[piece] = generation
+
+    def prepare(self, start: int, stop: int) -> None:
+        pieces = len(self._piece_cache) + 2 + (stop - start) // self.piece_size
+        check_disk(self._folder, pieces * self.piece_size * self.row_nbytes)
+        super().prepare(start, stop)
+
+    def _resize(self, length: int) -> None:
+        last = min(length, self._length) // self.piece_size
+        if min(length, self._length) % self.piece_size and (last in self._generations or last in self._piece_cache):
+            self._editable(last)  # its file has another number of rows by now
+        if length < self._length:
+            first_gone = -(-length // self.piece_size)
+            for piece in [piece for piece in {*self._piece_cache, *self._generations} if piece >= first_gone]:
+                self._piece_cache.pop(piece, None)
+                self._forget_tables(piece)
+                if self._generations.pop(piece, None) is not None:
+                    self._path_of(piece).unlink(missing_ok=True)
+
+    # -- durability ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        if not self.is_mutable:
+            return
+        changed = bool(self._piece_cache) or self._kept_length != self._length
+        for piece in sorted(self._piece_cache):
+            self._write_piece(piece)
+        self._kept_length = self._length
+        if changed:
+            self._write_metadata()
+        while len(self._piece_cache) > 1:  # the one that is likely to be written next stays
+            self._piece_cache.popitem(last=False)
+
+    def verify(self) -> list[str]:
+        findings = []
+        for piece in sorted(self._generations):
+            try:
+                if piece not in self._piece_cache:
+                    self._read_columns(piece, self._places)
+            except (ValueError, OSError) as error:
+                findings.append(str(error))
+        return findings
+
+    @property
+    def nbytes(self) -> int | None:
+        return sum(self._path_of(piece).stat().st_size for piece in self._generations)
+
+    def dumps(self, path: PathLike) -> None:
+        if self._is_own(path):
+            self.flush()
+            return
+        pieces = sorted({*self._generations, *self._piece_cache})
+        starts = [(piece * self.piece_size, piece * self.piece_size + self._rows_in(piece)) for piece in pieces]
+        self.snapshot(path, [*starts, (self._length, self._length)])
+
+    def close(self) -> None:
+        if self.is_mutable and self._folder.exists():
+            self.flush()

@@ -1,0 +1,141 @@
+"""Samples in another form, by way of a transformation that has an inverse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import batch_space
+from unienv_interface.transformations import DataTransformation
+from unienv_interface.transformations.serialization_utils import json_to_transformation, transformation_to_json
+
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from ._composed import PathLike
+from ._composed_folder import read_description
+from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from .packed import PackedStorage
+from .registry import register_storage
+
+__all__ = ["TransformedStorage"]
+
+# In folders of the reference's: a pickle, which can run code when it is read.
+_PICKLED = "data_transformation.pkl"
+
+
+@register_storage("transformed")
+class TransformedStorage(WrappingStorage):
+    """Stores what a transformation makes of every sample, and reads through its inverse.
+
+    `data_transformation` leads from `single_instance_space` to the space of the storage inside. What is read is what
+    the inverse gives, which is the sample that was written if the transformation loses nothing. Moving samples, as
+    `remove_at` of a buffer does, moves the stored form and loses nothing.
+
+    On disk the transformation is kept as JSON, so it must be a registered one (see `register_transformation`).
+    """
+
+    metadata_file = "transformed_metadata.json"
+
+    def __init__(
+        self,
+        single_instance_space: Space,
+        data_transformation: DataTransformation,
+        inner_storage: SpaceStorage,
+        inner_storage_path: PathLike,
+        cache_filename: PathLike | None = None,
+    ) -> None:
+        super().__init__(single_instance_space, inner_storage, inner_storage_path, cache_filename)
+        self.data_transformation = data_transformation
+        self.inv_data_transformation = _inverse(data_transformation, single_instance_space)
+        inner_space = inner_storage.single_instance_space
+        self.maps_batches = _maps_batches(data_transformation, single_instance_space) and _maps_batches(
+            self.inv_data_transformation, inner_space
+        )
+
+    @classmethod
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        inner_storage_cls: type[SpaceStorage] = PackedStorage,
+        *args: Any,
+        data_transformation: DataTransformation,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+        inner_storage_kwargs: Mapping[str, Any] | None = None,
+    ) -> TransformedStorage:
+        """A new storage around one of `inner_storage_cls`, whose arguments are `args` and `inner_storage_kwargs`."""
+        _inverse(data_transformation, single_instance_space)  # before anything is made
+        return create_around(
+            lambda inner, name, folder: cls(single_instance_space, data_transformation, inner, name, folder),
+            inner_storage_cls,
+            data_transformation.get_target_space_from_source(single_instance_space),
+            args,
+            cache_path,
+            {"capacity": capacity, "multiprocessing": multiprocessing, **(inner_storage_kwargs or {})},
+        )
+
+    @classmethod
+    def load_from(
+        cls,
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> TransformedStorage:
+        """The storage in a folder; further arguments are those of the storage inside."""
+        folder, content = Path(path), read_description(cls, Path(path))
+        transformation = _read_transformation(folder, content, single_instance_space)
+        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
+        inner_space = transformation.get_target_space_from_source(single_instance_space)
+        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
+        return cls(single_instance_space, transformation, inner, name, folder)
+
+    def _description(self) -> dict[str, Any]:
+        transformation = transformation_to_json(self.data_transformation, self.single_instance_space)
+        return {**super()._description(), "data_transformation": transformation}
+
+    def _inward(self, value: Any, count: int | None) -> Any:
+        return self.data_transformation.transform(self._spaces.of(count), value)
+
+    def _outward(self, value: Any, count: int | None) -> Any:
+        return self.inv_data_transformation.transform(self._inner_spaces.of(count), value)
+
+
+def _inverse(transformation: DataTransformation, space: Space) -> DataTransformation:
+    """The inverse; a ValueError if there is none, or it does not lead back to samples of this form."""
+    if not transformation.has_inverse:
+        raise ValueError(f"{transformation!r} has no inverse, so that what it makes of samples could not be read")
+    inverse = transformation.direction_inverse(space)
+    reached = inverse.get_target_space_from_source(transformation.get_target_space_from_source(space))
+    if not same_form(reached, space):
+        raise ValueError(f"the inverse of {transformation!r} leads to {reached}, not back to {space}")
+    return inverse
+
+
+def _maps_batches(transformation: DataTransformation, space: Space) -> bool:
+    """Whether what becomes of a batch is the batch of what becomes of its samples."""
+    wanted = batch_space(transformation.get_target_space_from_source(space), 2)
+    try:
+        return same_form(transformation.get_target_space_from_source(batch_space(space, 2)), wanted)
+    except (TypeError, ValueError):  # it cannot do with a batch
+        return False
+
+
+def _read_transformation(folder: Path, content: Mapping[str, Any], space: Space) -> DataTransformation:
+    path = folder / TransformedStorage.metadata_file
+    if content.get("data_transformation") is None:
+        if (folder / _PICKLED).exists():
+            raise StorageCorruptedError(
+                f"{folder / _PICKLED} is a pickle, which can run code and is not read: write the transformation as "
+                f"JSON (transformation_to_json) into the field 'data_transformation' of {path.name}"
+            )
+        raise StorageCorruptedError(f"{path}: field 'data_transformation' is missing")
+    try:
+        return json_to_transformation(content["data_transformation"], space)
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageCorruptedError(f"{path}: field 'data_transformation': {error}") from error

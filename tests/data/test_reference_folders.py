@@ -1,0 +1,327 @@
+"""Folders that the reference implementation wrote, built by hand as its format is documented."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import BACKENDS
+
+from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.replay_buffer import _folder
+from unienv_data.replay_buffer.replay_buffer import index_with_offset
+from unienv_data.storages import registry
+from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
+
+NUMPY = NumpyComputeBackend
+# A ring of five slots that has wrapped: samples 3 to 7, the oldest in slot 3. Sample n is [n, n + 0.5].
+CAPACITY, OFFSET = 5, 3
+SLOTS = np.array([[value, value + 0.5] for value in (5, 6, 7, 3, 4)], np.float32)
+SAMPLES = [3, 4, 5, 6, 7]
+# episodes 3 to 5, of which the first samples were overwritten, and 6 to 7
+SEGMENTS = [[3, 0], [1, 2]]
+
+BOX = {"type": "BoxSpace", "shape": [2], "low": [-float("inf")], "high": [float("inf")], "dtype": "float32"}
+DICT = {
+    "type": "DictSpace",
+    "spaces": {"obs": BOX, "more": {"type": "DictSpace", "spaces": {"twice": {**BOX, "shape": [2]}}}},
+}
+
+
+def write_metadata(folder: Path, storage_cls: str, ext: str, space: Any = BOX, **changes: Any) -> Path:
+    content = {
+        "type": "ReplayBuffer",
+        "count": CAPACITY,
+        "offset": OFFSET,
+        "capacity": CAPACITY,
+        "storage_cls": f"unienv_data.storages.{storage_cls}",
+        "storage_path_relative": f"storage{ext}",
+        "single_instance_space": space,
+        "physical_segments": SEGMENTS,
+        **changes,
+    }
+    (folder / "metadata.json").write_text(json.dumps(content))
+    return folder
+
+
+def hdf5_folder(folder: Path, **changes: Any) -> Path:
+    h5py = pytest.importorskip("h5py")
+    folder.mkdir()
+    with h5py.File(folder / "storage.hdf5", "w") as file:
+        file.create_dataset("data", data=SLOTS)
+    return write_metadata(folder, "hdf5.HDF5Storage", ".hdf5", **changes)
+
+
+def hdf5_dict_folder(folder: Path, **changes: Any) -> Path:
+    h5py = pytest.importorskip("h5py")
+    folder.mkdir()
+    with h5py.File(folder / "storage.hdf5", "w") as file:
+        file.create_dataset("obs", data=SLOTS)
+        file.create_dataset("more/twice", data=2 * SLOTS)
+    return write_metadata(folder, "hdf5.HDF5Storage", ".hdf5", DICT, **changes)
+
+
+def npz_folder(folder: Path, **changes: Any) -> Path:
+    (folder / "storage").mkdir(parents=True)
+    for slot, row in enumerate(SLOTS):
+        np.savez_compressed(folder / "storage" / f"{slot}.npz", data=row)
+    about = {"compressed": True, "capacity": CAPACITY, "length": CAPACITY}
+    about["storage_type"] = "unienv_data.storages.npz_storage.NPZStorage"
+    (folder / "storage" / "npz_metadata.json").write_text(json.dumps(about))
+    return write_metadata(folder, "npz_storage.NPZStorage", "", **changes)
+
+
+def flattened_folder(folder: Path, **changes: Any) -> Path:
+    """Flat samples, the fields in the order of their keys, in one HDF5 dataset."""
+    h5py = pytest.importorskip("h5py")
+    (folder / "storage").mkdir(parents=True)
+    with h5py.File(folder / "storage" / "inner_storage.hdf5", "w") as file:
+        file.create_dataset("data", data=np.concatenate([2 * SLOTS, SLOTS], axis=1))
+    about = {
+        "storage_type": "unienv_data.storages.flattened.FlattenedStorage",
+        "inner_storage_type": "unienv_data.storages.hdf5.HDF5Storage",
+        "inner_storage_path": "inner_storage.hdf5",
+    }
+    (folder / "storage" / "flattened_metadata.json").write_text(json.dumps(about))
+    return write_metadata(folder, "common.FlattenedStorage", "", DICT, **changes)
+
+
+def tensor_folder(folder: Path, **changes: Any) -> Path:
+    """The raw tensor, as it is in memory."""
+    pytest.importorskip("torch")
+    folder.mkdir()
+    (folder / "storage.memmap").write_bytes(SLOTS.tobytes())
+    return write_metadata(folder, "pytorch.PytorchTensorStorage", ".memmap", **changes)
+
+
+FOLDERS: dict[str, Callable[..., Path]] = {
+    "hdf5": hdf5_folder,
+    "hdf5 dict": hdf5_dict_folder,
+    "npz": npz_folder,
+    "flattened": flattened_folder,
+    "tensors": tensor_folder,
+}
+
+
+def backend_of(name: str) -> Any:
+    return deserialize_backend("pytorch") if name == "tensors" else NUMPY
+
+
+def found_in(buffer: ReplayBuffer) -> list[int]:
+    """The numbers of the samples, once it is known that every one is whole."""
+    batch = buffer.get_at(...)
+    values = batch["obs"] if isinstance(batch, dict) else batch
+    values = buffer.backend.to_numpy(values)
+    if isinstance(batch, dict):
+        assert np.array_equal(buffer.backend.to_numpy(batch["more"]["twice"]), 2 * values)
+    assert np.array_equal(values[:, 1], values[:, 0] + 0.5)
+    return values[:, 0].astype(int).tolist()
+
+
+def samples_like(buffer: ReplayBuffer, numbers: list[int]) -> Any:
+    values = np.array([[number, number + 0.5] for number in numbers], np.float32)
+    one, two = (buffer.backend.from_numpy(part, copy=True) for part in (values, 2 * values))
+    return {"obs": one, "more": {"twice": two}} if "obs" in repr(buffer.single_space) else one
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_it_is_read_in_order(name: str, tmp_path: Path) -> None:
+    folder = FOLDERS[name](tmp_path / "a")
+    before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert ReplayBuffer.is_loadable_from(folder)
+    assert ReplayBuffer.get_length_from_path(folder) == ReplayBuffer.get_capacity_from_path(folder) == CAPACITY
+    with ReplayBuffer.load_from(folder, backend=backend_of(name)) as buffer:
+        assert (buffer.count, buffer.offset, buffer.capacity) == (5, 3, 5)
+        assert ReplayBuffer.get_space_from_path(folder, backend=buffer.backend) == buffer.single_space
+        assert found_in(buffer) == SAMPLES
+        assert buffer.get_flattened_at([0, -1])[:, -1].tolist() == [3.5, 7.5]
+        assert buffer.get_segments() == [(0, 3), (3, 5)]
+        assert buffer.maintain_segment_metadata
+        assert not buffer.is_mutable
+        with pytest.raises(PermissionError):
+            buffer.append(buffer.get_at(0))
+    assert {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_opened_to_write_it_becomes_one_of_ours(name: str, tmp_path: Path) -> None:
+    folder = FOLDERS[name](tmp_path / "a")
+    backend = backend_of(name)
+    with ReplayBuffer.load_from(folder, backend=backend, read_only=False) as buffer:
+        assert (found_in(buffer), buffer.get_segments()) == (SAMPLES, [(0, 3), (3, 5)])
+        buffer.extend(samples_like(buffer, [8, 9]))
+        assert (found_in(buffer), buffer.get_segments()) == ([5, 6, 7, 8, 9], [(0, 1), (1, 3), (3, 5)])
+    content = json.loads((folder / "metadata.json").read_text())
+    assert content["format_version"] == 1
+    for read_only in (True, False):
+        with ReplayBuffer.load_from(folder, backend=backend, read_only=read_only) as buffer:
+            assert (found_in(buffer), buffer.get_segments()) == ([5, 6, 7, 8, 9], [(0, 1), (1, 3), (3, 5)])
+            assert buffer.verify() == []
+    assert ReplayBuffer.get_length_from_path(folder) == 5
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_snapshot_of_it_is_one_of_ours(name: str, tmp_path: Path) -> None:
+    folder, backend = FOLDERS[name](tmp_path / "a"), backend_of(name)
+    with ReplayBuffer.load_from(folder, backend=backend) as buffer:
+        buffer.dumps(tmp_path / "b")
+    content = json.loads((tmp_path / "b" / "metadata.json").read_text())
+    assert content["type"] == "ReplayBuffer"
+    assert (content["count"], content["offset"], content["capacity"]) == (5, 3, 5)
+    assert content["physical_segments"] == SEGMENTS
+    with ReplayBuffer.load_from(tmp_path / "b", backend=backend) as copy:
+        assert (found_in(copy), copy.get_segments()) == (SAMPLES, [(0, 3), (3, 5)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers", "segments"),
+    [
+        ({"count": 2, "offset": 0, "physical_segments": [[0, 0]]}, [5, 6], [(0, 1)]),
+        ({"count": 0, "offset": 0, "physical_segments": []}, [], []),
+        ({"physical_segments": None}, SAMPLES, None),
+        ({"physical_segments": [[3, 2]]}, SAMPLES, [(0, 5)]),
+        ({"count": 3, "physical_segments": [[4, 0]]}, [3, 4, 5], [(1, 3)]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_every_state_of_the_ring_is_understood(
+    changes: Any, numbers: list[int], segments: Any, read_only: bool, tmp_path: Path
+) -> None:
+    folder = npz_folder(tmp_path / "a", **changes)
+    with ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only) as buffer:
+        assert (found_in(buffer), buffer.get_segments()) == (numbers, segments)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.simplified_name)
+def test_it_is_read_on_every_backend(backend: Any, tmp_path: Path) -> None:
+    with ReplayBuffer.load_from(npz_folder(tmp_path / "a"), backend=backend) as buffer:
+        assert found_in(buffer) == SAMPLES
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"physical_segments": [[3, 0], [0, 2]]}, "episodes overlap"),
+        ({"physical_segments": [[3]]}, "wanted \\[start, end\\]"),
+        ({"count": 6}, "do not fit a capacity of 5"),
+        ({"offset": 5}, "do not fit a capacity of 5"),
+        ({"capacity": 50, "count": 50}, "npz_metadata.json"),
+        ({"storage_path_relative": "../outside"}, "leads out of the folder"),
+    ],
+    ids=str,
+)
+def test_metadata_that_does_not_fit_is_refused(changes: Any, text: str, tmp_path: Path) -> None:
+    folder = npz_folder(tmp_path / "a", **changes)
+    before = sorted(path.name for path in folder.rglob("*"))
+    for read_only in (True, False):
+        with pytest.raises(ValueError, match=text):
+            ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only)
+    assert sorted(set(before) | {"lock"}) == sorted({path.name for path in folder.rglob("*")} | {"lock"})
+    assert "format_version" not in json.loads((folder / "metadata.json").read_text())
+
+
+# -- faults while it becomes one of ours -------------------------------------------------------------------
+
+
+KILLED = """
+import os, signal, sys
+from unienv_data import ReplayBuffer
+from unienv_data.replay_buffer import _folder
+from unienv_interface.backends import NumpyComputeBackend
+
+_folder.write_description = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+ReplayBuffer.load_from(sys.argv[1], backend=NumpyComputeBackend, read_only=False)
+"""
+
+
+def test_killed_on_the_way_it_is_as_before(tmp_path: Path) -> None:
+    folder = npz_folder(tmp_path / "a")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent / "src")}
+    result = subprocess.run([sys.executable, "-c", KILLED, str(folder)], env=environment)
+    assert result.returncode == -signal.SIGKILL
+    assert (folder / "header.bin").exists()
+    assert ReplayBuffer.get_length_from_path(folder) == CAPACITY
+    for read_only in (True, False):
+        with ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only) as buffer:
+            assert (found_in(buffer), buffer.get_segments()) == (SAMPLES, [(0, 3), (3, 5)])
+
+
+def test_one_that_was_taken_over_meanwhile_is_not_taken_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = npz_folder(tmp_path / "a")
+    read_space = _folder.read_space
+
+    def overtaken(*args: Any) -> Any:
+        """Somebody else opens the folder, writes and is gone, after its metadata was read here."""
+        monkeypatch.setattr(_folder, "read_space", read_space)
+        with ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False) as other:
+            other.extend(samples_like(other, [8]))
+        return read_space(*args)
+
+    monkeypatch.setattr(_folder, "read_space", overtaken)
+    with ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False) as buffer:
+        assert found_in(buffer) == [4, 5, 6, 7, 8]
+
+
+def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
+    folder = npz_folder(tmp_path / "a")
+    writer = ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False)
+    with pytest.raises(PermissionError, match=f"pid {os.getpid()}"):
+        ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False)
+    writer.close()
+
+
+# -- names of the reference's ------------------------------------------------------------------------------
+
+
+def test_every_class_name_of_the_reference_is_known() -> None:
+    for name, short in registry._LEGACY.items():
+        assert name.startswith("unienv_data.storages.")
+        assert short in registry._OURS
+    with pytest.raises(ValueError, match=r"no storage is registered as 'os\.system'"):
+        registry.storage_by_name("os.system")
+
+
+@pytest.mark.parametrize(
+    ("index", "wanted"),
+    [(0, 3), (-1, 2), (slice(None), [3, 4, 0, 1, 2]), ([4, 1], [2, 4]), (..., [3, 4, 0, 1, 2]), ([], [])],
+    ids=str,
+)
+def test_slots_follow_from_an_index_and_the_offset(index: Any, wanted: Any) -> None:
+    found = index_with_offset(NUMPY, index, CAPACITY, OFFSET)
+    assert (found if isinstance(found, int) else found.tolist()) == wanted
+    with pytest.raises(IndexError):
+        index_with_offset(NUMPY, CAPACITY, CAPACITY, OFFSET)
+
+
+# -- links -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "header.bin", "segments.bin", "rows.bin", "checks.bin"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_hard_link_is_refused(name: str, read_only: bool, tmp_path: Path) -> None:
+    from buffers import number_space, numbers
+
+    folder = tmp_path / "a"
+    with ReplayBuffer.create(number_space(), capacity=4, cache_path=folder) as buffer:
+        buffer.extend(numbers(range(3)))
+    (file,) = folder.rglob(name)
+    outside = tmp_path / "outside"
+    os.link(file, outside)
+    before = outside.read_bytes()
+    with pytest.raises(StorageCorruptedError, match=f"{name}: the file has another name elsewhere"):
+        ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only)
+    assert outside.read_bytes() == before
+    shutil.copytree(folder, tmp_path / "copy")
+    ReplayBuffer.load_from(tmp_path / "copy", backend=NUMPY, read_only=read_only).close()
