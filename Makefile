@@ -8,8 +8,8 @@ JOBS ?= 2
 ARGS ?=
 
 # The extras each target needs. mypy sees what is installed, so lint takes the same set as the tests.
-DEMO_EXTRAS =
-TEST_EXTRAS = torch jax gymnasium video dev
+DEMO_EXTRAS = cli gymnasium
+TEST_EXTRAS = torch jax gymnasium video hdf5 parquet image minari ray huggingface cli dev
 
 # Somebody else's packages on the path (a ROS shell has them) must not be the ones that are tested.
 unexport PYTHONPATH PYTHONHOME
@@ -19,14 +19,14 @@ RUN := .venv/bin/python
 SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench-rows bench-vec clean
+.PHONY: help demo test soak lint docs format bench-rows bench-vec clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## run the demonstration (installs neither PyTorch nor JAX)
+demo: ## run the demonstration, `unienv demo` (installs Gymnasium, but neither PyTorch nor JAX)
 	$(SETUP) $(DEMO_EXTRAS)
-	@$(RUN) examples/demo.py $(ARGS)
+	@$(RUN) -m unienv_data.cli demo $(ARGS)
 
 test: ## run the tests, all but the long ones
 	$(SETUP) $(TEST_EXTRAS)
@@ -41,6 +41,10 @@ lint: ## ruff check, ruff format --check, mypy
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+
+docs: ## build the documentation into build/docs; a warning is an error
+	$(SETUP) docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 format: ## let ruff rewrite what it can
 	$(SETUP) $(TEST_EXTRAS)

@@ -13,11 +13,43 @@ if TYPE_CHECKING:
     from .base import *  # noqa: F403
     from .batches import *  # noqa: F403
     from .replay_buffer import *  # noqa: F403
+    from .samplers import *  # noqa: F403
 
 _HOMES = {
-    ".base": ("BatchBase", "BatchT", "IndexableType", "SpaceStorage", "StorageCorruptedError"),
-    ".batches": ("SubIndexedBatch", "SubItemBatch"),
-    ".replay_buffer": ("BufferStats", "ReplayBuffer"),
+    ".base": (
+        "BatchBase",
+        "BatchSampler",
+        "BatchT",
+        "IndexableType",
+        "SamplerArrayType",
+        "SamplerBatchT",
+        "SamplerDeviceType",
+        "SamplerDtypeType",
+        "SamplerRNGType",
+        "SpaceStorage",
+        "StorageCorruptedError",
+    ),
+    ".batches": (
+        "CombinedBatch",
+        "FrameStackedBatch",
+        "SliceStackedBatch",
+        "SubIndexedBatch",
+        "SubItemBatch",
+        "ToBackendOrDeviceBatch",
+        "TransformedBatch",
+    ),
+    ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
+    ".samplers": (
+        "IndexBatch",
+        "IndexSampler",
+        "LinearSchedule",
+        "MultiprocessingSampler",
+        "PrioritizedSampler",
+        "RandomSampler",
+        "SamplerWithoutReplacement",
+        "SliceSampler",
+        "StepSampler",
+    ),
 }
 
 __all__ = [name for names in _HOMES.values() for name in names]

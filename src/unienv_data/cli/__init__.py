@@ -1,0 +1,23 @@
+"""The `unienv` command: look at recordings, check, repair, convert and make them.
+
+Each command is a plain function that returns a data class, which `--json` prints as it stands and the tables print for
+people. Only `app` and what prints know typer and rich.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line of this process; the entry point of `unienv`."""
+    try:
+        from .app import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+            raise
+        print(f"unienv: {error.name} is not installed; get it with: pip install 'unienv[cli]'", file=sys.stderr)
+        sys.exit(1)
+    app(prog_name="unienv")

@@ -1,0 +1,83 @@
+"""How fast a recording gives batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unienv_interface.space.row_layout import RowLayout
+
+from ..batches import FrameStackedBatch
+from ..samplers import StepSampler
+from ._errors import CommandError
+from ._reading import chunks, open_buffer
+
+_MEGABYTE = 10**6
+_WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """Rates, per second; the bytes are those of the samples that were handed out."""
+
+    path: str
+    samples: int
+    batch_size: int
+    samples_per_second: float
+    samples_mb_per_second: float
+    window: int
+    windows: int
+    windows_per_second: float
+    windows_mb_per_second: float
+    scan_mb_per_second: float
+
+
+def bench(
+    path: Path, *, batch_size: int = 256, window: int = 16, windows: int = 64, seconds: float = 1.0
+) -> BenchReport:
+    """Draw random batches of samples, then of windows, then read all in order, each for so many seconds."""
+    with open_buffer(path) as buffer:
+        if not len(buffer):
+            raise CommandError(f"{path}: there are no samples to draw")
+        nbytes = RowLayout(buffer.single_space).nbytes / _MEGABYTE
+        single = _rate(StepSampler(buffer, batch_size, seed=0).sample, seconds) * batch_size
+        stacked = FrameStackedBatch(buffer, prefetch_horizon=window - 1)
+        stacks = _rate(StepSampler(stacked, windows, seed=0).sample, seconds) * windows
+        scan = _scan_rate(buffer, seconds)
+        return BenchReport(
+            path=str(path),
+            samples=len(buffer),
+            batch_size=batch_size,
+            samples_per_second=single,
+            samples_mb_per_second=single * nbytes,
+            window=window,
+            windows=windows,
+            windows_per_second=stacks,
+            windows_mb_per_second=stacks * window * nbytes,
+            scan_mb_per_second=scan * nbytes,
+        )
+
+
+def _rate(work: Callable[[], Any], seconds: float) -> float:
+    """How often something is done in a second."""
+    for _ in range(_WARM_UP):
+        work()
+    done, begun = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begun) < seconds or not done:
+        work()
+        done += 1
+    return done / spent if spent else float(done)
+
+
+def _scan_rate(buffer: Any, seconds: float) -> float:
+    """How many samples a second are read in order, over and over if there are few."""
+    read, begun = 0, time.perf_counter()
+    while True:
+        for chunk in chunks(buffer):
+            read += chunk.count
+            spent = time.perf_counter() - begun
+            if spent >= seconds:
+                return read / spent

@@ -1,0 +1,201 @@
+"""Recording a Gymnasium environment into a folder, with a beginning, an end, and a way to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.env_base.vec_env import AsyncVecEnv, SyncVecEnv, VecEnv
+
+from ..base.files import read_json, write_json
+from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from ..storages.registry import name_of, storage_by_name
+from ._environments import backend_for, env_factory
+from ._errors import CommandError, in_one_line
+from ._new_recording import FORMATS
+from ._policies import Policy, make_policy
+from ._progress import Advance, unwatched
+from ._stopping import StopRequest
+
+#: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
+ORIGIN_FILE = "collect.json"
+# What was recorded so long ago survives a power cut.
+_FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be recorded; `steps` in all, with those of earlier runs, rounded up to whole vector steps."""
+
+    env_id: str
+    steps: int
+    out: Path
+    num_envs: int = 8
+    workers: int = 2
+    seed: int = 0
+    policy: str = "random"
+    storage: str = "packed"
+    resume: bool = False
+
+    @property
+    def target(self) -> int:
+        return -(-self.steps // self.num_envs) * self.num_envs
+
+    def origin(self) -> dict[str, Any]:
+        """What must be the same to go on."""
+        names = ("env_id", "num_envs", "seed", "policy", "storage")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class CollectReport:
+    """What a run has recorded: `recorded` samples, `samples` with those of earlier runs.
+
+    `stopped_by` is the signal that ended it early; None if it went to the end.
+    """
+
+    path: str
+    env_id: str
+    samples: int
+    recorded: int
+    episodes: int
+    seconds: float
+    steps_per_second: float
+    stopped_by: int | None
+
+
+def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
+    """Record until there are as many steps as planned, or until asked to stop.
+
+    Episodes that are under way at the end are closed as they are. The same plan gives the same samples, whatever the
+    number of workers; a run that goes on draws other random numbers than those before it.
+    """
+    _check(plan)
+    with contextlib.ExitStack() as cleanup:
+        envs = cleanup.enter_context(_environments(plan))
+        policy = make_policy(plan.policy, envs)
+        buffer, present = _open(plan, envs)
+        cleanup.callback(buffer.close)
+        cleanup.callback(buffer.mark_segment_end)  # before it is closed
+        advance(present)
+        seed = run_seed(plan.seed, present)
+        env = ReplayBufferCollectionWrapper(envs, buffer)
+        begun = time.perf_counter()
+        with StopRequest() as stop:
+            try:
+                _record(env, policy, seed, plan, stop, advance)
+            except Exception as error:
+                raise CommandError(_kept_after(error, plan, len(buffer))) from error
+        seconds = time.perf_counter() - begun
+        buffer.mark_segment_end()
+        samples, episodes = len(buffer), len(buffer.get_segments() or ())
+    recorded = samples - present
+    rate = recorded / seconds if seconds else 0.0
+    return CollectReport(str(plan.out), plan.env_id, samples, recorded, episodes, seconds, rate, stop.signal)
+
+
+def _record(
+    env: ReplayBufferCollectionWrapper, policy: Policy, seed: int, plan: Plan, stop: StopRequest, advance: Advance
+) -> None:
+    (buffer,) = env.replay_buffers
+    to_numpy, flushed = env.backend.to_numpy, time.monotonic()
+    rng = np.random.default_rng(seed)
+    _, observation, _ = env.reset(seed=seed)
+    for _ in range(len(buffer), plan.target, plan.num_envs):
+        if stop.signal is not None:
+            return
+        observation, _, terminated, truncated, _ = env.step(policy(observation, rng))
+        advance(plan.num_envs)
+        ended = to_numpy(terminated) | to_numpy(truncated)
+        if ended.any():
+            mask = env.backend.from_numpy(ended)
+            _, first, _ = env.reset(mask=mask)
+            observation = env.update_observation_post_reset(observation, first, mask)
+        if time.monotonic() - flushed > _FLUSH_SECONDS:
+            buffer.flush()
+            flushed = time.monotonic()
+
+
+def run_seed(seed: int, present: int) -> int:
+    """The seed of a run that finds so many samples: the given one for the first, another for one that goes on."""
+    if not present:
+        return seed
+    return int(np.random.SeedSequence([seed, present]).generate_state(1, np.uint32)[0])
+
+
+def _kept_after(error: Exception, plan: Plan, samples: int) -> str:
+    kept = f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
+    return f"{type(error).__name__}: {in_one_line(error)}; {kept}"
+
+
+def _check(plan: Plan) -> None:
+    for name, least in (("steps", 1), ("num_envs", 1), ("workers", 0), ("seed", 0)):
+        if getattr(plan, name) < least:
+            raise CommandError(f"{name} is {getattr(plan, name)}, it must be at least {least}")
+    if plan.storage not in FORMATS:
+        raise CommandError(f"storage is {plan.storage!r}, it must be one of {', '.join(FORMATS)}")
+    if plan.out.exists() and not plan.resume:
+        raise CommandError(f"{plan.out}: it is there already; --resume goes on with it, or give another path")
+    if plan.resume and not plan.out.exists():
+        raise CommandError(f"{plan.out}: there is no recording to go on with")
+
+
+@contextlib.contextmanager
+def _environments(plan: Plan) -> Iterator[VecEnv]:
+    factories = [env_factory(plan.env_id, backend_for(plan.storage))] * plan.num_envs
+    if plan.workers:
+        envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
+    else:
+        envs = SyncVecEnv(factories, seed=plan.seed)
+    with envs:
+        yield envs
+
+
+# -- the folder --------------------------------------------------------------------------------------------
+
+
+def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
+    """The buffer to record into, and how many samples it has."""
+    space = transition_space(envs)
+    if plan.resume:
+        buffer = _reopen(plan, envs, space)
+        return buffer, len(buffer)
+    cls = storage_by_name(FORMATS[plan.storage])
+    capacity = plan.target if plan.storage == "pt" else None
+    options: Any = {"capacity": capacity, "lanes": plan.num_envs, "maintain_segment_metadata": True}
+    buffer = ReplayBuffer.create(cls, space, cache_path=plan.out, **options)
+    write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
+    return buffer, 0
+
+
+def _reopen(plan: Plan, envs: VecEnv, space: Any) -> ReplayBuffer:
+    if not (plan.out / ORIGIN_FILE).exists():
+        raise CommandError(f"{plan.out}: not made by `unienv collect`, there is no {ORIGIN_FILE}")
+    found = read_json(plan.out / ORIGIN_FILE, checksum=True)
+    for name, wanted in plan.origin().items():
+        if found.get(name) != wanted:
+            option = name.replace("_", "-")
+            raise CommandError(
+                f"{plan.out} was recorded with {option} {found.get(name)!r}, not {wanted!r}: give the same, or another "
+                f"folder"
+            )
+    buffer = ReplayBuffer.load_from(plan.out, backend=envs.backend, read_only=False)
+    try:
+        if buffer.single_space != space:
+            raise CommandError(f"{plan.out} holds samples of {buffer.single_space}, {plan.env_id} now gives {space}")
+        if buffer.capacity is not None and buffer.capacity < plan.target:
+            kind = name_of(type(buffer.storage))
+            raise CommandError(
+                f"{plan.out} has room for {buffer.capacity:,} steps, and its storage ({kind}) cannot grow"
+            )
+        buffer.mark_segment_end()  # of an episode that was cut when the run before was
+    except BaseException:
+        buffer.close()
+        raise
+    return buffer

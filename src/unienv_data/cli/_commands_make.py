@@ -1,0 +1,136 @@
+"""Commands that write a new folder: collect, convert, repair, demo."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import _render
+from ._collect import CollectReport, Plan
+from ._collect import collect as record
+from ._convert import convert as write_as
+from ._demo import STEPS, demo_plan, read_back
+from ._new_recording import FORMATS
+from ._progress import ProgressBar
+from ._repair import repair as keep_sound
+from .app import command
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
+_FORMATS = ", ".join(FORMATS)
+
+
+@command()
+def collect(
+    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The folder to record into, a new one.", show_default=False)],
+    steps: Annotated[int, typer.Option(help="Steps to record, over all environments.")] = 100_000,
+    num_envs: Annotated[int, typer.Option(help="Environments side by side.")] = 8,
+    workers: Annotated[int, typer.Option(help="Processes they run in; 0 runs them in this one.")] = 2,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    policy: Annotated[str, typer.Option(help="random, zero, or module:function, called with (obs, rng).")] = "random",
+    storage: Annotated[str, typer.Option(help=f"One of {_FORMATS}; only packed survives every crash.")] = "packed",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run has left.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Record a Gymnasium environment into a folder.
+
+    Observation, action, reward, next observation and the two flags of every step, with the episodes of all
+    environments kept apart. What was recorded survives a crash of this program at any moment. Ctrl-C ends it in good
+    order, and --resume goes on until there are --steps in all.
+
+    Example: unienv collect CartPole-v1 --steps 100000 --out data/
+
+    Example: unienv collect HalfCheetah-v5 --policy my_agent:act --out cheetah/ --resume
+    """
+    plan = Plan(env_id, steps, out, num_envs, workers, seed, policy, storage, resume)
+    with ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
+        report = record(plan, advance)
+    if as_json:
+        _render.print_json(report)
+    else:
+        _render.print_collected(report)
+    _end_as_asked(report)
+
+
+def _end_as_asked(report: CollectReport) -> None:
+    """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
+    if report.stopped_by is not None:
+        kept = f"{report.samples:,} samples in {report.episodes:,} episodes are kept in {report.path}"
+        print(f"unienv: interrupted; {kept}, go on with --resume", file=sys.stderr)
+        raise typer.Exit(128 + report.stopped_by)
+
+
+@command()
+def convert(
+    source: Source,
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The new folder.", show_default=False)],
+    to: Annotated[str, typer.Option(help=f"The format: {_FORMATS}.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Write a recording anew in another format.
+
+    All samples in their order, and all episodes, a few megabytes at a time. The new folder is there once all of it is,
+    and was opened to see that it has as many samples and episodes as were written.
+
+    Example: unienv convert data/ data-hdf5/ --to hdf5
+    """
+    with ProgressBar("converting", None) as advance:
+        report = write_as(source, target, to, advance)
+    if as_json:
+        _render.print_json(report)
+    else:
+        _render.print_converted(report)
+
+
+@command()
+def repair(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="The new folder.", show_default=False)],
+    whole_episodes: Annotated[
+        bool, typer.Option("--whole-episodes", help="Leave out episodes of which samples were lost.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a new recording of all that is sound in a damaged one.
+
+    And say what was left out. The damaged one is only read. An episode that has lost samples becomes several, so that
+    no window of samples reaches over the gap.
+
+    Example: unienv repair data/ --out repaired/
+    """
+    with ProgressBar("repairing", None) as advance:
+        report = keep_sound(source, out, whole_episodes=whole_episodes, advance=advance)
+    if as_json:
+        _render.print_json(report)
+    else:
+        _render.print_repaired(report)
+
+
+@command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The folder to record into; by default a temporary one.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps to record.")] = STEPS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the whole path, from environments to batches.
+
+    Record CartPole-v1 from 8 environments on 2 workers into a crash-safe buffer on disk, open it again, sample
+    transitions and windows of 16 steps from it, and say how fast all of that was. Takes some seconds.
+
+    Example: unienv demo
+    """
+    plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
+    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as advance:
+        collected = record(plan, advance)
+    _end_as_asked(collected)
+    with ProgressBar("sampling", None, ""):
+        report = read_back(collected)
+    if as_json:
+        _render.print_json(report)
+    else:
+        _render.print_demo(report)

@@ -1,0 +1,34 @@
+"""The whole path from environments to batches, in one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._bench import BenchReport, bench
+from ._collect import CollectReport, Plan
+from ._info import BufferInfo, buffer_info
+
+ENV_ID, STEPS, NUM_ENVS, WORKERS, WINDOW = "CartPole-v1", 50_000, 8, 2, 16
+#: How long each rate is measured.
+SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """What was recorded, what lies on disk, and how fast it is read back."""
+
+    collected: CollectReport
+    info: BufferInfo
+    bench: BenchReport
+
+
+def demo_plan(out: Path, steps: int = STEPS) -> Plan:
+    """What the demonstration records."""
+    return Plan(ENV_ID, steps, out, num_envs=NUM_ENVS, workers=WORKERS, seed=0)
+
+
+def read_back(collected: CollectReport) -> DemoReport:
+    """Open what was recorded as another program would, and sample from it."""
+    path = Path(collected.path)
+    return DemoReport(collected, buffer_info(path), bench(path, window=WINDOW, seconds=SECONDS))

@@ -1,0 +1,62 @@
+"""What chooses the actions of a recording."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.env_base.env import Env
+from unienv_interface.space import BoxSpace, DictSpace, Space
+from unienv_interface.space.spaces import ArraySpace, TupleSpace
+
+from ._errors import CommandError
+
+#: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
+Policy = Callable[[Any, np.random.Generator], Any]
+
+
+def make_policy(name: str, env: Env) -> Policy:
+    """The policy of that name.
+
+    `random` draws from the action space by the environment's own generator, `zero` does nothing (or the least that the
+    bounds allow), and `module:function` is that function.
+    """
+    if name == "random":
+        return lambda observation, rng: env.sample_action()
+    if name == "zero":
+        action = zero_action(env.action_space)
+        return lambda observation, rng: action
+    return _function(name)
+
+
+def zero_action(space: Space) -> Any:
+    """The value of an action space that is nearest to zeros."""
+    if isinstance(space, DictSpace):
+        return {key: zero_action(child) for key, child in space.spaces.items()}
+    if isinstance(space, TupleSpace):
+        return tuple(zero_action(child) for child in space.spaces)
+    if not isinstance(space, ArraySpace):
+        raise CommandError(f"policy 'zero': {space} has no zero, use 'random' or a function of your own")
+    zeros = space.backend.zeros(space.shape, dtype=space.dtype, device=space.device)
+    if not isinstance(space, BoxSpace):
+        return zeros
+    return space.backend.minimum(space.backend.maximum(zeros, space.low), space.high)
+
+
+def _function(name: str) -> Policy:
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise CommandError(f"policy is {name!r}, it must be 'random', 'zero' or 'module:function'")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # modules of the folder that the command runs in, as with `python -m`
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise CommandError(f"policy {name!r}: {error}") from error
+    if not callable(found):
+        raise CommandError(f"policy {name!r}: {type(found).__name__}, which cannot be called")
+    return found

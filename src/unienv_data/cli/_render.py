@@ -1,0 +1,300 @@
+"""How results are printed: tables and trees for people, JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ._bench import BenchReport
+from ._collect import CollectReport
+from ._convert import ConvertReport
+from ._demo import DemoReport
+from ._episodes import Summary
+from ._findings import Finding
+from ._head import Head
+from ._info import BufferInfo, ColumnInfo
+from ._repair import RepairReport
+from ._stats import BufferStats
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PLAIN_BARS = "_.-~=+*#"  # where the output has no other characters
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+# Wide enough that nothing is cut where there is no terminal to fit.
+_UNBOUNDED = 1000
+_MOST_ENTRIES = 16
+
+
+def console() -> Console:
+    """Standard output; made anew each time, since what it is may change."""
+    width = None if sys.stdout.isatty() else _UNBOUNDED
+    return Console(highlight=False, width=width)
+
+
+def say(*lines: str) -> None:
+    """Print lines as they are."""
+    out = console()
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def print_json(result: Any) -> None:
+    """A result, which is a data class, as JSON."""
+    print(json.dumps(dataclasses.asdict(result), indent=2, default=_jsonable, allow_nan=False))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return _jsonable_numbers(value.tolist())
+    return str(value)
+
+
+def _jsonable_numbers(value: Any) -> Any:
+    """Nested lists of numbers, in which those that JSON has not stand in words."""
+    if isinstance(value, list):
+        return [_jsonable_numbers(item) for item in value]
+    is_number = isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_number else str(value)
+
+
+# -- words -------------------------------------------------------------------------------------------------
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes with a unit."""
+    unit = 0
+    while count >= 1000 and unit < len(_UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def number(value: float | int | None) -> str:
+    """A number in a few characters; nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**9 else f"{value:.6g}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A curve in one line of text."""
+    bars = _BARS if _can_print(_BARS) else _PLAIN_BARS
+    low, high = min(values), max(values)
+    span = high - low
+    if not math.isfinite(span):
+        return ""
+    top = len(bars) - 1
+    return "".join(bars[round((value - low) / span * top) if span else top // 2] for value in values)
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def print_facts(rows: Iterable[tuple[str, str]], out: Console) -> None:
+    """Names and values in two columns."""
+    pairs = list(rows)
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        out.print(Text.assemble((name.ljust(width), "bold"), "  ", value), soft_wrap=True)
+
+
+def print_columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]], out: Console) -> None:
+    """Rows of words, the first to the left and the others to the right."""
+    table = [header, *rows] if header is not None else list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for place, row in enumerate(table):
+        cells = [row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]]
+        style = "bold" if header is not None and place == 0 else ""
+        out.print(Text("  ".join(cells).rstrip(), style), soft_wrap=True)
+
+
+# -- results -----------------------------------------------------------------------------------------------
+
+
+def print_info(info: BufferInfo) -> None:
+    out = console()
+    out.print(Text(info.path, "bold"), soft_wrap=True)
+    print_facts(_info_rows(info), out)
+    out.print(_space_tree(info.columns))
+
+
+def _info_rows(info: BufferInfo) -> Iterable[tuple[str, str]]:
+    room = "grows" if info.capacity is None else f"of {info.capacity:,}, {info.written:,} ever written"
+    yield "samples", f"{info.samples:,} ({room})"
+    if info.episodes is None:
+        yield "episodes", "not kept"
+    else:
+        unfinished = f", and {info.unfinished_episodes} unfinished" if info.unfinished_episodes else ""
+        lanes = "" if info.lanes == 1 else f", of {info.lanes} environments side by side"
+        yield "episodes", f"{info.episodes:,}{unfinished}{lanes}"
+    for name, found in (("lengths", info.lengths), ("returns", info.returns)):
+        if found is not None:
+            yield name, _summary_words(found)
+            yield "", sparkline(found.curve)
+    yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample"
+    yield "storage", f"{info.storage}{', durable' if info.is_durable else ''}, format version {info.format_version}"
+    writing = ", being written now" if info.is_being_written else ""
+    yield "last written", f"{info.last_written}{writing}"
+
+
+def _summary_words(found: Summary) -> str:
+    return f"{number(found.min)} to {number(found.max)}, mean {number(found.mean)}"
+
+
+def _space_tree(columns: Sequence[ColumnInfo]) -> Tree:
+    root = Tree(Text("space", "bold"))
+    branches: dict[tuple[str, ...], Tree] = {(): root}
+    for column in columns:
+        for depth in range(1, len(column.keys)):
+            path = tuple(column.keys[:depth])
+            if path not in branches:
+                branches[path] = branches[path[:-1]].add(Text(path[-1]))
+        name = column.keys[-1] if column.keys else "value"
+        branches[tuple(column.keys[:-1])].add(Text(f"{name}: {column.space}"))
+    return root
+
+
+def print_head(found: Head) -> None:
+    if not found.shown:
+        say(f"{found.path}: no samples to show, of {found.samples:,}")
+        return
+    out = console()
+    for sample in found.shown:
+        episode = ""
+        if sample.episode is not None:
+            episode = f", of the episode from {sample.episode[0]} to {sample.episode[1] - 1}"
+        out.print(Text.assemble((f"sample {sample.index}", "bold"), episode))
+        print_facts(((f"  {name}", _value_words(value)) for name, value in sample.values.items()), out)
+
+
+def _value_words(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return repr(value)
+    if value.size > _MOST_ENTRIES:
+        shape = "x".join(map(str, value.shape))
+        if value.dtype.kind in "biuf":
+            return f"{value.dtype} {shape}, {number(value.min().item())} to {number(value.max().item())}"
+        return f"{value.dtype} {shape}"
+    return np.array2string(value, precision=5, separator=", ").replace("\n", "")
+
+
+def print_stats(stats: BufferStats) -> None:
+    rows = [
+        (
+            column.name,
+            *(number(value) for value in (column.min, column.max, column.mean, column.std)),
+            f"{column.nan:,}",
+            f"{column.infinite:,}",
+        )
+        for column in stats.columns
+    ]
+    say(f"{stats.path}: {stats.samples:,} samples")
+    print_columns(("column", "min", "max", "mean", "std", "NaN", "infinite"), rows, console())
+
+
+def print_findings(path: str, samples: int | None, findings: Sequence[Finding]) -> None:
+    out = console()
+    for finding in findings:
+        out.print(Text.assemble((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
+    if not findings:
+        say(f"{path}: no findings in {samples:,} samples")
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def print_bench(report: BenchReport) -> None:
+    samples = f"random samples, {report.batch_size} a batch"
+    windows = f"random windows of {report.window}, {report.windows} a batch"
+    rows = [
+        (samples, f"{_rate(report.samples_per_second)} samples/s", f"{_rate(report.samples_mb_per_second)} MB/s"),
+        (windows, f"{_rate(report.windows_per_second)} windows/s", f"{_rate(report.windows_mb_per_second)} MB/s"),
+        ("all samples in order", "", f"{_rate(report.scan_mb_per_second)} MB/s"),
+    ]
+    say(f"{report.path}: {report.samples:,} samples")
+    print_columns(None, rows, console())
+
+
+def print_collected(report: CollectReport) -> None:
+    before = report.samples - report.recorded
+    earlier = f" (and {before:,} before)" if before else ""
+    say(
+        f"{report.path}: {report.recorded:,} steps of {report.env_id} recorded{earlier}, "
+        f"{report.episodes:,} episodes in all, {_rate(report.steps_per_second)} steps/s"
+    )
+
+
+def print_converted(report: ConvertReport) -> None:
+    episodes = "" if report.episodes is None else f" in {report.episodes:,} episodes"
+    size = in_bytes(report.bytes_on_disk)
+    say(f"{report.target}: {report.samples:,} samples{episodes} as {report.format}, {size}")
+
+
+def print_repaired(report: RepairReport) -> None:
+    for note in report.notes:
+        say(f"note: {note}")
+    for text in report.left_out:
+        say(f"left out: {text}")
+    if report.split_episodes:
+        say(f"note: {report.split_episodes:,} episodes have lost samples, their parts are episodes of their own now")
+    episodes = "" if report.episodes is None else f" in {report.episodes:,} episodes"
+    kept = f"{report.samples:,} of {report.samples_before:,} samples{episodes} are kept"
+    say(f"{report.target}: {kept}{'' if report.left_out else ', nothing was left out'}")
+
+
+def print_demo(report: DemoReport) -> None:
+    info, collected, rates = report.info, report.collected, report.bench
+    path = info.path
+    say(f"{collected.env_id}, {info.samples:,} steps recorded, opened again and sampled from:")
+    table = Table(header_style="bold")
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    rows = [
+        ("steps/s, recorded to disk", _rate(collected.steps_per_second)),
+        (f"samples/s, {rates.batch_size} a batch", _rate(rates.samples_per_second)),
+        (f"windows/s of {rates.window}, {rates.windows} a batch", _rate(rates.windows_per_second)),
+        ("bytes on disk", in_bytes(info.bytes_on_disk)),
+        ("episodes", f"{info.episodes or 0:,}"),
+        ("mean return", number(None if info.returns is None else round(info.returns.mean, 2))),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+    say(
+        f"The recording is in {path}",
+        "",
+        f"Try next{_where_the_command_is()}:",
+        f"  unienv info {path}",
+        f"  unienv check {path}",
+        f"  unienv bench {path}",
+        "  unienv collect CartPole-v1 --policy my_agent:act --out mine/",
+        "and in Python:",
+        "  from unienv_data import ReplayBuffer, StepSampler",
+        "  from unienv_interface.backends import NumpyComputeBackend",
+        f"  buffer = ReplayBuffer.load_from({path!r}, backend=NumpyComputeBackend)",
+        "  batch = StepSampler(buffer, batch_size=256, seed=0).sample()",
+    )
+
+
+def _where_the_command_is() -> str:
+    """Said where `unienv` alone would not be found, as in an environment that is not activated."""
+    if shutil.which("unienv") is not None:
+        return ""
+    return f" (here `unienv` is {os.path.relpath(Path(sys.executable).parent / 'unienv')})"

@@ -1,0 +1,104 @@
+"""What can still be read of a recording, whatever happened to its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.space import Space
+
+from ..base.storage import SpaceStorage
+from ..replay_buffer import ReplayBuffer
+from ..replay_buffer._locks import is_locked
+from ..replay_buffer._state import LOCK
+from ..storages.packed import PackedStorage
+from ._episodes import as_ranges, episode_table
+from ._errors import CommandError, in_one_line
+from ._reading import open_buffer, rows_per_chunk
+
+_DAMAGED = "the bytes on disk are not those that were written"
+
+
+@dataclass
+class Salvage:
+    """Samples by position from 0 to `count`, and what is known about them.
+
+    `episodes` has those that are known, closed or not, and `loose` what lies between them; None where episodes are
+    not kept. `lost` says why samples cannot be had, `is_lost` which ones; `notes` what else there is to know.
+    """
+
+    space: Space
+    count: int
+    stride: int
+    rows_at_once: int
+    read: Callable[[np.ndarray], Any]
+    close: Callable[[], None]
+    episodes: np.ndarray | None
+    loose: np.ndarray
+    is_lost: np.ndarray = field(repr=False)
+    lost: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def lose(self, which: np.ndarray, why: str) -> None:
+        """Leave out the samples of a mask, those that are not left out yet."""
+        new = which & ~self.is_lost
+        for start, stop in runs(new):
+            what = f"sample {start}" if stop - start == 1 else f"samples {start} to {stop - 1}"
+            self.lost.append(f"{what}: {why}")
+        self.is_lost |= new
+
+
+def runs(mask: np.ndarray) -> list[tuple[int, int]]:
+    """Where a mask is true, as ranges [start, stop)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
+
+
+def salvage(path: Path) -> Salvage:
+    """Open a recording for what is sound in it; a CommandError if that cannot be told."""
+    from ._salvage_packed import salvage_packed
+
+    try:
+        buffer = open_buffer(path)
+    except (CommandError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        return salvage_packed(path, in_one_line(error))
+    problems = buffer._state.segments.verify(closed=not is_locked(path / LOCK))
+    if problems and isinstance(buffer.storage, PackedStorage):
+        buffer.close()
+        return salvage_packed(path, problems[0])  # which goes by the records of episodes that are sound
+    return _of_buffer(buffer)
+
+
+def _of_buffer(buffer: ReplayBuffer) -> Salvage:
+    count, table = len(buffer), episode_table(buffer)
+    found = Salvage(
+        space=buffer.single_space,
+        count=count,
+        stride=buffer.lanes,
+        rows_at_once=rows_per_chunk(buffer),
+        read=buffer.get_at,
+        close=buffer.close,
+        episodes=None if table is None else table.all,
+        loose=as_ranges([]) if table is None else table.loose,
+        is_lost=np.zeros(count, bool),
+    )
+    slots = np.arange(buffer.offset, buffer.offset + count)
+    mark_damage(found, buffer.storage, slots if buffer.capacity is None else slots % buffer.capacity)
+    return found
+
+
+def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> None:
+    """Leave out what does not match its checksum; `slots` has where each sample lies."""
+    if isinstance(storage, PackedStorage):
+        damaged = np.zeros(len(storage) + 1, bool)  # one more, for samples that lie behind the end
+        for start, stop in storage._checks.damaged() if storage._checks is not None else ():
+            damaged[start:stop] = True
+        found.lose(damaged[np.minimum(slots, len(storage))], _DAMAGED)
+    else:
+        found.notes += storage.verify()

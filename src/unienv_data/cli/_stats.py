@@ -1,0 +1,119 @@
+"""What the numbers of each column are like, in one pass over all samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from unienv_interface.space.spaces import ArraySpace
+
+from ._progress import Advance, unwatched
+from ._reading import Column, chunks, columns_of, open_buffer
+
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """The numbers of a column, all entries of its arrays taken together.
+
+    Least, greatest, mean and standard deviation are of the finite ones, of which there are `count`; None if there is
+    none, if a figure is beyond the range of floats, or if the values are no real numbers.
+    """
+
+    name: str
+    dtype: str | None
+    shape: list[int] | None
+    count: int
+    nan: int
+    infinite: int
+    min: float | int | None
+    max: float | int | None
+    mean: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class BufferStats:
+    path: str
+    samples: int
+    columns: list[ColumnStats]
+
+
+class Moments:
+    """Counts, extremes, mean and variance of numbers that come bit by bit."""
+
+    def __init__(self) -> None:
+        self.count = self.nan = self.infinite = 0
+        self.min: float | int | None = None
+        self.max: float | int | None = None
+        self._mean = self._squares = 0.0  # the mean, and the sum of squared distances from it
+
+    def add(self, values: np.ndarray) -> None:
+        """Take more numbers into account."""
+        values = values.reshape(-1)
+        if values.dtype.kind == "b":
+            values = values.view(np.uint8)
+        if values.dtype.kind not in "iu":
+            values = self._finite(values if values.dtype.kind == "c" else values.astype(np.float64))
+        if values.dtype.kind == "c":
+            self.count += len(values)
+        elif len(values):
+            least, greatest = values.min().item(), values.max().item()
+            self.min = least if self.min is None else min(self.min, least)
+            self.max = greatest if self.max is None else max(self.max, greatest)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._merge(values.astype(np.float64))
+
+    def _finite(self, values: np.ndarray) -> np.ndarray:
+        finite = np.isfinite(values)
+        if finite.all():
+            return values
+        nan = int(np.isnan(values).sum())
+        self.nan += nan
+        self.infinite += int((~finite).sum()) - nan
+        return values[finite]
+
+    def _merge(self, values: np.ndarray) -> None:
+        """Chan's rule for the moments of two groups taken together, which loses no digits to large means."""
+        mean = values.mean()
+        squares = np.square(values - mean).sum()
+        total, apart = self.count + len(values), mean - self._mean
+        self._squares += squares + apart * apart * self.count * len(values) / total
+        self._mean += apart * len(values) / total
+        self.count = total
+
+    @property
+    def mean(self) -> float | None:
+        return _figure(self._mean) if self.min is not None else None
+
+    @property
+    def std(self) -> float | None:
+        return _figure(math.sqrt(self._squares / self.count)) if self.min is not None else None
+
+
+def _figure(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def buffer_stats(path: Path, advance: Advance = unwatched) -> BufferStats:
+    """The statistics of all columns of the buffer in a folder; memory stays bounded."""
+    with open_buffer(path) as buffer:
+        columns = columns_of(buffer.single_space)
+        moments = {column.name: Moments() for column in columns}
+        samples = 0
+        for chunk in chunks(buffer, advance):
+            samples += chunk.count
+            for column in columns:
+                if column.is_array:
+                    moments[column.name].add(chunk.array(column))
+        return BufferStats(str(path), samples, [_column_stats(column, moments[column.name]) for column in columns])
+
+
+def _column_stats(column: Column, seen: Moments) -> ColumnStats:
+    space, dtype, shape = column.space, None, None
+    if isinstance(space, ArraySpace):
+        dtype, shape = space.dtype_name, list(space.shape)
+    figures = (seen.count, seen.nan, seen.infinite, seen.min, seen.max, seen.mean, seen.std)
+    return ColumnStats(column.name, dtype, shape, *figures)

@@ -1,0 +1,264 @@
+"""collect: the same seed gives the same recording, and a recording that was cut goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recordings import BACKEND, live_copy, read_all, same
+
+pytest.importorskip("gymnasium")
+
+from unienv_data import ReplayBuffer
+from unienv_data.cli import _collect
+from unienv_data.cli._collect import Plan, collect, run_seed
+from unienv_data.cli._doctor import check
+from unienv_data.cli._errors import CommandError
+from unienv_data.cli._policies import zero_action
+from unienv_interface.space import BoxSpace, DictSpace, TextSpace
+
+CARTPOLE = "CartPole-v1"
+
+
+def plan(path: Path, steps: int = 200, **options: Any) -> Plan:
+    return Plan(CARTPOLE, steps, path, **{"num_envs": 4, "workers": 0, "seed": 3, **options})
+
+
+# -- what is recorded --------------------------------------------------------------------------------------
+
+
+def test_a_recording_is_sound_and_has_all_steps(tmp_path: Path, run_json: Any) -> None:
+    found = run_json("collect", CARTPOLE, "--steps", 300, "--num-envs", 3, "--workers", 0, "--out", tmp_path / "r")
+    assert set(found) == {
+        *("path", "env_id", "samples", "recorded", "episodes", "seconds", "steps_per_second", "stopped_by"),
+    }
+    assert (found["samples"], found["recorded"], found["stopped_by"]) == (300, 300, None)
+    samples, segments = read_all(tmp_path / "r")
+    assert segments is not None
+    assert len(segments) == found["episodes"]
+    assert sum(len(range(start, stop, 3)) for start, stop in segments) == 300
+    assert set(samples) == {"obs", "action", "reward", "terminated", "truncated", "next_obs"}
+    assert check(tmp_path / "r").findings == []
+
+
+def test_the_same_seed_gives_the_same_samples_on_any_number_of_workers(tmp_path: Path) -> None:
+    for name, workers in (("none", 0), ("two", 2)):
+        collect(plan(tmp_path / name, workers=workers))
+    collect(plan(tmp_path / "other", seed=4))
+    samples, segments = read_all(tmp_path / "none")
+    assert same(samples, read_all(tmp_path / "two")[0])
+    assert segments == read_all(tmp_path / "two")[1]
+    assert not same(samples, read_all(tmp_path / "other")[0])
+
+
+def test_one_environment(tmp_path: Path) -> None:
+    report = collect(plan(tmp_path / "r", 100, num_envs=1))
+    _, segments = read_all(tmp_path / "r")
+    assert (report.samples, len(segments or ())) == (100, report.episodes)
+    assert check(tmp_path / "r").findings == []
+
+
+def test_steps_are_rounded_up_to_whole_vector_steps(tmp_path: Path) -> None:
+    assert collect(plan(tmp_path / "r", 201)).samples == 204
+
+
+@pytest.mark.parametrize(
+    ("storage", "library"), [("hdf5", "h5py"), ("parquet", "pyarrow"), ("npz", "numpy"), ("pt", "torch")]
+)
+def test_other_storages_hold_the_same(tmp_path: Path, storage: str, library: str) -> None:
+    pytest.importorskip(library)
+    report = collect(plan(tmp_path / "r", 80, storage=storage, policy="zero"))
+    collect(plan(tmp_path / "packed", 80, policy="zero"))
+    assert report.samples == 80
+    assert check(tmp_path / "r").findings == []
+    if storage != "pt":
+        assert same(read_all(tmp_path / "r")[0], read_all(tmp_path / "packed")[0])
+
+
+# -- policies ----------------------------------------------------------------------------------------------
+
+
+def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    (tmp_path / "my_agent.py").write_text(
+        "import numpy as np\n"
+        "def act(obs, rng):\n"
+        "    return (obs[:, 2] + rng.normal(size=len(obs)) * 1e-3 > 0).astype(np.int64)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        run("collect", CARTPOLE, "--steps", 200, "--workers", 0, "--policy", "my_agent:act", "--out", name)
+    samples, _ = read_all(tmp_path / "a")
+    assert np.mean(samples["action"] == (samples["obs"][:, 2] > 0)) > 0.9
+    assert same(samples, read_all(tmp_path / "b")[0])
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("best", "it must be 'random', 'zero' or 'module:function'"),
+        ("no_such_module:act", "No module named 'no_such_module'"),
+        ("math:no_such_function", "has no attribute 'no_such_function'"),
+        ("math:pi", "which cannot be called"),
+    ],
+)
+def test_a_policy_that_is_none(tmp_path: Path, policy: str, words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        collect(plan(tmp_path / "r", policy=policy))
+    assert not (tmp_path / "r").exists()
+
+
+def test_zero_stays_within_bounds() -> None:
+    space = DictSpace(
+        BACKEND,
+        {"a": BoxSpace(BACKEND, [1.0, -3.0], [2.0, -1.0], "float32"), "b": BoxSpace(BACKEND, -1, 1, "int64", shape=())},
+    )
+    action = zero_action(space)
+    assert action["a"].tolist() == [1.0, -1.0]
+    assert action["b"] == 0
+    assert action in space
+    with pytest.raises(CommandError, match="has no zero"):
+        zero_action(TextSpace(BACKEND, 3))
+
+
+# -- going on ----------------------------------------------------------------------------------------------
+
+
+def test_resume_goes_on_until_there_are_as_many_as_asked_for(tmp_path: Path, run: Any) -> None:
+    path = tmp_path / "r"
+    collect(plan(path, 100))
+    first, segments = read_all(path)
+    assert segments is not None
+    report = collect(plan(path, 300, resume=True))
+    assert (report.samples, report.recorded) == (300, 200)
+    samples, all_segments = read_all(path)
+    assert same({key: value[:100] for key, value in samples.items()}, first)
+    assert all_segments is not None
+    assert set(segments) <= set(all_segments)  # the episodes that the end had cut were closed there
+    assert check(path).findings == []  # no episode came twice, among others
+    again = collect(plan(path, 300, resume=True))
+    assert (again.samples, again.recorded) == (300, 0)
+
+
+def test_resume_after_a_kill_closes_the_episodes_that_were_cut(tmp_path: Path) -> None:
+    collect(plan(tmp_path / "r", 100))
+    with ReplayBuffer.load_from(tmp_path / "r", backend=BACKEND, read_only=False) as buffer:
+        step = {key: value[:4] for key, value in read_all(tmp_path / "r")[0].items()}
+        buffer.extend_lanes(step)
+        killed = live_copy(buffer, tmp_path / "killed")
+    collect(plan(killed, 204, resume=True))
+    _, segments = read_all(killed)
+    assert segments is not None
+    assert {(100 + lane, 101 + lane) for lane in range(4)} <= set(segments)
+    assert not [finding for finding in check(killed).findings if finding.kind in ("episodes", "unfinished-episode")]
+
+
+def test_seeds_of_runs_that_go_on_differ() -> None:
+    seeds = [run_seed(7, present) for present in (0, 8, 16)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    assert run_seed(7, 8) != run_seed(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"env_id": "Acrobot-v1"}, "was recorded with env-id 'CartPole-v1', not 'Acrobot-v1'"),
+        ({"seed": 9}, "was recorded with seed 3, not 9"),
+        ({"num_envs": 2}, "was recorded with num-envs 4, not 2"),
+        ({"policy": "zero"}, "was recorded with policy 'random', not 'zero'"),
+        ({"storage": "npz"}, "was recorded with storage 'packed', not 'npz'"),
+    ],
+)
+def test_resume_with_something_else_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    collect(plan(tmp_path / "r", 40))
+    before = read_all(tmp_path / "r")[0]
+    with pytest.raises(CommandError, match=words):
+        collect(replace(plan(tmp_path / "r", 80, resume=True), **change))
+    assert same(before, read_all(tmp_path / "r")[0])
+
+
+def test_resume_with_another_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect(plan(tmp_path / "r", 40))
+    original = _collect.transition_space
+    monkeypatch.setattr(_collect, "transition_space", lambda env: original(env, step=True))
+    with pytest.raises(CommandError, match=r"holds samples of .* now gives"):
+        collect(plan(tmp_path / "r", 80, resume=True))
+
+
+def test_errors_before_anything_is_made(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "there").mkdir()
+    for args, words in (
+        (("collect", "NoSuchEnv-v0", "--out", tmp_path / "r"), "NoSuchEnv"),
+        (("collect", CARTPOLE, "--out", tmp_path / "there"), "it is there already; --resume goes on with it"),
+        (("collect", CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to go on with"),
+        (("collect", CARTPOLE, "--out", tmp_path / "there", "--resume"), "not made by `unienv collect`"),
+        (("collect", CARTPOLE, "--out", tmp_path / "r", "--storage", "csv"), "storage is 'csv'"),
+        (("collect", CARTPOLE, "--out", tmp_path / "r", "--steps", 0), "steps is 0, it must be at least 1"),
+    ):
+        assert words in run(*args, "--workers", 0, status=1).stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_an_environment_that_fails_keeps_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tired_agent.py").write_text(
+        "calls = []\n"
+        "def act(obs, rng):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 10:\n"
+        "        raise ZeroDivisionError('tired')\n"
+        "    return rng.integers(0, 2, len(obs))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CommandError, match="ZeroDivisionError: tired; the 40 samples recorded until then are kept"):
+        collect(plan(tmp_path / "r", policy="tired_agent:act"))
+    assert check(tmp_path / "r").findings == []
+    assert len(read_all(tmp_path / "r")[0]["action"]) == 40
+
+
+# -- being stopped -----------------------------------------------------------------------------------------
+
+
+def wait_for_samples(path: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (path / "metadata.json").exists() and (ReplayBuffer.get_length_from_path(path) or 0) >= count:
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"{path} does not get {count} samples")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_in_good_order(tmp_path: Path, start: Any, number: signal.Signals, status: int) -> None:
+    path = tmp_path / "r"
+    process = start(["collect", CARTPOLE, "--steps", 10**7, "--num-envs", 4, "--workers", 1, "--out", path])
+    wait_for_samples(path, 200)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to the workers too
+    else:
+        process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == status, (output, errors)
+    samples, segments = read_all(path)
+    assert f"interrupted; {len(samples['action']):,} samples in {len(segments or ()):,} episodes are kept" in errors
+    assert "Traceback" not in errors
+    assert check(path).findings == []
+    collect(Plan(CARTPOLE, len(samples["action"]) + 40, path, num_envs=4, workers=0, seed=0, resume=True))
+    assert same({key: value[: len(samples["action"])] for key, value in read_all(path)[0].items()}, samples)
+
+
+def test_a_kill_loses_nothing_that_was_seen(tmp_path: Path, start: Any) -> None:
+    path = tmp_path / "r"
+    process = start(["collect", CARTPOLE, "--steps", 10**7, "--num-envs", 4, "--workers", 0, "--out", path])
+    wait_for_samples(path, 200)
+    process.kill()
+    process.communicate(timeout=60)
+    assert ReplayBuffer.get_length_from_path(path) >= 200
+    assert {finding.kind for finding in check(path).findings} <= {"unfinished-episode"}
+    assert collect(Plan(CARTPOLE, 240, path, num_envs=4, workers=0, seed=0, resume=True)).samples >= 200
+    assert check(path).findings == []

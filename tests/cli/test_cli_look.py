@@ -1,0 +1,251 @@
+"""info, head, stats and bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from recordings import (
+    BACKEND,
+    LENGTHS,
+    episodes,
+    floats,
+    image,
+    joined,
+    leaf_map,
+    read_all,
+    transition_space,
+    write,
+    write_lanes,
+)
+
+from unienv_data import ReplayBuffer
+from unienv_data.cli import _reading, _stats
+from unienv_data.cli._reading import ChunkReader, open_buffer, rows_per_chunk
+from unienv_data.cli._render import in_bytes, sparkline
+from unienv_interface.space import DictSpace, TextSpace
+from unienv_interface.space.row_layout import RowLayout
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reading, "MOST_ROWS", 150)
+
+
+# -- chunks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_chunks_give_every_sample_once_and_overlap_as_asked(tmp_path: Path, lanes: int) -> None:
+    path = write(tmp_path / "r", episodes()) if lanes == 1 else write_lanes(tmp_path / "r", lanes)
+    whole, _ = read_all(path)
+    with open_buffer(path) as buffer:
+        reader = ChunkReader(buffer, overlap=lanes, with_episodes=True)
+        found = list(reader)
+        assert len(found) > 3
+        assert np.array_equal(
+            np.concatenate([chunk.data["action"][chunk.before :] for chunk in found]), whole["action"]
+        )
+        assert [chunk.before for chunk in found] == [0, *[lanes] * (len(found) - 1)]
+        for chunk in found:
+            assert np.array_equal(chunk.data["action"], whole["action"][chunk.start : chunk.start + chunk.count])
+            for place in (0, chunk.count - 1):
+                segment = buffer.segment_of(chunk.start + place)
+                assert segment is not None
+                assert chunk.episode is not None
+                assert chunk.episode[place] == segment[0]
+
+
+def test_a_chunk_takes_a_few_megabytes_whatever_a_sample_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reading, "MOST_ROWS", 65_536)
+    for name, space in {"small": floats(), "large": image(96, 96, 3), "huge": image(2048, 2048, 3)}.items():
+        with ReplayBuffer.create(space, cache_path=tmp_path / name, capacity=4) as buffer:
+            nbytes = RowLayout(space).nbytes
+            assert 1 <= rows_per_chunk(buffer) <= max(1, _reading.CHUNK_BYTES // nbytes)
+
+
+def test_of_a_ring_that_moves_on_what_is_gone_is_left_out(tmp_path: Path) -> None:
+    with ReplayBuffer.create(floats(), cache_path=tmp_path / "r", capacity=400) as writer:
+        writer.extend(np.arange(400, dtype=np.float32))
+        with open_buffer(tmp_path / "r") as buffer:
+            reader = iter(ChunkReader(buffer))
+            first = next(reader)
+            writer.extend(np.arange(400, 600, dtype=np.float32))
+            rest = [value for chunk in reader for value in chunk.data.tolist()]
+    assert first.data.tolist() == list(range(150))
+    assert rest == list(range(200, 400))
+
+
+# -- info --------------------------------------------------------------------------------------------------
+
+
+INFO_KEYS = {
+    *("path", "storage", "samples", "capacity", "written", "lanes", "episodes", "unfinished_episodes", "lengths"),
+    *("returns", "is_durable", "is_being_written", "bytes_per_sample", "bytes_on_disk", "last_written"),
+    *("format_version", "columns"),
+}
+
+
+def test_info_says_what_is_there(tmp_path: Path, run_json: Any) -> None:
+    parts = episodes()
+    found = run_json("info", write(tmp_path / "r", parts))
+    returns = [part["reward"].sum() for part in parts]
+    assert set(found) == INFO_KEYS
+    assert (found["samples"], found["episodes"], found["lanes"], found["capacity"]) == (2000, 7, 1, None)
+    assert (found["storage"], found["format_version"], found["is_being_written"]) == ("packed", 1, False)
+    assert found["lengths"] == {"min": 1, "mean": 2000 / 7, "max": 900, "curve": [float(n) for n in LENGTHS]}
+    assert found["returns"]["curve"] == pytest.approx(returns)
+    assert found["returns"]["mean"] == pytest.approx(np.mean(returns))
+    assert found["bytes_on_disk"] >= found["samples"] * 16
+    assert {column["name"] for column in found["columns"]} >= {"obs/joints", "reward", "truncated"}
+
+
+def test_info_of_environments_side_by_side(tmp_path: Path, run_json: Any) -> None:
+    path = write_lanes(tmp_path / "r")
+    found = run_json("info", path)
+    whole, segments = read_all(path)
+    assert segments is not None
+    returns = [whole["reward"][start:stop:3].sum() for start, stop in segments]
+    assert (found["lanes"], found["episodes"]) == (3, len(segments))
+    assert found["lengths"]["max"] == max(len(range(start, stop, 3)) for start, stop in segments)
+    assert (found["returns"]["min"], found["returns"]["max"]) == pytest.approx((min(returns), max(returns)))
+
+
+def test_info_of_a_ring_that_is_being_written(tmp_path: Path, run_json: Any) -> None:
+    with ReplayBuffer.create(
+        transition_space(), cache_path=tmp_path / "r", capacity=1000, maintain_segment_metadata=True
+    ) as writer:
+        for part in episodes():
+            writer.extend(part)
+        writer.append(leaf_map(lambda leaf: leaf[0], episodes([2])[0]))
+        found = run_json("info", tmp_path / "r")
+    assert found["is_being_written"] is True
+    assert (found["samples"], found["capacity"], found["written"]) == (1000, 1000, 2001)
+    assert found["unfinished_episodes"] == 1
+
+
+def test_info_for_people(tmp_path: Path, run: Any) -> None:
+    text = run("info", write(tmp_path / "r", episodes())).stdout
+    for words in ("2,000 (grows)", "7", "1 to 900", "packed", "joints: float32 (3,) in [-5, 5]", "reward: float64 ()"):
+        assert words in text, (words, text)
+
+
+def test_info_without_episodes_or_rewards(tmp_path: Path, run_json: Any, run: Any) -> None:
+    path = write(tmp_path / "r", [np.zeros(10, np.float32)], floats(), maintain_segment_metadata=False)
+    found = run_json("info", path)
+    assert (found["episodes"], found["lengths"], found["returns"]) == (None, None, None)
+    assert "not kept" in run("info", path).stdout
+
+
+# -- head --------------------------------------------------------------------------------------------------
+
+
+def test_head_shows_samples_as_they_are(tmp_path: Path, run_json: Any) -> None:
+    path = write(tmp_path / "r", episodes())
+    whole, _ = read_all(path)
+    found = run_json("head", path, "-n", 3, "--start", -3)
+    assert set(found) == {"path", "samples", "shown"}
+    assert [sample["index"] for sample in found["shown"]] == [1997, 1998, 1999]
+    assert found["shown"][0]["episode"] == [1748, 2000]
+    assert found["shown"][0]["values"]["obs/joints"] == pytest.approx(whole["obs"]["joints"][1997].tolist())
+    assert found["shown"][2]["values"]["terminated"] is True
+
+
+def test_head_for_people_sums_up_long_arrays(tmp_path: Path, run: Any) -> None:
+    space = DictSpace(BACKEND, {"camera": image(8, 8, 3), "task": TextSpace(BACKEND, 10)})
+    texts = np.array(["lift", "push"], object)
+    path = write(tmp_path / "r", [{"camera": np.full((2, 8, 8, 3), 7, np.uint8), "task": texts}], space)
+    text = run("head", path).stdout
+    assert "uint8 8x8x3, 7 to 7" in text
+    assert "'push'" in text
+
+
+def test_head_past_the_end_is_an_error(tmp_path: Path, run: Any) -> None:
+    path = write(tmp_path / "r", episodes())
+    assert "there are 2000 samples, none from 2001 on" in run("head", path, "--start", 2001, status=1).stderr
+
+
+def test_numbers_that_json_has_not_are_words(tmp_path: Path, run_json: Any) -> None:
+    path = write(tmp_path / "r", [np.array([np.nan, -np.inf, 1.5], np.float32)], floats())
+    assert [sample["values"]["value"] for sample in run_json("head", path)["shown"]] == ["nan", "-inf", 1.5]
+
+
+# -- stats -------------------------------------------------------------------------------------------------
+
+
+def test_stats_are_those_of_all_samples(tmp_path: Path, run_json: Any) -> None:
+    parts = episodes()
+    found = run_json("stats", write(tmp_path / "r", parts))
+    whole = joined(parts)
+    assert set(found) == {"path", "samples", "columns"}
+    by_name = {column["name"]: column for column in found["columns"]}
+    for name, values in {"obs/joints": whole["obs"]["joints"], "action": whole["action"]}.items():
+        column = by_name[name]
+        assert set(column) == {"name", "dtype", "shape", "count", "nan", "infinite", "min", "max", "mean", "std"}
+        assert (column["count"], column["min"], column["max"]) == (values.size, values.min(), values.max())
+        assert (column["mean"], column["std"]) == pytest.approx((values.mean(dtype=float), values.std(dtype=float)))
+    assert by_name["terminated"]["max"] == 1
+
+
+def test_stats_leave_out_what_is_not_finite_and_count_it(tmp_path: Path, run_json: Any) -> None:
+    values = np.array([1, np.nan, np.inf, 3, np.nan], np.float32)
+    (column,) = run_json("stats", write(tmp_path / "r", [values], floats()))["columns"]
+    assert (column["count"], column["nan"], column["infinite"]) == (2, 2, 1)
+    assert (column["min"], column["max"], column["mean"], column["std"]) == (1, 3, 2, 1)
+
+
+def test_stats_of_what_is_no_number(tmp_path: Path, run_json: Any) -> None:
+    (column,) = run_json("stats", write(tmp_path / "r", [np.array(["a", "b"], object)], TextSpace(BACKEND, 3)))[
+        "columns"
+    ]
+    assert (column["dtype"], column["count"], column["mean"]) == (None, 0, None)
+
+
+@given(
+    arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6)),
+    st.floats(-1e9, 1e9),
+    st.lists(st.integers(0, 60), max_size=5),
+)
+def test_moments_do_not_depend_on_how_numbers_come(values: np.ndarray, shift: float, cuts: list[int]) -> None:
+    values = values + shift
+    moments = _stats.Moments()
+    for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts)):
+        moments.add(part)
+    assert (moments.count, moments.min, moments.max) == (len(values), values.min(), values.max())
+    assert moments.mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-6)
+    assert moments.std == pytest.approx(values.std(), rel=1e-9, abs=1e-5)
+
+
+def test_moments_of_numbers_beyond_floats_are_not_told() -> None:
+    moments = _stats.Moments()
+    moments.add(np.array([1.7e308, -1.7e308, 1.7e308]))
+    assert (moments.std, moments.max) == (None, 1.7e308)
+
+
+# -- bench and words ---------------------------------------------------------------------------------------
+
+
+def test_bench_measures_all_three(tmp_path: Path, run_json: Any, run: Any) -> None:
+    path = write(tmp_path / "r", episodes())
+    found = run_json("bench", path, "--seconds", 0.02)
+    assert set(found) == {
+        *("path", "samples", "batch_size", "samples_per_second", "samples_mb_per_second", "window", "windows"),
+        *("windows_per_second", "windows_mb_per_second", "scan_mb_per_second"),
+    }
+    assert min(found[key] for key in found if key.endswith("second")) > 0
+    assert "windows of 16" in run("bench", path, "--seconds", 0.01).stdout
+
+
+def test_bench_of_nothing_is_an_error(tmp_path: Path, run: Any) -> None:
+    assert "no samples to draw" in run("bench", write(tmp_path / "r", []), status=1).stderr
+
+
+def test_words() -> None:
+    assert [in_bytes(count) for count in (0, 999, 1000, 2_500_000)] == ["0 B", "999 B", "1.0 kB", "2.5 MB"]
+    assert len(sparkline([1.0, 2.0, 3.0])) == 3
+    assert len(set(sparkline([5.0, 5.0]))) == 1
