@@ -105,19 +105,20 @@ def test_the_entry_point_is_the_command() -> None:
 def run_in_terminal(args: list[str]) -> tuple[int, str]:
     """Run a command in a terminal of 80 columns, with bars from the start; its status, and all that it printed."""
     script = "from unienv_data.cli import _progress, main; _progress._PATIENCE = 0; main()"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(COLUMNS="80", LINES="24", TERM="xterm")
-        os.execv(sys.executable, [sys.executable, "-c", script, *args])
+    terminal, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *args], env=env, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
     printed = b""
     try:
         while part := os.read(terminal, 65_536):
             printed += part
     except OSError:  # what Linux says when the other side has gone
         pass
-    _, status = os.waitpid(pid, 0)
     os.close(terminal)
-    return os.waitstatus_to_exitcode(status), printed.decode()
+    return process.wait(timeout=60), printed.decode()
 
 
 def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:

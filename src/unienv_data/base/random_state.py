@@ -18,6 +18,15 @@ def fresh_seed() -> int:
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
+def uniform_indices(rng: np.random.Generator, length: int, count: int) -> np.ndarray:
+    """So many indices below `length`, each with the same probability, int64.
+
+    By way of floats, which takes half the time of `integers`; the product stays below `length`, and probabilities
+    differ by no more than one part in 2**53 / length.
+    """
+    return (rng.random(count) * length).astype(np.int64)
+
+
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
     """The state of a generator as numbers, texts and dicts of them."""
     return {key: _plain(value) for key, value in rng.bit_generator.state.items()}

@@ -21,7 +21,7 @@ from unienv_interface.space.space_utils import batch_space
 
 from .common import BatchBase, BatchT
 from .epoch_order import Epoch
-from .random_state import fresh_seed, generator_from_state, generator_state
+from .random_state import fresh_seed, generator_from_state, generator_state, uniform_indices
 
 SamplerBatchT = TypeVar("SamplerBatchT", default=Any)
 SamplerArrayType = TypeVar("SamplerArrayType", default=Any)
@@ -73,7 +73,7 @@ class BatchSampler(
 ):
     """Read-only batch wrapper that samples mini-batches from another batch.
 
-    A subclass sets `data`, and may override `draw` to choose other indices than any with the same probability. As a
+    A subclass sets `data`, and may override `draw_new` to choose other indices than any with the same probability. As a
     batch itself, it is the samples of `data`.
     """
 
@@ -151,13 +151,14 @@ class BatchSampler(
 
     def draw(self) -> IndexBatch:
         """Which indices the next batch has."""
-        return self._undelivered.pop(0) if self._undelivered else self._draw_new()
+        return self._undelivered.pop(0) if self._undelivered else self.draw_new()
 
-    def _draw_new(self) -> IndexBatch:
+    def draw_new(self) -> IndexBatch:
+        """The same, when nothing that was drawn before is left to be handed out."""
         length = len(self)
         if not length:
             raise ValueError("there are no samples to draw from: add some first")
-        return IndexBatch(self._generator().integers(0, length, self.batch_size), {})
+        return IndexBatch(uniform_indices(self._generator(), length, self.batch_size), {})
 
     def _generator(self) -> np.random.Generator:
         if self.data_rng is None:

@@ -197,7 +197,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        """`gather` for an array of slots as rows of `RowLayout(single_instance_space)`; None if they are not kept so."""
+        """`gather` for an array of slots, as rows of the space's `RowLayout`; None if they are not kept so."""
         return None
 
     def stage(self, value: Any, count: int | None) -> Any:

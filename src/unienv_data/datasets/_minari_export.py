@@ -1,0 +1,226 @@
+"""A recording as a Minari dataset."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unienv_interface.space import Space
+from unienv_interface.space._row_structure import builder, collector
+from unienv_interface.space.space_utils.gym_utils import to_gym_space
+from unienv_interface.utils.optional import need
+
+from ..base.common import BatchBase
+from ..base.nested import nested_item
+from .minari import check_dataset_id, local_folder
+
+if TYPE_CHECKING:
+    import minari
+else:
+    minari = need("minari", extra="minari")
+
+# Where the parts of a transition lie: as `ReplayBufferCollectionWrapper` records them, and in TED form.
+_RECORDED = {
+    "observation": ("obs",),
+    "next observation": ("next_obs",),
+    "action": ("action",),
+    "reward": ("reward",),
+    "terminated": ("terminated",),
+    "truncated": ("truncated",),
+    "next info": ("info",),
+}
+_TED = {
+    "observation": ("observation",),
+    "next observation": ("next", "observation"),
+    "action": ("action",),
+    "reward": ("next", "reward"),
+    "terminated": ("next", "terminated"),
+    "truncated": ("next", "truncated"),
+    "info": ("info",),
+    "next info": ("next", "info"),
+}
+_OPTIONAL = ("info", "next info")
+
+
+def export_minari(
+    buffer: BatchBase,
+    dataset_id: str,
+    *,
+    data_format: str = "hdf5",
+    author: str | set[str] | None = None,
+    author_email: str | set[str] | None = None,
+    algorithm_name: str | None = None,
+    code_permalink: str | None = None,
+    description: str | None = None,
+    requirements: Sequence[str] | None = None,
+    progress: bool = True,
+) -> Any:
+    """Write the episodes of a recording as a local Minari dataset, and return that.
+
+    `buffer` holds transitions with their episodes as segments, as `ReplayBufferCollectionWrapper` records them (`obs`,
+    `action`, `reward`, `terminated`, `truncated`, `next_obs`, and `info` if there is one) or in TED form. Only closed
+    episodes are written, one at a time, and images as they are. The dataset is there when all of it is, or not at all.
+
+    Minari keeps each observation once, so within an episode the observation after a step must be that before the next:
+    a ValueError says where it is not.
+    """
+    check_dataset_id(dataset_id)
+    namespace = dataset_id.rpartition("/")[0]
+    target = local_folder() / dataset_id
+    if target.exists():
+        raise FileExistsError(f"{target} is there already: give another dataset_id, such as one of a higher version")
+    episodes = _episodes(buffer)
+    parts = _parts(buffer.single_space)
+    spaces = {part: nested_item(buffer.single_space, keys) for part, keys in parts.items()}
+    given: dict[str, Any] = {
+        "algorithm_name": algorithm_name,
+        "code_permalink": code_permalink,
+        "description": description,
+        "author": {author} if isinstance(author, str) else author,
+        "author_email": {author_email} if isinstance(author_email, str) else author_email,
+        "requirements": None if requirements is None else list(requirements),
+    }
+    metadata = {key: value for key, value in given.items() if value is not None}
+    temporary = local_folder() / f".{dataset_id.replace('/', '.')}.{os.getpid()}.tmp"
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        storage = _new_storage(temporary / "data", spaces, data_format)
+        storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
+        for number, indices in enumerate(_watched(episodes, dataset_id, progress)):
+            episode = _read(buffer, parts, spaces, indices, f"episode {number}")
+            storage.update_episodes([minari.data_collector.EpisodeBuffer(id=number, **episode)])
+        namespaces = minari.namespace
+        if namespace and namespace not in namespaces.list_local_namespaces():
+            namespaces.create_namespace(namespace)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(temporary, target)
+    return minari.load_dataset(dataset_id)
+
+
+def _episodes(buffer: BatchBase) -> list[np.ndarray]:
+    """The indices of each closed episode."""
+    segments = buffer.get_segments()
+    if not segments:
+        why = "does not keep episodes: make it with maintain_segment_metadata=True" if segments is None else "has none"
+        raise ValueError(f"Minari's datasets consist of episodes, and the buffer {why}")
+    starts = np.array([start for start, _ in segments])
+    found = buffer.episodes_of(starts)
+    strides = np.broadcast_to(1 if found is None else found.stride, len(starts))
+    return [np.arange(start, stop, stride) for (start, stop), stride in zip(segments, strides.tolist(), strict=True)]
+
+
+def _watched(episodes: list[np.ndarray], dataset_id: str, progress: bool) -> Iterator[np.ndarray]:
+    from tqdm import tqdm
+
+    return iter(tqdm(episodes, desc=dataset_id, unit="episode", disable=not progress))
+
+
+def _parts(space: Space) -> dict[str, tuple[str, ...]]:
+    """Where the parts of a transition lie in samples of a space."""
+    layout = _RECORDED if _has(space, ("obs",)) else _TED
+    found = {part: keys for part, keys in layout.items() if _has(space, keys)}
+    missing = ["/".join(keys) for part, keys in layout.items() if part not in found and part not in _OPTIONAL]
+    if missing:
+        raise ValueError(f"samples of {space} have no {', '.join(missing)}, which a Minari dataset needs")
+    return found
+
+
+def _has(space: Space, keys: tuple[str, ...]) -> bool:
+    with contextlib.suppress(KeyError):
+        nested_item(space, keys)
+        return True
+    return False
+
+
+def _new_storage(folder: Path, spaces: dict[str, Space], data_format: str) -> Any:
+    storage = minari.dataset.minari_storage.MinariStorage
+    options: dict[str, Any] = {}
+    if "jpeg_encoding" in inspect.signature(storage.new).parameters:
+        options["jpeg_encoding"] = False  # the images as they were recorded
+    try:
+        return storage.new(
+            folder,
+            observation_space=to_gym_space(spaces["observation"]),
+            action_space=to_gym_space(spaces["action"]),
+            data_format=data_format,
+            **options,
+        )
+    except NotImplementedError as error:
+        raise TypeError(f"Minari cannot store values of this space: {error}") from error
+
+
+# -- one episode -------------------------------------------------------------------------------------------
+
+
+def _read(
+    buffer: BatchBase, parts: dict[str, tuple[str, ...]], spaces: dict[str, Space], indices: np.ndarray, name: str
+) -> dict[str, Any]:
+    """An episode as Minari wants it."""
+    sample = buffer.get_at(indices)
+    read = {part: _on_host(spaces[part], nested_item(sample, keys)) for part, keys in parts.items()}
+    observations = _joined(spaces["observation"], read["observation"], read["next observation"], f"{name}: observation")
+    infos: Any = {}
+    if "next info" in read:
+        infos = _as_lists(read["next info"])
+        if "info" in read:
+            infos = _as_lists(_joined(spaces["info"], read["info"], read["next info"], f"{name}: info"))
+    return {
+        "observations": _as_lists(observations),
+        "actions": _as_lists(read["action"]),
+        "rewards": np.asarray(read["reward"]).reshape(-1),
+        "terminations": np.asarray(read["terminated"], bool).reshape(-1),
+        "truncations": np.asarray(read["truncated"], bool).reshape(-1),
+        "infos": infos,
+    }
+
+
+def _mapped(space: Space, function: Callable[..., Any], *values: Any) -> Any:
+    """A value of a space whose leaves a function makes of those of others."""
+    columns: list[list[Any]] = []
+    for value in values:
+        found: list[Any] = []
+        collector(space)(value, found)
+        columns.append(found)
+    return builder(space)([function(*items) for items in zip(*columns, strict=True)])
+
+
+def _on_host(space: Space, value: Any) -> Any:
+    backend = space.backend
+    return _mapped(space, lambda leaf: backend.to_numpy(leaf) if backend.is_backendarray(leaf) else leaf, value)
+
+
+def _joined(space: Space, before: Any, after: Any, name: str) -> Any:
+    """What held before each step, and after the last one."""
+
+    def join(now: np.ndarray, following: np.ndarray) -> np.ndarray:
+        if not _is_same(now[1:], following[:-1]):
+            step = next(step for step in range(len(now) - 1) if not _is_same(now[step + 1], following[step]))
+            raise ValueError(
+                f"{name} after step {step} is another than before the next one: Minari keeps it once, so this "
+                f"recording cannot be exported"
+            )
+        return np.concatenate((now, following[-1:]))
+
+    return _mapped(space, join, before, after)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    one, other = np.asarray(one), np.asarray(other)
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+
+
+def _as_lists(value: Any) -> Any:
+    """Texts as lists, which is how Minari tells them from numbers."""
+    if isinstance(value, dict):
+        return {key: _as_lists(child) for key, child in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_as_lists(child) for child in value)
+    return value.tolist() if value.dtype == object else value

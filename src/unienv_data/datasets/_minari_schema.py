@@ -1,0 +1,222 @@
+"""Which columns the episodes of a dataset have together, and the spaces of rows and samples that follow.
+
+A row holds what held at one moment (observation, info, state) and what was done then (action, reward). An episode of T
+steps has T + 1 rows; of its last one only what held then counts. So every observation is stored once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
+from unienv_interface.space.spaces import TextSpace, TupleSpace
+
+from ..base.storage import StorageCorruptedError
+from ._minari_source import Episode, Leaf, Path_, Source, decoded_image
+
+#: A column that some episodes lack has one of the same path under this key, which says where it is there.
+MASK = "mask"
+_RESERVED = ("episode", "index", "next", "done", "terminated", "truncated", MASK)
+
+
+@dataclass
+class Column:
+    """A column of all episodes: what it holds, and whether it says what held (T + 1 entries) or what was done (T)."""
+
+    path: Path_
+    kind: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_state: bool
+    found_in: str  # the first episode that has it, for messages
+    width: int = 1  # of texts, in bytes
+    longest: int = 1  # of texts, in characters
+    characters: set[str] = field(default_factory=set)
+    episodes: int = 0  # that have it whole
+
+    @property
+    def stored(self) -> tuple[np.dtype, tuple[int, ...]]:
+        """The dtype and shape of an entry in a row; a text is its UTF-8 bytes, filled up with zeros."""
+        if self.kind == "text":
+            return np.dtype(np.uint8), (self.width,)
+        return self.dtype, (1,) if self.path == ("reward",) else self.shape
+
+
+@dataclass
+class Schema:
+    """The columns of a dataset by path, and how much there is."""
+
+    columns: dict[Path_, Column]
+    episodes: int
+    steps: int
+
+    @property
+    def rows(self) -> int:
+        return self.steps + self.episodes
+
+    def is_incomplete(self, column: Column) -> bool:
+        """Whether some rows have no entry in a column, so that a mask is kept."""
+        return column.episodes < self.episodes
+
+    def row_space(self) -> DictSpace:
+        """The space of one row, on NumPy."""
+        tree: dict[str, Any] = {}
+        for path, column in self.columns.items():
+            _put(tree, path, _unbounded(*column.stored))
+            if self.is_incomplete(column):
+                _put(tree, (MASK, *path), BinarySpace(NumpyComputeBackend, ()))
+        return _as_dict_space(tree)
+
+    def sample_space(self, source: Source) -> DictSpace:
+        """The space of one sample: at the root what held before the step, under `next` what came of it."""
+        from unienv_interface.space.space_utils.gym_utils import from_gym_space  # needs Gymnasium
+
+        root: dict[str, Any] = {"episode": _unbounded(np.dtype(np.int64), ())}
+        for key in {path[0] for path in self.columns}:
+            gym = {"observation": source.observation_space, "action": source.action_space}.get(key)
+            root[key] = self._as_declared((key,), None if gym is None else from_gym_space(gym, NumpyComputeBackend))
+        masks = [column for column in self.columns.values() if self.is_incomplete(column)]
+        if masks:
+            tree: dict[str, Any] = {}
+            for column in masks:
+                _put(tree, column.path, BinarySpace(NumpyComputeBackend, ()))
+            root[MASK] = _as_dict_space(tree)
+        kept = {path[0] for path, column in self.columns.items() if column.is_state} | ({MASK} if masks else set())
+        after: dict[str, Any] = {key: root[key] for key in kept}
+        after["reward"] = root.pop("reward")
+        after |= {key: BinarySpace(NumpyComputeBackend, (1,)) for key in ("done", "terminated", "truncated")}
+        return DictSpace(NumpyComputeBackend, {**root, "next": DictSpace(NumpyComputeBackend, after)})
+
+    def _as_declared(self, path: Path_, declared: Space | None) -> Space:
+        """The space under a path: as the dataset declares it, but for what its data contradict."""
+        if path in self.columns:
+            return _leaf_space(self.columns[path], declared)
+        if isinstance(declared, TupleSpace):
+            children = [self._as_declared((*path, str(i)), child) for i, child in enumerate(declared.spaces)]
+            return TupleSpace(NumpyComputeBackend, children)
+        keys = {found[len(path)] for found in self.columns if found[: len(path)] == path}
+        below = declared.spaces if isinstance(declared, DictSpace) else {}
+        return DictSpace(NumpyComputeBackend, {key: self._as_declared((*path, key), below.get(key)) for key in keys})
+
+
+def read_schema(source: Source) -> Schema:
+    """Look at all episodes; a StorageCorruptedError where they contradict themselves or each other."""
+    schema = Schema({}, 0, 0)
+    required = {
+        *_declared_paths(source.observation_space, ("observation",)),
+        *_declared_paths(source.action_space, ("action",)),
+    }
+    for episode in source.episodes():
+        for path in required - episode.leaves.keys():
+            raise StorageCorruptedError(f"{episode.name}: {'/'.join(path)} is missing, which the dataset's space has")
+        for path, leaf in episode.leaves.items():
+            _add(schema, episode, path, leaf)
+        schema.episodes += 1
+        schema.steps += episode.steps
+    for column in schema.columns.values():
+        if schema.is_incomplete(column) and not column.is_state:
+            raise StorageCorruptedError(f"some episodes have no {'/'.join(column.path)}, as {column.found_in} has")
+        for end in range(1, len(column.path)):
+            if column.path[:end] in schema.columns:
+                other = schema.columns[column.path[:end]]
+                raise StorageCorruptedError(
+                    f"{'/'.join(other.path)} is a value in {other.found_in}, and holds others in {column.found_in}"
+                )
+    return schema
+
+
+def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
+    steps, name = episode.steps, "/".join(path)
+    if path[0] in _RESERVED:
+        raise StorageCorruptedError(f"{episode.name}: {name}, but {path[0]} means something else in samples")
+    if path[0] == "observation":
+        episode.check_length(name, leaf, steps + 1)
+    elif path[0] in ("action", "reward"):
+        episode.check_length(name, leaf, steps)
+    else:
+        episode.check_length(name, leaf, steps, steps + 1)
+    column = schema.columns.get(path)
+    if column is None:
+        # what has an entry more than steps, or is an info, held at a moment; the rest was done in a step
+        is_state = leaf.length == steps + 1 or path[0] in ("info", "state")
+        dtype, shape = leaf.dtype, leaf.shape
+        if leaf.kind == "jpeg":
+            dtype, shape = np.dtype(np.uint8), decoded_image(f"{episode.name}: {name}", leaf.read(0, 1)[0]).shape
+        column = Column(path, leaf.kind, dtype, shape, is_state, episode.name)
+        schema.columns[path] = column
+    _check_same(column, episode, leaf)
+    if leaf.kind == "text":
+        _measure(column, leaf)
+    elif leaf.kind == "array":
+        column.dtype = np.promote_types(column.dtype, leaf.dtype)
+    column.episodes += leaf.length == (steps + 1 if column.is_state else steps)
+
+
+def _check_same(column: Column, episode: Episode, leaf: Leaf) -> None:
+    found, first = (leaf.kind, leaf.shape), (column.kind, column.shape)
+    if column.kind == leaf.kind == "jpeg":
+        return
+    if found != first or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
+        raise StorageCorruptedError(
+            f"{episode.name}: {'/'.join(column.path)} is {leaf.kind} {leaf.dtype} of shape {leaf.shape}, "
+            f"in {column.found_in} it is {column.kind} {column.dtype} of shape {column.shape}"
+        )
+
+
+def _measure(column: Column, leaf: Leaf) -> None:
+    for text in set(leaf.read(0, leaf.length)):
+        try:
+            decoded = text.decode()
+        except UnicodeDecodeError as error:
+            raise StorageCorruptedError(f"{'/'.join(column.path)}: {text!r} is not UTF-8, {error}") from None
+        column.width, column.longest = max(column.width, len(text)), max(column.longest, len(decoded))
+        column.characters.update(decoded)
+
+
+def _declared_paths(space: Any, path: Path_) -> list[Path_]:
+    children = getattr(space, "spaces", None)
+    if space is None:
+        return []
+    if children is None:
+        return [path]
+    items = children.items() if hasattr(children, "items") else enumerate(children)
+    return [found for key, child in items for found in _declared_paths(child, (*path, str(key)))]
+
+
+# -- spaces ------------------------------------------------------------------------------------------------
+
+
+def _leaf_space(column: Column, declared: Space | None) -> Space:
+    dtype, shape = column.stored
+    if column.kind == "text":
+        longest, charset = column.longest, None
+        if isinstance(declared, TextSpace):
+            longest = max(longest, declared.max_length)
+            charset = declared.charset if column.characters <= set(declared.charset or ()) else None
+        return TextSpace(NumpyComputeBackend, longest, charset=charset)
+    if isinstance(declared, BinarySpace) and dtype.kind != "b" and declared.shape == shape:
+        return BoxSpace(NumpyComputeBackend, 0, 1, dtype.name, shape=shape)
+    if isinstance(declared, (BoxSpace, BinarySpace)) and (declared.dtype, declared.shape) == (dtype, shape):
+        return declared
+    return _unbounded(dtype, shape)
+
+
+def _unbounded(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
+    if dtype.kind == "b":
+        return BinarySpace(NumpyComputeBackend, shape)
+    return BoxSpace(NumpyComputeBackend, -np.inf, np.inf, dtype.name, shape=shape)
+
+
+def _put(tree: dict[str, Any], path: Path_, leaf: Space) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = leaf
+
+
+def _as_dict_space(tree: dict[str, Any]) -> DictSpace:
+    children = {key: _as_dict_space(child) if isinstance(child, dict) else child for key, child in tree.items()}
+    return DictSpace(NumpyComputeBackend, children)

@@ -1,0 +1,154 @@
+"""A function applied to all samples of a storage, piece by piece, here or in other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ..base.files import remove_leftovers, replace_folder
+from ._storage import SampleStorage
+from ._tensordict_storage import TensorDictStorage
+from ._tensordicts import TensorDictBase, from_buffer, to_buffer, torch
+
+_PIECE_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work is shared out; see `ExperienceReplay.preprocess`."""
+
+    chunksize: int | None
+    num_chunks: int | None
+    num_workers: int | None
+    pool: Any
+    generator: torch.Generator | None
+    max_tasks_per_child: int | None
+    worker_threads: int
+    progress: bool
+    start_method: str | None
+
+    def __post_init__(self) -> None:
+        if self.chunksize is not None and self.num_chunks is not None:
+            raise ValueError("chunksize and num_chunks were both given, one says the other")
+        if self.pool is not None and self.num_workers is not None:
+            raise ValueError("pool and num_workers were both given: a pool has its workers")
+
+    def pieces(self, storage: SampleStorage, count: int) -> list[tuple[int, int]]:
+        """The samples [start, stop) of each piece."""
+        if self.num_chunks is not None:
+            if self.num_chunks < 1:
+                raise ValueError(f"num_chunks is {self.num_chunks}, it must be at least 1")
+            size = -(-count // self.num_chunks)
+        elif self.chunksize:
+            size = self.chunksize
+        else:
+            _, buffer = to_buffer(storage.get(np.zeros(1, np.int64)))
+            size = max(1, _PIECE_BYTES // max(1, len(buffer)))
+        return [(start, min(start + size, count)) for start in range(0, count, max(1, size))]
+
+
+def preprocess(
+    storage: SampleStorage, fn: Callable[[Any], Any], dest: Path, num_frames: int | None, plan: Plan
+) -> TensorDictStorage:
+    """Write what the function makes of the samples to a new folder; nothing is left there if it fails."""
+    count = len(storage) if num_frames is None else min(num_frames, len(storage))
+    if count < 1:
+        raise ValueError(f"{count} samples, there is nothing to preprocess")
+    if dest.exists() and any(dest.iterdir()):
+        raise FileExistsError(f"{dest} is not empty: give another dest")
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(dest)
+    temporary = dest.with_name(f".{dest.name}.{os.getpid()}.tmp")
+    task = _Task(cloudpickle.dumps(fn), plan.chunksize == 0, _seed(plan.generator))
+    pieces = plan.pieces(storage, count)
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
+        written = TensorDictStorage(count, cache_path=temporary)
+        undo.callback(written.close)
+        results = undo.enter_context(contextlib.closing(_results(storage, task, pieces, plan)))
+        for (start, stop), (description, buffer) in zip(pieces, _watched(results, pieces, plan), strict=True):
+            result = from_buffer(description, buffer)
+            if not result.batch_dims or len(result) != stop - start:
+                raise ValueError(
+                    f"the function made {tuple(result.batch_size)} of the {stop - start} samples from {start} on: "
+                    f"it must return as many"
+                )
+            written.extend(result, stop - start)
+        written.close()
+        replace_folder(temporary, dest)
+        undo.pop_all()
+    return TensorDictStorage.open(dest, read_only=False)
+
+
+def _seed(generator: torch.Generator | None) -> int | None:
+    return None if generator is None else int(torch.randint(2**62, (), generator=generator))
+
+
+def _watched(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(results, total=len(pieces), unit="piece", disable=not plan.progress)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is done to a piece; pickled for the workers."""
+
+    pickled_fn: bytes
+    is_single: bool
+    seed: int | None
+
+    def __call__(self, number: int, description: dict[str, Any], buffer: np.ndarray) -> tuple[dict[str, Any], Any]:
+        if self.seed is not None:
+            torch.manual_seed(self.seed + number)
+        fn, data = cloudpickle.loads(self.pickled_fn), from_buffer(description, buffer)
+        result = torch.stack([fn(data[place]) for place in range(len(data))]) if self.is_single else fn(data)
+        if not isinstance(result, TensorDictBase):
+            raise TypeError(f"the function returned {type(result).__name__}, wanted a TensorDict")
+        return to_buffer(result)
+
+
+def _results(
+    storage: SampleStorage, task: _Task, pieces: list[tuple[int, int]], plan: Plan
+) -> Generator[Any, None, None]:
+    """The result of each piece, in order; at most a few pieces are under way at a time."""
+    inputs = ((number, *to_buffer(storage.get(np.arange(*piece)))) for number, piece in enumerate(pieces))
+    if plan.pool is not None:
+        yield from _in_order(inputs, lambda piece: plan.pool.apply_async(task, piece).get, 2 * plan.pool._processes)
+    elif plan.num_workers is None or plan.num_workers < 1:
+        with torch.random.fork_rng(devices=[], enabled=task.seed is not None):
+            for piece in inputs:
+                yield task(*piece)
+    else:
+        options: dict[str, Any] = {}
+        if plan.max_tasks_per_child is not None:
+            options["max_tasks_per_child"] = plan.max_tasks_per_child
+        context = multiprocessing.get_context(plan.start_method or "spawn")
+        workers = ProcessPoolExecutor(
+            plan.num_workers, context, initializer=torch.set_num_threads, initargs=(plan.worker_threads,), **options
+        )
+        try:
+            yield from _in_order(inputs, lambda piece: workers.submit(task, *piece).result, 2 * plan.num_workers)
+        finally:
+            workers.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(inputs: Iterator[Any], start: Callable[[Any], Callable[[], Any]], ahead: int) -> Iterator[Any]:
+    waiting: deque[Callable[[], Any]] = deque()
+    for piece in inputs:
+        waiting.append(start(piece))
+        if len(waiting) >= ahead:
+            yield waiting.popleft()()
+    while waiting:
+        yield waiting.popleft()()

@@ -1,0 +1,152 @@
+"""Hugging Face datasets as batches. Needs the package `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
+from unienv_interface.space.space_utils import batch_space, concatenate, construct_space_from_data_stream
+from unienv_interface.utils.optional import need
+
+from ..base.common import BatchBase, resolve_index
+from ..base.nested import nested_item
+
+datasets: Any = need("datasets", extra="huggingface")
+pa: Any = need("pyarrow", extra="huggingface")
+need("pyarrow.compute", extra="huggingface")
+
+# How many rows the space is found from, spread over the dataset.
+_LOOKED_AT = 32
+_TEXTS_AT_A_TIME = 100_000
+
+
+class HFAsUniEnvDataset(BatchBase):
+    """A Hugging Face dataset as a read-only batch of dicts, one entry a column.
+
+    Columns are read from Arrow with the dtype they are stored in; what is decoded on the way (images, audio) comes as
+    the dataset's own NumPy format gives it. Reading a column reads only that.
+    """
+
+    #: What the dataset calls the format of a backend; `hf_dataset` has it.
+    BACKEND_TO_FORMAT_MAP = {"numpy": "numpy", "pytorch": "torch", "jax": "jax"}  # noqa: RUF012
+    is_mutable = False
+
+    def __init__(self, hf_dataset: Any, space: DictSpace) -> None:
+        self.hf_dataset = hf_dataset.with_format(self.BACKEND_TO_FORMAT_MAP[space.backend.simplified_name])
+        self._source = hf_dataset
+        super().__init__(space)
+
+    @staticmethod
+    def create(hf_dataset: Any, backend: ComputeBackend, device: Any = None) -> HFAsUniEnvDataset:
+        """A batch over the dataset, its space found from rows spread over it, and from all texts for their length."""
+        if not len(hf_dataset):
+            raise ValueError("the dataset is empty: its space is found from its rows")
+        looked_at = np.unique(np.linspace(0, len(hf_dataset) - 1, _LOOKED_AT).astype(np.int64))
+        columns = _read_columns(hf_dataset, looked_at)
+        rows = (_row(columns, place) for place in range(len(looked_at)))
+        found: Any = construct_space_from_data_stream(rows, NumpyComputeBackend, add_bounds=False)
+        longest = {key: child.max_length for key, child in found.items() if isinstance(child, TextSpace)}
+        for start in range(0, len(hf_dataset), _TEXTS_AT_A_TIME) if longest else ():
+            part = hf_dataset.select_columns(list(longest)).with_format("arrow")[start : start + _TEXTS_AT_A_TIME]
+            for key, known in longest.items():
+                longest[key] = max(known, pa.compute.max(pa.compute.utf8_length(part[key])).as_py() or 0)
+        texts = {key: TextSpace(NumpyComputeBackend, length) for key, length in longest.items()}
+        space = DictSpace(NumpyComputeBackend, {**dict(found.items()), **texts})
+        return HFAsUniEnvDataset(hf_dataset, space.to(backend, device))
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def get_at(self, idx: Any) -> Any:
+        return self._read(self._source, self.single_space, idx)
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self.get_at(idx), None
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        if not nested_keys:
+            return self.get_at(idx)
+        key, *rest = nested_keys
+        space: Any = self.single_space
+        column = self._read(self._source.select_columns([key]), DictSpace(self.backend, {key: space[key]}), idx)
+        return nested_item(column[key], rest)
+
+    def _read(self, source: Any, space: Space, idx: Any) -> Any:
+        positions = resolve_index(self.backend, idx, len(self))
+        columns = _read_columns(source, np.atleast_1d(np.asarray(positions)))
+        if isinstance(positions, int):
+            return _value(space, _row(columns, 0))
+        return _batch(space, columns, len(positions))
+
+
+# -- columns as they are stored ----------------------------------------------------------------------------
+
+
+def _read_columns(source: Any, positions: np.ndarray) -> dict[str, Any]:
+    """The columns of some rows, each an array, a dict of such, or a list where sizes vary from row to row."""
+    places = positions.tolist()
+    table = source.with_format("arrow")[places]
+    columns: dict[str, Any] = {}
+    for key, feature in source.features.items():
+        if isinstance(feature, (datasets.Image, datasets.Audio, datasets.Video)):
+            columns[key] = list(source.select_columns([key]).with_format("numpy")[places][key])
+        else:
+            columns[key] = _from_arrow(table[key].combine_chunks(), key)
+    return columns
+
+
+def _from_arrow(column: Any, name: str) -> Any:
+    if column.null_count:
+        raise ValueError(f"column {name!r} has rows without a value, which no space holds: fill or drop them")
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    kind = column.type
+    if pa.types.is_struct(kind):
+        parts = zip(kind, column.flatten(), strict=True)
+        return {field.name: _from_arrow(part, f"{name}/{field.name}") for field, part in parts}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        values = _from_arrow(column.flatten(), name)
+        if isinstance(values, np.ndarray) and (lengths == lengths[:1]).all():
+            return values.reshape(len(column), -1 if values.size else int(lengths.max(initial=0)), *values.shape[1:])
+        ends = np.cumsum(lengths)
+        return [values[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    values = column.to_numpy(zero_copy_only=False)
+    return values.astype(object) if values.dtype.kind == "U" else values
+
+
+def _row(columns: Any, place: int) -> Any:
+    if isinstance(columns, dict):
+        return {key: _row(column, place) for key, column in columns.items()}
+    return columns[place]
+
+
+# -- and as values of the space ----------------------------------------------------------------------------
+
+
+def _value(space: Space, value: Any) -> Any:
+    """One value of the space, of what a row holds."""
+    if isinstance(space, DictSpace):
+        return {key: _value(child, value[key]) for key, child in space.items()}
+    if isinstance(space, TextSpace):
+        return str(value)
+    backend = space.backend
+    return backend.from_numpy(np.array(value), dtype=space.dtype, device=space.device)
+
+
+def _batch(space: Space, column: Any, count: int) -> Any:
+    """A batch of values of the space, of what a column holds."""
+    if not count:
+        return batch_space(space, 0).create_empty()
+    if isinstance(space, DictSpace):
+        return {key: _batch(child, column[key], count) for key, child in space.items()}
+    if isinstance(column, np.ndarray) and isinstance(space, (BoxSpace, BinarySpace)):
+        if column.shape[1:] != space.shape:
+            raise ValueError(f"values of shape {column.shape[1:]}, the space wants {space.shape}")
+        return space.backend.from_numpy(column, dtype=space.dtype, device=space.device, copy=True)
+    return concatenate(space, [_value(space, value) for value in column])

@@ -1,0 +1,81 @@
+"""Batches of PyTorch tensors from host memory to a device, with one copy for all that lies in rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
+from unienv_interface.utils.optional import need
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = need("torch", extra="torch")
+
+
+class RowMover:
+    """Copies rows to a device as one block and hands out columns as views of the copy.
+
+    A small copy to a device costs as much as one of many kilobytes: what counts is how many there are. Leaves with a
+    block of their own (images) take one copy each. Without a device the rows stay in page-locked memory.
+    """
+
+    def __init__(self, layout: RowLayout, space: Space, device: Any, *, pinned: bool) -> None:
+        self._layout, self._space, self._device, self._pinned = layout, space, device, pinned
+        dtypes = [leaf.space.dtype for leaf in RowLayout(space).leaves]
+        self._columns = [_Column(leaf, layout, dtype) for leaf, dtype in zip(layout.leaves, dtypes, strict=True)]
+
+    @classmethod
+    def for_space(cls, space: Space, device: Any, *, pinned: bool) -> RowMover | None:
+        """A mover for batches of this space, None if it has leaves that are not plain arrays of fixed shape."""
+        try:
+            layout = RowLayout(space.to(NumpyComputeBackend))
+        except (ImportError, TypeError):  # bfloat16, which NumPy does not have by itself
+            return None
+        is_plain = all(leaf.codec.plain_dtype is not None for leaf in layout.leaves)
+        return cls(layout, space, device, pinned=pinned) if is_plain and layout.leaves else None
+
+    def move(self, batch: Any, count: int) -> Any:
+        """A batch of so many samples on the device."""
+        rows = self._layout.empty(count)
+        self._layout.pack(rows, slice(0, count), self._space.data_to(batch, NumpyComputeBackend))
+        return self.move_rows(rows)
+
+    def move_rows(self, rows: Rows) -> Any:
+        """The batch that lies in these rows on the device."""
+        moved: dict[tuple[str | None, torch.dtype], torch.Tensor] = {}
+        for name, array in ((None, rows.records), *rows.blocks.items()):
+            moved[name, torch.uint8] = self._to_device(array)
+        columns: Any = [column.of(moved, len(rows)) for column in self._columns]
+        return self._layout.assemble(columns)
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array.reshape(-1).view(np.uint8))
+        if self._pinned:
+            tensor = tensor.pin_memory()
+        return tensor if self._device is None else tensor.to(self._device, non_blocking=self._pinned)
+
+
+class _Column:
+    """Where a leaf lies in the bytes of its block, as PyTorch describes it."""
+
+    def __init__(self, leaf: RowLeaf, layout: RowLayout, dtype: torch.dtype) -> None:
+        self._block = leaf.name if leaf.placement == "block" else None
+        self._dtype = dtype
+        self._shape = leaf.codec.shape
+        item = leaf.codec.dtype.base.itemsize
+        fields: Any = layout.dtype.fields
+        start, step = (0, leaf.codec.dtype.itemsize) if self._block else (fields[leaf.name][1], layout.itemsize)
+        inner = [stride // item for stride in np.empty(self._shape, leaf.codec.dtype.base).strides]
+        self._strides, self._offset = (step // item, *inner), start // item
+
+    def of(self, blocks: dict[tuple[str | None, torch.dtype], torch.Tensor], count: int) -> torch.Tensor:
+        """The column in blocks that are kept here in every dtype they are looked at in."""
+        typed = blocks.get((self._block, self._dtype))
+        if typed is None:
+            typed = blocks[self._block, self._dtype] = blocks[self._block, torch.uint8].view(self._dtype)
+        return typed.as_strided((count, *self._shape), self._strides, self._offset)

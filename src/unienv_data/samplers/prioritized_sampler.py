@@ -1,0 +1,202 @@
+"""Samples drawn in proportion to their priority, with the weights that make up for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ._sum_tree import LARGEST_WEIGHT, SumTree
+from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
+
+#: A value for each batch, by how many came before it.
+Schedule = Callable[[int], float]
+
+_FEWEST_SLOTS = 1024
+
+
+@dataclass(frozen=True)
+class LinearSchedule:
+    """From `start` to `stop` in `steps` batches, and `stop` from then on."""
+
+    start: float
+    stop: float
+    steps: int
+
+    def __call__(self, batch: int) -> float:
+        done = min(batch / self.steps, 1.0) if self.steps > 0 else 1.0
+        return self.start + (self.stop - self.start) * done
+
+
+class PrioritizedSampler(IndexSampler):
+    """Index i with a probability in proportion to (priority + eps) ** alpha.
+
+    New samples get `default_priority`, or if that is None the highest priority that was ever given, 1 at first, so that
+    each is seen soon. What a ring overwrites is forgotten. The sampler finds out about both when it is asked for a
+    batch, from the numbers of the samples in the source, so it does not matter who writes and in which process.
+    Removing samples from the middle moves the others: priorities then stay with the places, not with the samples.
+
+    `info` has, for each index, `weight`: (count * probability) ** -beta, divided by the largest in the batch, which
+    corrects the bias in a loss; and `number`: which sample it was, for `update_priority` after samples were dropped.
+    `alpha` and `beta` may be schedules: functions of how many batches were drawn. Priorities that were given keep the
+    alpha of that moment.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.6,
+        beta: float | Schedule = 0.4,
+        eps: float = 1e-8,
+        default_priority: float | None = None,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(seed)
+        if not (np.isfinite(eps) and eps >= 0):
+            raise ValueError(f"eps is {eps}, it must be a number that is not negative")
+        self._alpha, self._beta, self.eps = _scheduled("alpha", alpha), _scheduled("beta", beta), float(eps)
+        self.default_priority = None if default_priority is None else float(default_priority)
+        self._batches = 0
+        self._highest = 0.0  # of the priorities that were given
+        self._forget()
+
+    def _forget(self) -> None:
+        """As if no sample had ever been seen."""
+        self._numbers = range(0)
+        self._tree = SumTree(_FEWEST_SLOTS)
+
+    @property
+    def alpha(self) -> float:
+        """The exponent of priorities that are given now."""
+        return self._alpha(self._batches)
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the weights of the next batch."""
+        return self._beta(self._batches)
+
+    def info_fields(self) -> dict[str, np.dtype]:
+        return {"weight": np.dtype(np.float32), "number": np.dtype(np.int64)}
+
+    def sample(self, source: Source, batch_size: int) -> IndexBatch:
+        batch_size = parse_batch_size(batch_size)
+        self._follow(numbers_of(source))
+        numbers = self._numbers
+        if not numbers:
+            raise nothing_to_draw_from()
+        tree = self._tree
+        slots = tree.draw(self.rng.random(batch_size))
+        # slots are numbers modulo the size of the tree
+        index = (slots - numbers.start) & (tree.size - 1)
+        weights = tree.get(slots)
+        importance = (weights.min() / weights) ** self.beta  # (count * probability) ** -beta over the largest of them
+        self._batches += 1
+        return IndexBatch(index, {"weight": importance.astype(np.float32), "number": index + numbers.start})
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Give samples new priorities, one for each or one for all; where one comes more than once, the last counts.
+
+        The index is as of the last batch that was drawn. If other batches were drawn since, or in advance, give the
+        numbers of the samples to `update_priority_of`.
+        """
+        index = np.asarray(index, np.int64)
+        if index.size and not (index.min() >= 0 and index.max() < len(self._numbers)):
+            raise IndexError(f"index {index.min()} to {index.max()}, there were {len(self._numbers)} samples")
+        self._set_priority(index + self._numbers.start, priority)
+
+    def update_priority_of(self, number: Any, priority: Any) -> None:
+        """The same by number, as in `info`. Samples that are no longer there are passed over."""
+        number, numbers = np.asarray(number, np.int64), self._numbers
+        priority = np.broadcast_to(np.asarray(priority, np.float64), number.shape)
+        there = (number >= numbers.start) & (number < numbers.stop)
+        self._set_priority(number[there], priority[there])
+
+    def _set_priority(self, number: np.ndarray, priority: Any) -> None:
+        weights = self._weights(np.asarray(priority, np.float64))
+        if number.size:
+            self._tree.set(number & (self._tree.size - 1), weights)
+            self._highest = max(self._highest, float(np.max(priority)))
+
+    def _weights(self, priority: np.ndarray) -> np.ndarray:
+        """What priorities count; a ValueError if one of them is no priority."""
+        if not priority.size:
+            return priority
+        highest = priority.max()
+        if not (priority.min() >= 0 and highest < np.inf):  # a NaN is not >= 0
+            raise ValueError(f"priorities from {priority.min()} to {highest}, they must be finite and >= 0")
+        alpha = self.alpha
+        if highest > 1 and alpha * np.log2(highest + self.eps) > np.log2(LARGEST_WEIGHT):
+            raise ValueError(f"a priority of {highest} with alpha {alpha} is too large: scale them down")
+        weights: np.ndarray = (priority + self.eps) ** alpha
+        return weights
+
+    def _follow(self, numbers: range) -> None:
+        """Take in which samples have come and gone since the last batch."""
+        known = self._numbers
+        if numbers == known:
+            return
+        if numbers.start < known.start:
+            # not the samples that were there: another source, or one that was made anew
+            self._forget()
+            known = self._numbers
+        kept = range(max(known.start, numbers.start), max(min(known.stop, numbers.stop), numbers.start))
+        self._set(range(known.start, min(kept.start, known.stop)), 0.0)
+        self._set(range(max(kept.stop, known.start), known.stop), 0.0)
+        self._numbers = kept
+        if len(numbers) > self._tree.size:
+            self._grow(len(numbers))
+        priority = self.default_priority
+        if priority is None:
+            priority = self._highest or 1.0
+        self._set(range(kept.stop, numbers.stop), float(self._weights(np.array([priority]))[0]))
+        self._numbers = numbers
+
+    def _set(self, numbers: range, weights: float | np.ndarray) -> None:
+        """Set the weights of samples that follow each other, which may go round the end of the tree."""
+        size = self._tree.size
+        start = numbers.start & (size - 1)
+        first = min(len(numbers), size - start)
+        parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
+        self._tree.set_range(start, start + first, parts[0])
+        if first < len(numbers):
+            self._tree.set_range(0, len(numbers) - first, parts[1])
+
+    def _grow(self, count: int) -> None:
+        weights = self._known_weights()
+        self._tree = SumTree(1 << (count - 1).bit_length())
+        self._set(self._numbers, weights)
+
+    def _known_weights(self) -> np.ndarray:
+        """The weights of the samples that are known, oldest first."""
+        numbers = np.arange(self._numbers.start, self._numbers.stop)
+        return self._tree.get(numbers & (self._tree.size - 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "batches": self._batches,
+            "highest_priority": self._highest,
+            "first_number": self._numbers.start,
+            "weights": self._known_weights(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._check_kind(state)
+        weights, first = np.asarray(state["weights"], np.float64), int(state["first_number"])
+        if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
+            raise ValueError("the weights in the state are not a list of finite numbers >= 0")
+        super().load_state_dict(state)
+        self._batches, self._highest = int(state["batches"]), float(state["highest_priority"])
+        self._forget()
+        self._numbers = range(first, first + len(weights))
+        self._tree = SumTree(max(_FEWEST_SLOTS, 1 << max(len(weights) - 1, 1).bit_length()))
+        self._set(self._numbers, weights)
+
+
+def _scheduled(name: str, value: float | Schedule) -> Schedule:
+    if callable(value):
+        return value
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is {value}, it must be a number that is not negative")
+    return LinearSchedule(value, value, 1)

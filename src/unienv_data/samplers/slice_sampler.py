@@ -1,0 +1,126 @@
+"""Slices: samples that follow each other within one episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._episodes import KeyedEpisodes
+from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
+
+# After so many rounds of draws of which too few fit, all starts that do are looked up.
+_ROUNDS = 8
+
+
+class SliceSampler(IndexSampler):
+    """Batches of slices, each of `slice_len` samples in a row from one episode.
+
+    A batch of `batch_size` indices holds its slices one after the other: `index.reshape(-1, slice_len)` has a slice in
+    each row. Either `slice_len` is given, and the number of slices follows from the batch size, or `num_slices`, and
+    their length does; the batch size must be a multiple. Every start that has a whole slice after it is as likely as
+    any other. Strictly, episodes shorter than a slice are left out; with `strict_length=False` they come too, as likely
+    as one start, padded at the end with their last sample. `info["mask"]` is False for padding.
+
+    Episodes are those the source knows (`episodes_of`), or with `episode_key` those that a field of the samples tells
+    apart, such as "episode_id" or ("info", "episode"): an episode ends where the next sample's value differs.
+    """
+
+    def __init__(
+        self,
+        slice_len: int | None = None,
+        num_slices: int | None = None,
+        strict_length: bool = True,
+        episode_key: str | int | Sequence[Any] | None = None,
+        seed: Seed = None,
+    ) -> None:
+        super().__init__(seed)
+        if (slice_len is None) == (num_slices is None):
+            raise TypeError("SliceSampler wants either slice_len or num_slices")
+        for name, value in (("slice_len", slice_len), ("num_slices", num_slices)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, it must be at least 1")
+        self.slice_len, self.num_slices = slice_len, num_slices
+        self.strict_length = strict_length
+        self.episode_key = episode_key
+        keys = [episode_key] if isinstance(episode_key, (str, int)) else episode_key
+        self._keyed = None if keys is None else KeyedEpisodes(keys)
+        self._all_starts: tuple[range, int, np.ndarray] = (range(0), 0, np.empty(0, np.int64))
+
+    def info_fields(self) -> dict[str, np.dtype]:
+        return {"mask": np.dtype(np.bool_)}
+
+    def sample(self, source: Source, batch_size: int) -> IndexBatch:
+        count, length = self._shape(parse_batch_size(batch_size))
+        if not len(source):
+            raise nothing_to_draw_from()
+        starts, stops, stride = self._draw_starts(source, count, length)
+        index = starts[:, None] + np.arange(length) * stride[:, None]
+        mask = index < stops[:, None]
+        if not self.strict_length:
+            # the last sample of the episode, for what lies behind it
+            last = starts + (stops - 1 - starts) // stride * stride
+            np.minimum(index, last[:, None], out=index)
+        return IndexBatch(index.reshape(-1), {"mask": mask.reshape(-1)})
+
+    def _shape(self, batch_size: int) -> tuple[int, int]:
+        """How many slices of what length make a batch."""
+        given = self.slice_len or self.num_slices or 1
+        if batch_size % given:
+            name = "slice_len" if self.slice_len else "num_slices"
+            raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {given}")
+        other = batch_size // given
+        return (other, given) if self.slice_len else (given, other)
+
+    def _draw_starts(self, source: Source, count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Starts of slices, with the ends of their episodes and the strides."""
+        found: list[tuple[np.ndarray, ...]] = []
+        missing = count
+        for _ in range(_ROUNDS):
+            # a few more than are missing: near the ends of episodes there is no whole slice
+            drawn = self.rng.integers(0, len(source), missing + missing // 4 + 1)
+            found.append(tuple(column[:missing] for column in self._fitting(source, drawn, length)))
+            missing -= len(found[-1][0])
+            if not missing:
+                break
+        else:
+            every = self._every_start(source, length)
+            found.append(self._fitting(source, every[self.rng.integers(0, len(every), missing)], length))
+        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+        return columns[0], columns[1], columns[2]
+
+    def _fitting(self, source: Source, positions: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
+        """Those of the positions at which a slice may start, with the ends of their episodes and the strides."""
+        begins, stops, strides = self._bounds_of(source, positions)
+        fits = positions + (length - 1) * strides < stops
+        if not self.strict_length:
+            fits |= positions == begins  # an episode that is too short is taken whole
+        return positions[fits], stops[fits], strides[fits]
+
+    def _bounds_of(self, source: Source, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if self._keyed is not None:
+            begins, stops = self._keyed.bounds_of(source, positions)
+            return begins, stops, np.ones_like(begins)
+        find = getattr(source, "episodes_of", None)
+        episodes = None if find is None else find(positions)
+        if episodes is None:
+            raise ValueError(
+                f"{type(source).__name__} does not know its episodes: keep them (maintain_segment_metadata=True of "
+                f"ReplayBuffer), or name the field that tells them apart with episode_key"
+            )
+        begins, stops, stride = episodes
+        return begins, stops, np.broadcast_to(np.asarray(stride, np.int64), begins.shape)
+
+    def _every_start(self, source: Source, length: int) -> np.ndarray:
+        """All positions at which a slice may start; remembered while the source is as it is."""
+        numbers = numbers_of(source)
+        if self._all_starts[:2] != (numbers, length):
+            every = self._fitting(source, np.arange(len(numbers)), length)[0]
+            if not len(every):
+                raise ValueError(
+                    f"no episode has {length} samples, so there is no whole slice: use shorter slices, or "
+                    f"strict_length=False for padded ones"
+                )
+            self._all_starts = (numbers, length, every)
+        return self._all_starts[2]
