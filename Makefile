@@ -19,7 +19,7 @@ RUN := .venv/bin/python
 SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint docs format bench-rows bench-vec clean
+.PHONY: help demo test soak lint docs format bench bench-check bench-report clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,13 +51,17 @@ format: ## let ruff rewrite what it can
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
-bench-rows: ## what packing and gathering rows costs
-	$(SETUP) $(TEST_EXTRAS)
-	@$(RUN) benchmarks/rows.py $(ARGS)
-
-bench-vec: ## vector environments against Gymnasium's and Stable-Baselines3's (installs the libraries compared with)
+bench: ## compare with other libraries, side by side (installs them); some twenty minutes
 	$(SETUP) bench
-	@$(RUN) benchmarks/vec_env.py $(ARGS)
+	@$(RUN) benchmarks/run.py $(ARGS)
+
+bench-check: ## hold the comparison against benchmarks/bars.toml; three minutes
+	$(SETUP) bench
+	@$(RUN) benchmarks/check.py $(ARGS)
+
+bench-report: ## write docs/benchmarks.md from the last run of bench
+	$(SETUP) bench
+	@$(RUN) benchmarks/report.py $(ARGS)
 
 clean: ## remove .venv and everything the tools left behind
 	rm -rf .venv .venv.lock build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -7,7 +7,6 @@ import os
 import pickle
 import select
 import signal
-import threading
 import time
 from collections import deque
 from multiprocessing.context import BaseContext
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._starting import no_interrupt, start_helpers
+from unienv_interface.env_base._starting import no_interrupt, start_worker
 from unienv_interface.env_base._worker_errors import ErrorReport
 from unienv_interface.env_base._worker_pool import WorkerDied
 
@@ -134,37 +133,18 @@ class FetchPool:
     # -- starting ------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        ctx: Any = self._ctx
-        method = ctx.get_start_method()
-        start_helpers(method)
-        ours, theirs = ctx.Pipe(duplex=True)
         number, self._started = self._started, self._started + 1
-        # The kernel can end a worker together with the thread that started it, if that is not before its time.
-        dies_with_parent = method != "forkserver" and threading.current_thread() is threading.main_thread()
-        inherited = [*(worker.channel.connection for worker in self._at.values()), ours] if method == "fork" else []
-        process = ctx.Process(
-            target=worker_main,
-            args=(
-                theirs,
-                inherited,
-                Portable((self._source, self._plan)),
-                self.blocks.shared,
-                self.blocks.nbytes,
-                (self._seed, number),
-                dies_with_parent,
-            ),
-            name=f"unienv-sampler-{number}",
-            daemon=self._daemon,
-        )
+        given = Portable((self._source, self._plan))
         with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is ignored
-            try:
-                process.start()
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
-            worker = _Worker(process, Channel(ours), method == "forkserver")
+            process, connection, is_adopted = start_worker(
+                self._ctx,
+                worker_main,
+                (given, self.blocks.shared, self.blocks.nbytes, (self._seed, number)),
+                siblings=[worker.channel.connection for worker in self._at.values()],
+                name=f"unienv-sampler-{number}",
+                daemon=self._daemon,
+            )
+            worker = _Worker(process, Channel(connection), is_adopted)
             self._at[worker.channel.fd] = worker
             self._poll.register(worker.channel.fd, select.POLLIN)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
-import signal
 import struct
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ import cloudpickle
 import numpy as np
 
 from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._worker import end_with_parent
 from unienv_interface.env_base._worker_errors import ErrorReport
 from unienv_interface.utils.shared_block import SharedBlock
 
@@ -59,22 +57,9 @@ def request(form: Form, block: int, end: int, index: np.ndarray) -> bytes:
 
 
 def worker_main(
-    connection: Connection,
-    inherited: Sequence[Connection],
-    given: Portable,
-    shared: SharedBlock | None,
-    block_nbytes: int,
-    seed: Sequence[int],
-    dies_with_parent: bool,
+    connection: Connection, given: Portable, shared: SharedBlock | None, block_nbytes: int, seed: Sequence[int]
 ) -> None:
     """Fetch batches until told to close or until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and not what the parent does at a SIGTERM, after a fork
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent until we ignore it
-    for other in inherited:
-        other.close()  # or the end of these connections would never be seen
-    if not end_with_parent(dies_with_parent):
-        return
     _seed_apart(seed)
     channel = Channel(connection)
     server = _Server(channel, given.value, shared, block_nbytes)
@@ -127,7 +112,4 @@ def _seed_apart(seed: Sequence[int]) -> None:
     random.seed(int(first))
     np.random.seed(int(second))
     if "torch" in sys.modules:
-        torch = sys.modules["torch"]
-        torch.manual_seed(int(first))
-        # A fork copies the fact that torch has threads but not the threads, and it would wait for them for ever.
-        torch.set_num_threads(1)
+        sys.modules["torch"].manual_seed(int(first))

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
-import os
 import pickle
-import signal
-import sys
-import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -32,25 +26,9 @@ FIRST_REPORT = 2**63
 
 
 def worker_main(
-    worker: int,
-    connection: Connection,
-    inherited: Sequence[Connection],
-    factories: Factories,
-    first_index: int,
-    block: SharedBlock,
-    dies_with_parent: bool,
+    connection: Connection, worker: int, factories: Factories, first_index: int, block: SharedBlock
 ) -> None:
     """Build the environments, then serve commands until told to close or until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and not what the parent does at a SIGTERM, after a fork
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent until we ignore it
-    for other in inherited:
-        other.close()  # or the end of these connections would never be seen
-    if not end_with_parent(dies_with_parent):
-        return
-    if "torch" in sys.modules:
-        # A fork copies the fact that torch has threads but not the threads, and it would wait for them for ever.
-        sys.modules["torch"].set_num_threads(1)
     channel = Channel(connection)
     progress = block.array(PROGRESS, (worker + 1,))["index"][worker:]
     server = _Server(worker, channel, block, EnvGroup(first_index, progress))
@@ -158,29 +136,3 @@ class _Server:
     def end(self) -> None:
         self.group.close(quiet=True)
         self.channel.close()
-
-
-def end_with_parent(dies_with_parent: bool) -> bool:
-    """Make sure that this process does not outlive its parent, not even while an environment hangs.
-
-    The kernel can see to it for a child of a thread that lives as long as its process; else a thread here looks now
-    and then. Returns False if the parent was gone before.
-    """
-    creator = multiprocessing.parent_process()
-    if creator is None:
-        return True  # not a process of multiprocessing
-    if dies_with_parent and sys.platform.startswith("linux"):
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(creator, os.getppid()), name="unienv-watch", daemon=True).start()
-    return creator.is_alive()
-
-
-def _watch(creator: Any, parent: int) -> None:
-    idle = threading.Event()
-    # Either may be the only sign: the parent is not the creator under a fork server, which outlives that one as long
-    # as it has children; and a fork may have left the creator's pipe open elsewhere.
-    while os.getppid() == parent and creator.is_alive():
-        idle.wait(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)

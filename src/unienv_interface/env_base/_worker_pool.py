@@ -6,7 +6,6 @@ import os
 import pickle
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, Waiter, pickled
-from ._starting import default_context, no_interrupt, portable, start_helpers
+from ._starting import default_context, no_interrupt, portable, start_worker
 from ._vec_memory import PROGRESS, MemoryPlan
 from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, worker_main
 from ._worker_errors import ErrorReport
@@ -88,41 +87,22 @@ class WorkerPool:
 
     def _start(self, worker: int) -> None:
         """Start a worker, at the end of the list or in the place of one that is gone; it reports by itself."""
-        ctx: Any = self._ctx or default_context()
-        method = ctx.get_start_method()
-        start_helpers(method)
-        ours, theirs = ctx.Pipe(duplex=True)
-        # The kernel can end a worker together with the thread that started it, if that is not before its time.
-        dies_with_parent = method != "forkserver" and threading.current_thread() is threading.main_thread()
-        process = ctx.Process(
-            target=worker_main,
-            args=(
-                worker,
-                theirs,
-                [*self.connections, ours] if method == "fork" else [],
-                self._factories[worker],
-                self.shares[worker].start,
-                self.block,
-                dies_with_parent,
-            ),
-            name=f"unienv-worker-{worker}",
-            daemon=self._daemon,
-        )
         with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is reported
-            try:
-                process.start()
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
-            channel = Channel(ours)
+            process, connection, is_adopted = start_worker(
+                self._ctx or default_context(),
+                worker_main,
+                (worker, self._factories[worker], self.shares[worker].start, self.block),
+                siblings=self.connections,
+                name=f"unienv-worker-{worker}",
+                daemon=self._daemon,
+            )
+            channel = Channel(connection)
             self.channels[worker : worker + 1] = [channel]
             self.processes[worker : worker + 1] = [process]
             self._poll.register(channel.fd, select.POLLIN)
             self._worker_at[channel.fd] = worker
             self._mute.discard(worker)
-            (self._adopted.add if method == "forkserver" else self._adopted.discard)(worker)
+            (self._adopted.add if is_adopted else self._adopted.discard)(worker)
             self._awaited[FIRST_REPORT - worker] = Request(worker, "construction")
 
     def reports(self, workers: Sequence[int], timeout: float | None) -> list[Any]:
