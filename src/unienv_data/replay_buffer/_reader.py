@@ -41,7 +41,8 @@ class BufferReader:
             else:
                 shift, length = (tail - base) % self._capacity, self._capacity
             values = gather(position + shift if shift else position, length)
-            if cells[TAIL] == tail and cells[EDIT] == edit and not edit & 1:
+            now = cells[TAIL]
+            if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(position) >= now - tail):
                 return values
         except (ValueError, LookupError):
             pass  # for good reason, or of a row that was being overwritten: that is found out now
@@ -52,8 +53,10 @@ class BufferReader:
         cells = self._cells
         edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
         try:
-            found = look(np.asarray(resolve_index(self._backend, positions, head - tail)), tail, head, base)
-            if cells[TAIL] == tail and cells[EDIT] == edit and not edit & 1:
+            position = np.asarray(resolve_index(self._backend, positions, head - tail))
+            found = look(position, tail, head, base)
+            now = cells[TAIL]
+            if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(position) - look.reach >= now - tail):
                 return found
         except (ValueError, LookupError):
             pass  # as above

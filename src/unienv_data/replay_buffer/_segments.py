@@ -166,7 +166,7 @@ class SegmentIndex:
         if np.count_nonzero(has_next) == len(samples):
             start, stop = self._fields(after, count)
             if np.count_nonzero(start <= samples) == len(samples):  # nearly always: all of them in closed segments
-                return np.maximum(start, tail), np.minimum(stop, head)
+                return (np.maximum(start, tail) if tail else start), np.minimum(stop, head)
         has_previous = after > low
         next_start, next_stop = self._fields(np.where(has_next, after, low), count)
         _, previous_stop = self._fields(np.where(has_previous, after - 1, low), count)
@@ -183,17 +183,19 @@ class SegmentIndex:
         self._see(count if self._ring is None else min(count, self._ring))
         stops, first = self._records["stop"], self._place(low)
         end = first + count - low
-        pieces = [stops[first : end if self._ring is None else min(end, self._ring)]]
-        if self._ring is not None and end > self._ring:
-            pieces.append(stops[: end - self._ring])
-        return sum((np.searchsorted(piece, samples, side="right") for piece in pieces), start=np.int64(low))
+        if self._ring is None or end <= self._ring:
+            found: np.ndarray = stops[first:end].searchsorted(samples, "right")
+        else:
+            found = stops[first : self._ring].searchsorted(samples, "right")
+            found += stops[: end - self._ring].searchsorted(samples, "right")
+        return found + low if low else found
 
     def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Where those of `count` records that have these numbers start and stop; anything if there are none."""
         if count == 0:
             return numbers, numbers
         self._see(count if self._ring is None else min(count, self._ring))
-        places = numbers if self._ring is None else numbers % self._ring
+        places = numbers if self._ring is None or count <= self._ring else numbers % self._ring
         return self._records["start"][places], self._records["stop"][places]
 
     def _record(self, number: int) -> tuple[int, int]:

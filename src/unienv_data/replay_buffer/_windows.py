@@ -44,6 +44,8 @@ class Stretches:
         """The episodes of samples, as the buffer keeps them or else the storage; None if neither does."""
         segments = self.state.segments
         if self._maintains:
+            if not tail:
+                return Episodes(*segments.bounds_of(positions, 0, head), segments.lanes)
             start, stop = segments.bounds_of(positions + tail, tail, head)
             return Episodes(start - tail, stop - tail, segments.lanes)
         ranges = self.known_to_storage(tail, head)

@@ -210,20 +210,22 @@ class PackedStorage(SpaceStorage):
         return [column[start:stop] for column in staged]
 
     def prepare(self, start: int, stop: int) -> None:
-        if stop > len(self._memory.rows):
+        memory = self._memory
+        if stop > len(memory.rows.records):
             self._grow(stop)
-        elif stop > self._memory.used:
-            self._memory.used = stop
+        elif stop > memory.used:
+            memory.used = stop
         if self._checks is not None:
-            self._memory.reserve(*self._checks.prepare(start, stop))
+            memory.reserve(*self._checks.prepare(start, stop))
         else:
-            self._memory.reserve(start, stop)
+            memory.reserve(start, stop)
 
     def write(self, slots: int | slice, staged: list[Any]) -> None:
         if self._checks is not None:
             start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
             self._checks.writing(start, stop)
-        self._free(slots)
+        if self._memory.heap is not None:
+            self._free(slots)
         self._layout.write(self._memory.rows, slots, staged)
 
     def _begin_write_at(self, slots: np.ndarray) -> None:
