@@ -19,6 +19,7 @@ from catalogue import SPACES, samples
 from test_replay_buffer_processes import HERE, SOURCE, run
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.base.mapped import MappedFile
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace, DictSpace
 
@@ -137,6 +138,25 @@ def test_a_file_that_is_cut_or_longer_or_gone_is_found(tmp_path: Path, capacity:
         assert is_found(path), file.name
         file.write_bytes(data)
     assert not is_found(path)
+
+
+def test_files_that_grow_can_be_opened_at_any_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = []
+
+    def extend(file: MappedFile, length: int) -> None:
+        plain_extend(file, length)
+        grown.append(file.path.name if file.path is not None else "")
+        # as by a reader now, or after a kill
+        with ReplayBuffer.load_from(tmp_path / "buffer", backend=NumpyComputeBackend) as reader:
+            assert len(reader) == written
+
+    plain_extend, written = MappedFile.extend, 0
+    options = {"capacity": None, "cache_path": tmp_path / "buffer", "maintain_segment_metadata": True}
+    with ReplayBuffer.create(number_space(), **options) as buffer:
+        monkeypatch.setattr(MappedFile, "extend", extend)
+        for written in range(0, 20_000, 100):
+            buffer.extend(numbers(range(written, written + 100)))
+    assert {"rows.bin", "checks.bin"} <= set(grown)
 
 
 def test_swapped_files_are_found(tmp_path: Path) -> None:

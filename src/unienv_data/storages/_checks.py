@@ -47,17 +47,24 @@ class RowChecks:
         return _received, (self._memory, self.file, self._alone)
 
     def fit(self) -> None:
-        """Have a seal for every stretch of the rows that there are."""
-        count = -(-len(self._memory.rows) // self.rows_per_stretch)
+        """Have a seal for every stretch of the rows that there are.
+
+        A reader has those that there are: a writer makes the rows longer first, and may be killed before it gets here.
+        """
+        count = self._stretches
         if count > len(self._seals):
             if self.file.writable:
                 self.file.extend(count)
                 self.file.reserve(0, count)
-            self._seals = self.file.map(count)
+            self._seals = self.file.map(min(count, self.file.length))
+
+    @property
+    def _stretches(self) -> int:
+        return -(-len(self._memory.rows) // self.rows_per_stretch)
 
     def check_length(self) -> None:
         """A StorageCorruptedError unless the file has just as many seals as there are stretches."""
-        self.file.check_length(len(self._seals), exactly=True)
+        self.file.check_length(self._stretches, exactly=True)
 
     def prepare(self, start: int, stop: int) -> tuple[int, int]:
         """Have seals for rows [start, stop); the range of rows of all stretches that these have a part in."""
