@@ -163,12 +163,12 @@ def test_one_that_raises_is_a_row_that_says_so_and_stops_no_other(clock: Clock, 
         calls += 1
         clock.spend(1)
         if at == "first call" or (at == "later call" and calls == 6):
-            raise OSError("no room\nin /home/someone/cache/file.bin")
+            raise OSError("no room\nin /some/folder/file.bin")
 
     @peer("theirs", "made up")
     def theirs() -> Iterator[Callable]:
         if at == "set-up":
-            raise OSError("no room\nin /home/someone/cache/file.bin")
+            raise OSError("no room\nin /some/folder/file.bin")
         yield call
 
     result = harness.measure(work_of(calling("a", lambda: clock.spend(1)), theirs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -148,3 +149,22 @@ def flashbax_items(count: int = ROWS, *, fill: bool = True, batches: bool = True
     for columns in in_chunks(count) if fill else ():
         state = add(state, jax.tree.map(jax.numpy.asarray, columns))
     return buffer, state
+
+
+def flashbax_sampling(buffer: Any, state: Any) -> Callable[[], Any]:
+    """A call that samples, jitted, and waits for the batch."""
+    import jax
+
+    @jax.jit
+    def sample(state: Any, key: Any) -> Any:
+        key, drawn = jax.random.split(key)
+        return buffer.sample(state, drawn), key
+
+    key = jax.random.key(0)
+
+    def call() -> Any:
+        nonlocal key
+        batch, key = sample(state, key)
+        return jax.block_until_ready(batch)
+
+    return call

@@ -19,6 +19,7 @@ from ._peers import (
     TORCHRL,
     cpprb_buffer,
     flashbax_items,
+    flashbax_sampling,
     sb3_buffer,
     tianshou_buffer,
     torchrl_buffer,
@@ -181,20 +182,4 @@ def tianshou() -> Iterator[Callable]:
 
 @peer("flashbax", "item buffer, jitted sample, block_until_ready", *FLASHBAX)
 def flashbax() -> Iterator[Callable]:
-    import jax
-
-    buffer, state = flashbax_items()
-
-    @jax.jit
-    def sample(state: Any, key: Any) -> Any:
-        key, drawn = jax.random.split(key)
-        return buffer.sample(state, drawn), key
-
-    key = jax.random.key(0)
-
-    def call() -> Any:
-        nonlocal key
-        batch, key = sample(state, key)
-        return jax.block_until_ready(batch)
-
-    yield call
+    yield flashbax_sampling(*flashbax_items())

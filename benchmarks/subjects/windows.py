@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from harness import Contender, Work, floor, ours, peer, unable
@@ -12,7 +11,7 @@ from unienv_data import CombinedBatch, FrameStackedBatch, ReplayBuffer, SliceSam
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 
 from ._data import EPISODE, ROWS, filled, filled_rows, transitions
-from ._peers import FLASHBAX, TORCHRL, torchrl_buffer
+from ._peers import FLASHBAX, TORCHRL, flashbax_sampling, torchrl_buffer
 
 WINDOWS, FRAMES = 64, 16
 
@@ -171,17 +170,4 @@ def flashbax() -> Iterator[Callable]:
     add = jax.jit(buffer.add, donate_argnums=0)
     for _ in range(ROWS // 100_000):
         state = add(state, {name: column[None] for name, column in columns.items()})
-
-    @jax.jit
-    def sample(state: Any, key: Any) -> Any:
-        key, drawn = jax.random.split(key)
-        return buffer.sample(state, drawn), key
-
-    key = jax.random.key(0)
-
-    def call() -> Any:
-        nonlocal key
-        batch, key = sample(state, key)
-        return jax.block_until_ready(batch)
-
-    yield call
+    yield flashbax_sampling(buffer, state)

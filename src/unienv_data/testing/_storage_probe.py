@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing_extensions import Self
 
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import concatenate
+from unienv_interface.testing._clauses import BreachError, Clause, registering_in, require
 from unienv_interface.testing._snapshots import difference, snapshot
 
 from ..base.storage import SpaceStorage
@@ -21,10 +21,6 @@ SLOTS = 5
 
 class StorageContractError(AssertionError):
     """A storage breaks a clause; the text says which one, what was found and what is wanted."""
-
-
-class BreachError(Exception):
-    """What a clause has found, before it is known by name."""
 
 
 class Maker:
@@ -80,34 +76,9 @@ class Maker:
         return concatenate(self.space, values)
 
 
-Clause = Callable[[Maker], None]
-
 # By name, in the order in which they are checked: a later one relies on what an earlier one has found.
 CLAUSES: dict[str, Clause] = {}
-
-
-def clause(check: Clause) -> Clause:
-    """Register a check; what it finds, and whatever the storage raises, becomes a StorageContractError."""
-
-    @functools.wraps(check)
-    def checked(maker: Maker) -> None:
-        place = f"{maker!r} breaks the clause {check.__name__!r}"
-        try:
-            check(maker)
-        except BreachError as breach:
-            raise StorageContractError(f"{place}: {breach}") from None
-        except Exception as error:
-            raise StorageContractError(
-                f"{place}: found {type(error).__name__}: {error}; wanted that nothing is raised"
-            ) from error
-
-    CLAUSES[check.__name__] = checked
-    return checked
-
-
-def require(condition: Any, found: str, wanted: str) -> None:
-    if not condition:
-        raise BreachError(f"found {found}; wanted {wanted}")
+clause = registering_in(CLAUSES, StorageContractError)
 
 
 def require_same(found: Any, wanted: Any, what: str) -> None:
@@ -123,5 +94,5 @@ def require_error(act: Callable[[], object], errors: type[Exception] | tuple[typ
     except errors:
         return
     except Exception as error:
-        raise BreachError(f"found {type(error).__name__} for {what}: {error}; wanted {wanted}") from error
-    raise BreachError(f"found that {what} goes through; wanted {wanted}")
+        raise BreachError(f"{type(error).__name__} for {what}: {error}", wanted) from error
+    raise BreachError(f"that {what} goes through", wanted)

@@ -12,16 +12,15 @@ from ..env_base.env import Env
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
+from ._clauses import BreachError, require
 from ._env_probe import (
     STEPS,
-    BreachError,
     clause,
     episode,
     every_other,
     has_ended,
     mask_of,
     overwrite,
-    require,
     require_info,
     require_signal,
     require_value,

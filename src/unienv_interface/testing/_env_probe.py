@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import numbers
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,8 @@ from ..backends.base import ComputeBackend
 from ..env_base.env import Env
 from ..space import Space, describe_mismatch
 from ..utils.row_spaces import RowSpaces
+from ._clauses import Clause, registering_in, require
 from ._snapshots import snapshot
-
-Clause = Callable[[Env], None]
 
 # By name, in the order in which they are checked: a later one relies on what an earlier one has found.
 CLAUSES: dict[str, Clause] = {}
@@ -29,35 +26,7 @@ class EnvContractError(AssertionError):
     """An environment breaks a clause; the text says which one, what was found and what is wanted."""
 
 
-class BreachError(Exception):
-    """What a clause has found, before it is known by name."""
-
-    def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(f"found {found}; wanted {wanted}")
-
-
-def require(condition: Any, found: str, wanted: str) -> None:
-    if not condition:
-        raise BreachError(found, wanted)
-
-
-def clause(check: Clause) -> Clause:
-    """Register a check; what it finds, and whatever the environment raises, becomes an EnvContractError."""
-
-    @functools.wraps(check)
-    def checked(env: Env) -> None:
-        place = f"{env!r} breaks the clause {check.__name__!r}"
-        try:
-            check(env)
-        except BreachError as breach:
-            raise EnvContractError(f"{place}: {breach}") from None
-        except Exception as error:
-            raise EnvContractError(
-                f"{place}: found {type(error).__name__}: {error}; wanted that nothing is raised"
-            ) from error
-
-    CLAUSES[check.__name__] = checked
-    return checked
+clause = registering_in(CLAUSES, EnvContractError)
 
 
 # -- driving an environment --------------------------------------------------------------------------------
