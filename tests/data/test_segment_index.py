@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unienv_data.replay_buffer._counters import CLOSED, Counters
+from unienv_data.replay_buffer._counters import CLOSED, EDIT, HEAD, SEGMENTS, Counters
 from unienv_data.replay_buffer._segments import SegmentIndex
 
 
@@ -26,6 +26,7 @@ def expected_bounds(records, closed, sample, tail, head):
 
 def check(index, records, closed, tail, head):
     index._counters.cells[CLOSED] = closed
+    index._counters.cells[HEAD] = max(head, closed)
     samples = np.arange(tail, head)
     start, stop = index.bounds_of(samples, tail, head)
     assert start.dtype == stop.dtype == np.int64
@@ -72,18 +73,56 @@ def test_a_reader_with_an_older_head_sees_the_segment_up_to_it():
 
 
 def test_looking_takes_no_longer_with_many_segments():
-    """No operation over all records: a copy of them would show in the bytes that are allocated."""
+    """No operation over all records but the first time: it would show in the bytes that are allocated."""
     import tracemalloc
 
     index = SegmentIndex(Counters(), None)
     index.replace_all(np.stack([np.arange(100_000), np.arange(1, 100_001)], axis=1))
-    index._counters.cells[4] = 100_000
+    cells = index._counters.cells
+    cells[SEGMENTS] = cells[HEAD] = 100_000
     samples = np.arange(50_000, 50_064)
+    index.bounds_of(samples, 0, 100_000)
+    index.prepare()
+    index.add(100_000, 100_001)
+    cells[HEAD] = 100_001
     tracemalloc.start()
     try:
-        start, stop = index.bounds_of(samples, 0, 100_000)
+        start, stop = index.bounds_of(samples, 0, 100_001)
         assert tracemalloc.get_traced_memory()[1] < 50_000
     finally:
         tracemalloc.stop()
     assert start.tolist() == samples.tolist()
     assert stop.tolist() == (samples + 1).tolist()
+
+
+def test_what_was_seen_of_a_segment_that_is_taken_back_is_forgotten():
+    index = SegmentIndex(Counters(), None)
+    index.prepare(2)
+    index.add(0, 5)
+    check(index, [(0, 5)], 5, 0, 5)
+    index.add(5, 9)  # its samples are still being written, and never come
+    assert index.bounds_of(np.arange(5), 0, 5)[1].tolist() == [5] * 5
+    index._counters.cells[SEGMENTS] = 1
+    index.add(5, 7)
+    check(index, [(0, 5), (5, 7)], 7, 0, 8)
+
+
+def test_segments_that_were_changed_in_place_are_read_again():
+    index = SegmentIndex(Counters(), None)
+    index.prepare(2)
+    index.add_all([(0, 5), (5, 9)])
+    check(index, [(0, 5), (5, 9)], 9, 0, 9)
+    index.replace_all(np.array([[0, 3], [3, 7]]))
+    index._counters.cells[EDIT] += 2
+    check(index, [(0, 3), (3, 7)], 7, 0, 7)
+
+
+def test_segments_that_are_gone_leave_no_trace_however_seldom_one_looks():
+    index, capacity = SegmentIndex(Counters(), 6), 6
+    for number in range(5000):
+        index.prepare()
+        index.add(2 * number, 2 * number + 2)
+        if number in (0, 1, 40, 900, 901, 4999):
+            records = [(2 * one, 2 * one + 2) for one in range(number + 1)]
+            head = 2 * number + 2
+            check(index, records, head, max(0, head - capacity), head)

@@ -54,6 +54,16 @@ class WindowQuery:
         return int(np.searchsorted(self.offsets, 0))
 
     @functools.cached_property
+    def looks_back(self) -> bool:
+        """Whether there are frames before the sample itself."""
+        return bool(self.offsets[0] < 0)
+
+    @functools.cached_property
+    def looks_ahead(self) -> bool:
+        """Whether there are frames behind the sample itself."""
+        return bool(self.offsets[-1] > 0)
+
+    @functools.cached_property
     def is_dense(self) -> bool:
         """Whether the offsets leave none out."""
         return int(self.offsets[-1] - self.offsets[0]) == len(self.offsets) - 1
@@ -98,8 +108,11 @@ def lay_out(
     start, last = start[:, None], stop[:, None] - 1
     if query.is_dense and isinstance(stride, int) and stride == 1:
         # of samples one after the other, the nearest valid one is the end that was passed
-        frames = positions[:, None] + query.offsets
-        filled = np.minimum(np.maximum(frames, start), last)
+        frames = filled = positions[:, None] + query.offsets
+        if query.looks_back:
+            filled = np.maximum(filled, start)
+        if query.looks_ahead or limits is not None:
+            filled = np.minimum(filled, last)
         valid = filled == frames
     else:
         frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import HEAD, SEGMENTS, TAIL, Counters
+from ._counters import TAIL, Counters
 from ._segments import SegmentIndex
 
 _STEP_BITS = 40
@@ -71,19 +71,11 @@ class LanedSegmentIndex(SegmentIndex):
 
     def _runs(self) -> tuple[_Run, ...]:
         """All episodes that count by now."""
-        head = self._counters.cells[HEAD]  # before the count: what is beyond it may yet be taken back
-        count = self._counters.cells[SEGMENTS]
         seen, runs = self._known
-        if count == seen:
-            return runs
-        first = max(seen, self._oldest(count))
-        numbers = np.arange(first, count)
-        starts, stops = self._fields(numbers, count)
-        counted = int(np.searchsorted(stops > head, True))
-        if counted:
-            new = _Run.of(self._position(starts[:counted]), self._position(stops[:counted] - 1) + 1)
-            runs = self._merged((*runs, new))
-            self._known = (first + counted, runs)
+        first, starts, stops = self.counted_since(seen)
+        if len(stops):
+            runs = self._merged((*runs, _Run.of(self._position(starts), self._position(stops - 1) + 1)))
+            self._known = (first + len(stops), runs)
         return runs
 
     def _merged(self, runs: tuple[_Run, ...]) -> tuple[_Run, ...]:

@@ -17,16 +17,43 @@ import bisect
 import struct
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import CLOSED, HEAD, SEGMENTS, TAIL, Counters
+from ._counters import CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _CHECKED = struct.Struct("<qqI")
 # A reader may look at records for this many more episodes before they are overwritten under its eyes.
 _SLACK = 1024
+_NOTHING = np.zeros(0, np.int64)
+
+
+class _Edges(NamedTuple):
+    """Where segments start and stop, read from the records before number `count` as of one `edit`.
+
+    Of `values` the first `length` are never written again, so a thread may look at them while another one adds more.
+    """
+
+    edit: int
+    count: int
+    values: np.ndarray
+    length: int
+
+    def with_more(self, starts: np.ndarray, stops: np.ndarray, tail: int) -> _Edges:
+        """These and the edges of the next records, without those before `tail` if there is no more room."""
+        ends = np.stack([starts, stops], axis=1).reshape(-1)
+        ends = ends[np.diff(ends, prepend=self.values[self.length - 1]) > 0]
+        values, length = self.values, self.length
+        if length + len(ends) > len(values):
+            gone = int(values[1:length].searchsorted(tail, "right"))
+            length -= gone
+            values = np.zeros(2 * (length + len(ends)), np.int64)
+            values[1:length] = self.values[1 + gone : self.length]
+        values[length : length + len(ends)] = ends
+        return _Edges(self.edit, self.count + len(stops), values, length + len(ends))
 
 
 class SegmentIndex:
@@ -38,6 +65,7 @@ class SegmentIndex:
         self._counters, self._capacity, self.file, self.lanes = counters, capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
         self._hold(np.zeros(0, _RECORD))
+        self._known_edges = _Edges(-1, 0, np.zeros(1, np.int64), 1)
 
     def _hold(self, records: np.ndarray) -> None:
         self._records = records
@@ -158,37 +186,53 @@ class SegmentIndex:
         `samples` are numbers in [tail, head), int64. The open segment reaches to `head`; samples between segments
         form one of their own.
         """
-        closed = self._counters.cells[CLOSED]  # before the count: what is closed by then has its record
-        count = self._counters.cells[SEGMENTS]
-        low = self._oldest(count)
-        after = self._first_after_each(samples, low, count)
-        has_next = after < count
-        if np.count_nonzero(has_next) == len(samples):
-            start, stop = self._fields(after, count)
-            if np.count_nonzero(start <= samples) == len(samples):  # nearly always: all of them in closed segments
-                return (np.maximum(start, tail) if tail else start), np.minimum(stop, head)
-        has_previous = after > low
-        next_start, next_stop = self._fields(np.where(has_next, after, low), count)
-        _, previous_stop = self._fields(np.where(has_previous, after - 1, low), count)
-        inside = has_next & (next_start <= samples)
-        start = np.where(inside, next_start, np.where(has_previous, previous_stop, tail))
-        stop = np.where(inside, next_stop, np.where(has_next, next_start, head))
-        is_open = ~has_next & (samples >= closed)
-        start = np.where(is_open, np.maximum(start, closed), start)
-        stop = np.where(has_next | is_open, stop, closed)
-        return np.maximum(start, tail), np.minimum(stop, head)
-
-    def _first_after_each(self, samples: np.ndarray, low: int, count: int) -> np.ndarray:
-        """`_first_after` of many samples, among the records from `low` to `count`: two pieces where the ring wraps."""
-        self._see(count if self._ring is None else min(count, self._ring))
-        stops, first = self._records["stop"], self._place(low)
-        end = first + count - low
-        if self._ring is None or end <= self._ring:
-            found: np.ndarray = stops[first:end].searchsorted(samples, "right")
+        closed = self._counters.cells[CLOSED]  # before the records: what is closed by then has its record
+        edges = self._edges_by_now(tail)
+        stops, last = edges[1:], int(edges[-1])
+        after = stops.searchsorted(samples, "right")
+        start = edges.take(after)
+        if not len(after) or after.item(after.argmax()) < len(stops):  # nearly always: all of them in closed segments
+            stop = stops.take(after)
         else:
-            found = stops[first : self._ring].searchsorted(samples, "right")
-            found += stops[: end - self._ring].searchsorted(samples, "right")
-        return found + low if low else found
+            is_behind = after == len(stops)
+            stop = np.where(is_behind, head, edges.take(after + 1, mode="clip"))
+            if closed > last:
+                start = np.where(samples >= closed, closed, start)
+                stop = np.where(is_behind & (samples < closed), closed, stop)
+        return np.maximum(start, tail) if tail else start, np.minimum(stop, head) if last > head else stop
+
+    def _edges_by_now(self, tail: int) -> np.ndarray:
+        """Where segments start and stop, in order and each once, with 0 before them all; not to be written to.
+
+        Those before `tail` may be left out.
+        Records lie apart from each other and may be another process's: what was read of them is kept.
+        """
+        edit = self._counters.cells[EDIT]
+        known = self._known_edges
+        if known.edit != edit:
+            known = _Edges(edit, 0, np.zeros(1, np.int64), 1)
+        first, starts, stops = self.counted_since(known.count)
+        if len(stops):
+            if first > known.count:  # some are gone that were never seen: so are all that were
+                known = _Edges(edit, first, np.zeros(1, np.int64), 1)
+            known = known.with_more(starts, stops, tail)
+        if not edit & 1:
+            self._known_edges = known
+        return known.values[: known.length]
+
+    def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """Of the records from `number` on those that are there and count: the first one's number, starts and stops."""
+        cells = self._counters.cells
+        while True:
+            head = cells[HEAD]  # before the count: what is beyond it may yet be taken back
+            count = cells[SEGMENTS]
+            if count <= number:
+                return number, _NOTHING, _NOTHING
+            first = max(number, self._oldest(count))
+            starts, stops = self._fields(np.arange(first, count), count)
+            if self._ring is None or cells[SEGMENTS] - first <= self._ring:  # else some were overwritten meanwhile
+                counted = int(np.searchsorted(stops > head, True))
+                return first, starts[:counted], stops[:counted]
 
     def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Where those of `count` records that have these numbers start and stop; anything if there are none."""

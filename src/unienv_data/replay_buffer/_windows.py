@@ -15,18 +15,29 @@ GatherWindows = Callable[[np.ndarray, int], Any]
 
 
 class WindowLook:
-    """Finds the windows of samples by their positions, given the counters of one instant."""
+    """Finds the windows of samples by their positions, given the counters of one instant.
 
-    def __init__(self, stretches: Stretches, gather: GatherWindows, query: WindowQuery, limits: Limits | None) -> None:
+    `gather` reads whole samples, or else only what lies under the keys of the query.
+    """
+
+    def __init__(
+        self,
+        stretches: Stretches,
+        gather: GatherWindows,
+        query: WindowQuery,
+        limits: Limits | None,
+        *,
+        reads_whole: bool,
+    ) -> None:
         self._stretches = stretches.episodes_or_all if query.within_episodes else stretches.all
-        self._gather, self._query, self._limits = gather, query, limits
+        self._gather, self.query, self._limits, self.reads_whole = gather, query, limits, reads_whole
         self._capacity = stretches.state.storage.capacity
         #: How many samples before its own a window may begin.
         self.reach = -int(query.offsets[0]) * stretches.state.segments.lanes
 
     def __call__(self, positions: np.ndarray, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
         stretches = self._stretches(positions, tail, head)
-        frames, valid = lay_out(positions, self._query, stretches, self._limits, head - tail)
+        frames, valid = lay_out(positions, self.query, stretches, self._limits, head - tail)
         if self._capacity is None:
             shift, length = tail - base, head - base
         else:

@@ -100,6 +100,7 @@ class ReplayBuffer(BatchBase):
         self._lanes = state.segments.lanes
         self._reader = BufferReader(state, maintains=maintain_segment_metadata)
         self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
+        self._last_look: WindowLook | None = None
         self.is_segment_aware = maintain_segment_metadata or storage.is_segment_aware
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -268,11 +269,17 @@ class ReplayBuffer(BatchBase):
         return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        keys, storage = query.nested_keys, self.storage
-        reads_column = bool(keys) and storage.has_column_access
-        gather = (storage.get_column(keys) if reads_column else storage).gather_windows
-        data, valid = self._reader.read_windows(positions, WindowLook(self._reader.stretches, gather, query, limits))
-        return Windows(data if reads_column else nested_item(data, keys), valid)
+        look = self._last_look
+        if look is None or look.query is not query or limits is not None:
+            look = self._last_look = self._window_look(query, limits)
+        data, valid = self._reader.read_windows(positions, look)
+        return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
+
+    def _window_look(self, query: WindowQuery, limits: Limits | None) -> WindowLook:
+        storage = self.storage
+        reads_whole = not (query.nested_keys and storage.has_column_access)
+        gather = (storage if reads_whole else storage.get_column(query.nested_keys)).gather_windows
+        return WindowLook(self._reader.stretches, gather, query, limits, reads_whole=reads_whole)
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
