@@ -272,7 +272,9 @@ def test_workers_end_with_a_parent_that_is_killed(is_hung: bool, method: str, tm
 
 def test_workers_end_with_their_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    body = f"import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{STEP}"
+    # whoever runs the tests under nohup has SIGHUP ignored in all that they start
+    ends_with_it = "signal.signal(signal.SIGHUP, signal.SIG_DFL)\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+    body = f"import fcntl, termios\n{ends_with_it}\n{STEP}"
     with Script(tmp_path / "script.py", program("fork", body, "hang"), stdin=theirs) as script:
         os.close(theirs)
         script.says("struck")
