@@ -93,6 +93,11 @@ class HandsOutViews(Broken):
         return super().gather(slots, length)
 
 
+class GathersPastTheEnd(Broken):
+    def gather_among(self, index: Any, length: int) -> Any:
+        return super().gather_among(index, len(self))
+
+
 class ClipsTheIndex(Broken):
     def get(self, index: Any) -> Any:
         return super().get(min(index, len(self) - 1) if isinstance(index, int) else index)
@@ -168,6 +173,7 @@ class Overwrites(Broken):
     [
         (LosesTheLast, "every_kind_of_index_writes_the_same"),
         (HandsOutViews, "what_was_read_does_not_change"),
+        (GathersPastTheEnd, "staging_changes_nothing_and_writing_does"),
         (ClipsTheIndex, "an_index_out_of_range_is_refused"),
         (WritesBeforeItLooks, "a_misfit_is_refused_and_changes_nothing"),
         (KeepsTheFirst, "the_last_of_duplicates_stays"),

@@ -24,13 +24,18 @@ def is_single(index: Any) -> bool:
     return getattr(index, "shape", None) == () and not isinstance(index, np.bool_)
 
 
+def is_plain_index(index: Any) -> bool:
+    """Whether an index is how samplers ask: int64 along one axis, in NumPy."""
+    return type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1
+
+
 def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.ndarray:
     """A position for an int, else an int64 array of positions; an IndexError if one is out of range.
 
     The array may be the caller's own: it is not to be written to.
     """
-    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:
-        return _in_range(index, length)  # how samplers ask
+    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:  # `is_plain_index`, without the call
+        return _in_range(index, length)
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -length <= index < length:
             raise IndexError(f"index {index} is out of range for a length of {length}")

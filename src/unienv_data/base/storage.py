@@ -14,7 +14,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._index import IndexableType
+from ._index import IndexableType, resolve_index
 from .common import BatchT
 from .windows import split_axis
 
@@ -191,6 +191,15 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         With a capacity, slots may be counted on beyond it once around: then they are meant modulo the capacity.
         """
         return self.get(slots if self.capacity is None else slots % self.capacity)
+
+    def gather_among(self, index: np.ndarray, length: int) -> Any:
+        """`gather` for int64 indices of the first `length` slots, which need not be in range: then an IndexError.
+
+        Negative ones count from the last of those slots.
+        """
+        return self.gather(
+            resolve_index(self.backend, index, length), length if self.capacity is None else self.capacity
+        )
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         """`gather` for windows (B, T) of slots, with these two axes in front."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base._index import resolve_index
+from ..base._index import is_plain_index, resolve_index
 from ..base.windows import Episodes
 from ._counters import BASE, COMING, EDIT, HEAD, TAIL
 from ._state import BufferState
@@ -30,16 +30,23 @@ class BufferReader:
         self._state, self._cells, self.stretches = state, state.cells, Stretches(state, maintains=maintains)
         self._capacity, self._backend = state.storage.capacity, state.storage.backend
 
-    def read(self, idx: Any, gather: Gather) -> Any:
-        """What `gather` finds in the slots of these indices, all of it as at one instant."""
+    def read(self, idx: Any, gather: Gather, gather_among: Gather | None = None) -> Any:
+        """What `gather` finds in the slots of these indices, all of it as at one instant.
+
+        `gather_among` is for indices whose range it looks at by itself.
+        """
         cells = self._cells
         edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
         try:  # as it goes nearly always: nobody comes between
-            position = resolve_index(self._backend, idx, head - tail)
             if self._capacity is None:
                 shift, length = tail - base, head - base
             else:
                 shift, length = (tail - base) % self._capacity, self._capacity
+            if not shift and gather_among is not None and is_plain_index(idx):
+                values = gather_among(idx, head - tail)
+                if cells[EDIT] == edit and not edit & 1 and cells[TAIL] == tail:
+                    return values
+            position = resolve_index(self._backend, idx, head - tail)
             values = gather(position + shift if shift else position, length)
             now = cells[TAIL]
             if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(position) >= now - tail):
@@ -171,7 +178,7 @@ class BufferReader:
 def _oldest(position: Any) -> int:
     if isinstance(position, int):
         return position
-    return int(position.min()) if position.size else 2**62
+    return position.item(position.argmin()) if position.size else 2**62  # quicker than min()
 
 
 def _newest(position: Any) -> int:

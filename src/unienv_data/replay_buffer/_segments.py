@@ -32,13 +32,13 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 class _Edges(NamedTuple):
-    """Where segments start and stop, read from the records before number `count` as of one `edit`.
+    """Where segments start and stop, read from the records before number `seen` as of one `edit`.
 
     Of `values` the first `length` are never written again, so a thread may look at them while another one adds more.
     """
 
     edit: int
-    count: int
+    seen: int
     values: np.ndarray
     length: int
 
@@ -53,7 +53,7 @@ class _Edges(NamedTuple):
             values = np.zeros(2 * (length + len(ends)), np.int64)
             values[1:length] = self.values[1 + gone : self.length]
         values[length : length + len(ends)] = ends
-        return _Edges(self.edit, self.count + len(stops), values, length + len(ends))
+        return _Edges(self.edit, self.seen + len(stops), values, length + len(ends))
 
 
 class SegmentIndex:
@@ -211,9 +211,9 @@ class SegmentIndex:
         known = self._known_edges
         if known.edit != edit:
             known = _Edges(edit, 0, np.zeros(1, np.int64), 1)
-        first, starts, stops = self.counted_since(known.count)
+        first, starts, stops = self.counted_since(known.seen)
         if len(stops):
-            if first > known.count:  # some are gone that were never seen: so are all that were
+            if first > known.seen:  # some are gone that were never seen: so are all that were
                 known = _Edges(edit, first, np.zeros(1, np.int64), 1)
             known = known.with_more(starts, stops, tail)
         if not edit & 1:

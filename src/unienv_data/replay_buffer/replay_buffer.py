@@ -252,7 +252,7 @@ class ReplayBuffer(BatchBase):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._reader.read(idx, self.storage.gather)
+        return self._reader.read(idx, self.storage.gather, self.storage.gather_among)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
         rows: Rows | None = self._reader.read(positions, self.storage.gather_rows)

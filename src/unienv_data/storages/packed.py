@@ -142,6 +142,14 @@ class PackedStorage(SpaceStorage):
             return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
         return self._layout.gather(memory.rows, slots, "wrap")
 
+    def gather_among(self, index: np.ndarray, length: int) -> Any:
+        if not self._layout.has_plain_records:
+            return super().gather_among(index, length)
+        memory = self._memory
+        if length > memory.used:
+            memory.see(length)
+        return self._layout.unpack_records(memory.rows.records[:length].take(index))  # which looks at the range, too
+
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 

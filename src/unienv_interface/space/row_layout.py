@@ -129,6 +129,8 @@ class RowLayout:
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
+        # Whether all of a value lies in its record, as it is.
+        self.has_plain_records = not self.block_leaves and not self._coded
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
         # is for loops that write many small values. Else (None, ()).
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
@@ -259,9 +261,12 @@ class RowLayout:
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
-        if self.block_leaves or self._coded:
+        if not self.has_plain_records:
             return self.unpack(rows.take(indices, mode))
-        records = rows.records.take(indices, 0, None, mode)
+        return self.unpack_records(rows.records.take(indices, 0, None, mode))
+
+    def unpack_records(self, records: np.ndarray) -> Any:
+        """`unpack` of records of a layout that has nothing else, `has_plain_records`, without ceremony."""
         return self._build([records[name] for name in self.names])
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
