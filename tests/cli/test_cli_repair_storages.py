@@ -156,6 +156,17 @@ def test_chunks_of_two_columns_of_hdf5_are_left_out(tmp_path: Path, run: Any) ->
     assert "'obs/joints': HDF5 cannot do it" in text
 
 
+def test_chunks_that_are_not_in_the_file_are_no_zeros(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    source = record(tmp_path / "r", "hdf5", chunks=16)
+    with h5py.File(source / "storage.hdf5", "r+") as file:
+        for rows in (64, COUNT):  # this removes the chunks behind it, and reads give zeros for them
+            file["reward"].resize(rows, 0)
+    report = repair(source, tmp_path / "new")
+    check_kept(tmp_path / "new", np.arange(64))
+    assert report.left_out == ["samples 64 to 99: there is nothing on disk for them"]
+
+
 def test_a_ring_of_pieces_is_unrolled(tmp_path: Path) -> None:
     source = record(tmp_path / "r", "parquet", piece_size=16, capacity=64)  # sample 36 is the oldest, in slot 36
     flip(source / "storage" / "part-000000.parquet", 200)  # slots 0 to 15: samples 64 to 79

@@ -177,6 +177,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
         return []
 
+    def absent_slots(self) -> list[tuple[int, int]]:
+        """Ranges [start, stop) of slots that read as empty since the files have nothing for them, where that is known."""
+        return []
+
     @property
     def nbytes(self) -> int | None:
         """The bytes that the samples take; None if the storage cannot say."""

@@ -22,6 +22,7 @@ from ._errors import CommandError, in_one_line
 from ._reading import open_buffer, rows_per_chunk
 
 _DAMAGED = "the bytes on disk are not those that were written"
+_ABSENT = "there is nothing on disk for them"
 
 
 @dataclass
@@ -107,15 +108,21 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
 def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> None:
     """Leave out what does not match its checksum, unless reading it tells; `slots` has where each sample lies."""
     for part in _parts_of(storage):
+        found.lose(_in_ranges(slots, part.absent_slots(), len(part)), _ABSENT)
         if isinstance(part, PackedStorage):
-            damaged = np.zeros(len(part) + 1, bool)  # one more, for samples that lie behind the end
-            for start, stop in part.damaged_rows():
-                damaged[start:stop] = True
-            found.lose(damaged[np.minimum(slots, len(part))], _DAMAGED)
+            found.lose(_in_ranges(slots, part.damaged_rows(), len(part)), _DAMAGED)
             if not part.has_checks:
                 found.notes.append(f"{part.cache_filename}: without checks.bin, damaged samples cannot be told")
         elif not part.checks_when_read:
             found.notes += part.verify()
+
+
+def _in_ranges(slots: np.ndarray, ranges: list[tuple[int, int]], length: int) -> np.ndarray:
+    """Which of the slots, of a storage of that length, are in any of the ranges [start, stop)."""
+    inside = np.zeros(length + 1, bool)  # one more, for samples that lie behind the end
+    for start, stop in ranges:
+        inside[start:stop] = True
+    return inside[np.minimum(slots, length)]
 
 
 def _parts_of(storage: SpaceStorage) -> Iterator[SpaceStorage]:

@@ -350,6 +350,9 @@ class HDF5Storage(ColumnStorage):
                     findings.append(f"{self.cache_filename}: {name!r}, rows {start} to {int(slots[-1])}: {error}")
         return findings
 
+    def absent_slots(self) -> list[tuple[int, int]]:
+        return sorted({absent for dataset in self._datasets for absent in files.absent_rows(dataset)})
+
     @property
     def nbytes(self) -> int | None:
         return sum(dataset.id.get_storage_size() for dataset in self._datasets)
