@@ -178,7 +178,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         return []
 
     def absent_slots(self) -> list[tuple[int, int]]:
-        """Ranges [start, stop) of slots that read as empty since the files have nothing for them, where that is known."""
+        """Ranges [start, stop) of slots that read as empty because the files have nothing for them, if known."""
         return []
 
     @property
