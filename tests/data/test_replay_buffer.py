@@ -350,6 +350,8 @@ def test_a_folder_is_asked_without_opening_it(tmp_path: Path) -> None:
     assert ReplayBuffer.get_length_from_path(path) is None
     assert ReplayBuffer.get_capacity_from_path(path) is None
     assert ReplayBuffer.get_space_from_path(path, backend=NUMPY) is None
+    (tmp_path / "file").touch()
+    assert ReplayBuffer.get_length_from_path(tmp_path / "file") is None
     with ReplayBuffer.create(number_space(), capacity=4, cache_path=path) as buffer:
         buffer.extend(numbers(range(6)))
         for _ in range(2):

@@ -184,6 +184,20 @@ def test_rows_of_another_buffer_are_found(tmp_path: Path) -> None:
         assert str(tmp_path / "one" / "storage") in finding
 
 
+def test_a_damaged_header_has_no_length(tmp_path: Path) -> None:
+    path = with_everything(tmp_path / "buffer")
+    header, data = path / "header.bin", (path / "header.bin").read_bytes()
+    assert ReplayBuffer.get_length_from_path(path) == 7
+    flips = [data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(0, len(data), 97)]
+    for damaged in (b"", data[:-1], data + b"\0", *flips):
+        header.write_bytes(damaged)
+        with pytest.raises(StorageCorruptedError, match=r"header\.bin"):
+            ReplayBuffer.get_length_from_path(path)
+    header.unlink()
+    with pytest.raises(StorageCorruptedError, match=r"header\.bin: the file is missing"):
+        ReplayBuffer.get_length_from_path(path)
+
+
 # -- power cuts --------------------------------------------------------------------------------------------
 
 
@@ -209,6 +223,7 @@ def test_after_a_power_cut_what_was_flushed_counts(tmp_path: Path, durable: bool
     del buffer
     pretend_the_machine_has_booted(path)
     wanted = [1, 2, 3, 4] if durable else [1, 2]
+    assert ReplayBuffer.get_length_from_path(path) == len(wanted)
     for read_only in (True, False, True):
         with ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only) as found:
             assert contents(found) == wanted

@@ -24,6 +24,9 @@ MAX_JSON_DEPTH = 64
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+PathLike = str | os.PathLike[str]
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -68,18 +71,21 @@ def remove_temporaries(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def read_json(path: Path, *, checksum: bool) -> dict[str, Any]:
+def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
     """Read a JSON object; a StorageCorruptedError names the file and what is wrong with it.
 
     The checksum is compared where there is one. Without `checksum` there need not be: files of the reference
     implementation have none.
     """
-    with os.fdopen(open_regular(path, writable=False), "rb", buffering=0) as file:
-        if os.fstat(file.fileno()).st_size > MAX_JSON_BYTES:
+    fd, size = open_sized(path)
+    try:
+        if size > MAX_JSON_BYTES:
             raise StorageCorruptedError(
                 f"{path}: more than {MAX_JSON_BYTES} bytes, which is the most that metadata has"
             )
-        text = file.read()
+        text = os.pread(fd, size, 0)
+    finally:
+        os.close(fd)
     found = _CHECKSUM.search(text)
     if found is not None:
         start, stop = found.span(1)
@@ -100,16 +106,18 @@ def read_json(path: Path, *, checksum: bool) -> dict[str, Any]:
     return content
 
 
-def ends_with_checksum(path: Path) -> bool:
+def ends_with_checksum(path: PathLike) -> bool:
     """Whether a file ends as `write_json` leaves it, with a checksum, which is not compared."""
-    fd = open_regular(path, writable=False)
+    fd, size = open_sized(path)
     try:
-        return _CHECKSUM.search(os.pread(fd, 32, max(0, os.fstat(fd).st_size - 32))) is not None
+        return _CHECKSUM.search(os.pread(fd, 32, max(0, size - 32))) is not None
     finally:
         os.close(fd)
 
 
-def json_field(content: dict[str, Any], name: str, kind: type, path: Path, *, least: int = 0, **default: Any) -> Any:
+def json_field(
+    content: dict[str, Any], name: str, kind: type, path: PathLike, *, least: int = 0, **default: Any
+) -> Any:
     """A field of that very type, from `least` on if it is a number; a StorageCorruptedError that names it otherwise.
 
     The default, where there is one, if it is missing or null.
@@ -125,7 +133,7 @@ def json_field(content: dict[str, Any], name: str, kind: type, path: Path, *, le
     return value
 
 
-def _check_depth(text: bytes, path: Path) -> None:
+def _check_depth(text: bytes, path: PathLike) -> None:
     depth = 0
     for char in text.translate(None, delete=_ALL_BUT_BRACKETS):
         depth += 1 if char in b"[{" else -1
@@ -184,14 +192,23 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename(at_folder, os.fsencode(one), at_folder, os.fsencode(other), exchange) == 0
 
 
-def open_regular(path: Path, *, writable: bool) -> int:
+def open_regular(path: PathLike, *, writable: bool) -> int:
     """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
 
     A link, symbolic or hard, may be to a file outside the folder, and a pipe would never let go of whoever opens it.
     """
-    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return _open_regular(path, os.O_RDWR if writable else os.O_RDONLY)[0]
+
+
+def open_sized(path: PathLike) -> tuple[int, int]:
+    """`open_regular` to read, with the size of the file in bytes."""
+    fd, found = _open_regular(path, os.O_RDONLY)
+    return fd, found.st_size
+
+
+def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
     try:
-        fd = os.open(path, flags)
+        fd = os.open(path, access | _SAFELY)
     except FileNotFoundError:
         raise StorageCorruptedError(f"{path}: the file is missing") from None
     except OSError as error:
@@ -208,7 +225,7 @@ def open_regular(path: Path, *, writable: bool) -> int:
             f"{path}: the file has another name elsewhere (a hard link), so it may not be the buffer's own; "
             f"make a copy of the folder in which every file is one of its own"
         )
-    return fd
+    return fd, found
 
 
 def sync_folder(path: Path) -> None:

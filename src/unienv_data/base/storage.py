@@ -64,6 +64,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_raw_rows: bool = False
     #: What `set` has written is read back by another process after this one was killed.
     survives_kill: bool = False
+    #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
+    checks_when_read: ClassVar[bool] = False
+    #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
+    slots_read_as_one: int = 1
 
     def __init__(self, single_instance_space: Space) -> None:
         """Bind the storage to the space of one stored element."""
@@ -171,6 +175,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     def verify(self) -> list[str]:
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
+        return []
+
+    def absent_slots(self) -> list[tuple[int, int]]:
+        """Ranges [start, stop) of slots that read as empty because the files have nothing for them, if known."""
         return []
 
     @property

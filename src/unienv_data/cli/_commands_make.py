@@ -94,6 +94,10 @@ def repair(
     whole_episodes: Annotated[
         bool, typer.Option("--whole-episodes", help="Leave out episodes of which samples were lost.")
     ] = False,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A recording made in the same way, to be used if metadata.json is lost.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a new recording of all that is sound in a damaged one.
@@ -101,10 +105,14 @@ def repair(
     And say what was left out. The damaged one is only read. An episode that has lost samples becomes several, so that
     no window of samples reaches over the gap.
 
+    Without metadata.json nothing says what a sample is. Another recording of the same kind does: give it as --like.
+
     Example: unienv repair data/ --out repaired/
+
+    Example: unienv repair data/ --out repaired/ --like yesterday/
     """
     with ProgressBar("repairing", None) as advance:
-        report = keep_sound(source, out, whole_episodes=whole_episodes, advance=advance)
+        report = keep_sound(source, out, whole_episodes=whole_episodes, like=like, advance=advance)
     if as_json:
         _render.print_json(report)
     else:

@@ -25,8 +25,8 @@ from ._progress import Advance, unwatched
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
 _ATTEMPTS = 20
-# Storages whose samples are on NumPy without further ado; others may hold tensors.
-_OF_HOST_ARRAYS = frozenset({"packed", "npz", "hdf5", "parquet"})
+#: Storages whose samples are on NumPy without further ado; others may hold tensors.
+OF_HOST_ARRAYS = frozenset({"packed", "npz", "hdf5", "parquet"})
 
 
 def open_buffer(path: Path) -> ReplayBuffer:
@@ -38,7 +38,7 @@ def open_buffer(path: Path) -> ReplayBuffer:
     try:
         return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
     except StorageCorruptedError:
-        if read_metadata(path).storage in _OF_HOST_ARRAYS:
+        if read_metadata(path).storage in OF_HOST_ARRAYS:
             raise
         return ReplayBuffer.load_from(path, backend=deserialize_backend("pytorch"))
 

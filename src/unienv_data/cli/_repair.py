@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +36,21 @@ class RepairReport:
     notes: list[str]
 
 
-def repair(source: Path, target: Path, *, whole_episodes: bool = False, advance: Advance = unwatched) -> RepairReport:
+def repair(
+    source: Path,
+    target: Path,
+    *,
+    whole_episodes: bool = False,
+    like: Path | None = None,
+    advance: Advance = unwatched,
+) -> RepairReport:
     """Write what is sound in a recording to a new one, which is packed; the source is only read.
 
     Episodes come one after the other, in the order in which they began. One that has lost samples becomes several, so
-    that no window of samples reaches over the gap; with `whole_episodes` it is left out.
+    that no window of samples reaches over the gap; with `whole_episodes` it is left out. What the source's description
+    should say is taken from the recording `like` if it cannot be read.
     """
-    found = salvage(source)
+    found = salvage(source, like)
     try:
         _find_unreadable(found, advance)
         pieces, split = _pieces(found, whole_episodes)
@@ -67,33 +76,45 @@ def repair(source: Path, target: Path, *, whole_episodes: bool = False, advance:
 def _find_unreadable(found: Salvage, advance: Advance) -> None:
     """Read everything once, and leave out what cannot be; say where episodes end in stretches that have lost theirs."""
     flags, ended = end_flags(columns_of(found.space)), np.zeros(found.count, bool)
+    unreadable: dict[str, list[np.ndarray]] = {}
     for start in range(0, found.count, found.rows_at_once):
         positions = np.arange(start, min(start + found.rows_at_once, found.count))
-        for sound, batch in _readable(found, positions[~found.is_lost[positions]]):
+        for sound, batch in _readable(found, positions[~found.is_lost[positions]], unreadable):
             for flag in flags:
                 values = flag.space.backend.to_numpy(flag.pick(batch))
                 ended[sound] |= by_sample(values).astype(bool).any(axis=1)
         advance(len(positions))
+    for why, parts in unreadable.items():
+        which = np.zeros(found.count, bool)
+        which[np.concatenate(parts)] = True
+        found.lose(which, why)
     if len(found.loose):
         found.notes.append(_recover_episodes(found, ended, has_flags=bool(flags)))
 
 
-def _readable(found: Salvage, positions: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-    """What can be read of these samples; the rest, down to single ones, is left out."""
+def _readable(
+    found: Salvage, positions: np.ndarray, unreadable: dict[str, list[np.ndarray]]
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """What can be read of these samples; the rest, down to single ones or blocks, goes to `unreadable`, by reason."""
     if not len(positions):
         return
     try:
-        yield positions, found.read(positions)
-    except (OSError, MemoryError):
+        batch = found.read(positions)
+    except MemoryError:
         raise
     except Exception as error:
-        if len(positions) > 1:
-            for half in np.array_split(positions, 2):
-                yield from _readable(found, half)
-        else:
-            which = np.zeros(found.count, bool)
-            which[positions] = True
-            found.lose(which, in_one_line(error))
+        if isinstance(error, OSError) and error.errno != errno.EIO:  # that one is of a disk that fails in places
+            raise
+        blocks = found.blocks[positions]
+        if (blocks == blocks[0]).all():
+            unreadable.setdefault(in_one_line(error), []).append(positions)
+            return
+        # at the edge of a block, so that each of them is met as a whole
+        middle = np.flatnonzero(np.diff(blocks)) + 1
+        for half in np.split(positions, middle[[len(middle) // 2]]):
+            yield from _readable(found, half, unreadable)
+    else:
+        yield positions, batch
 
 
 def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from ..base.storage import SpaceStorage
 from ..replay_buffer import ReplayBuffer
 from ..replay_buffer._locks import is_locked
 from ..replay_buffer._state import LOCK
+from ..storages._composed import ComposedStorage
 from ..storages.packed import PackedStorage
 from ._episodes import as_ranges, episode_table
 from ._errors import CommandError, in_one_line
 from ._reading import open_buffer, rows_per_chunk
 
 _DAMAGED = "the bytes on disk are not those that were written"
+_ABSENT = "there is nothing on disk for them"
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Salvage:
 
     `episodes` has those that are known, closed or not, and `loose` what lies between them; None where episodes are
     not kept. `lost` says why samples cannot be had, `is_lost` which ones; `notes` what else there is to know.
+    Samples with the same number in `blocks` can all be read, or none of them can.
     """
 
     space: Space
@@ -39,6 +42,7 @@ class Salvage:
     close: Callable[[], None]
     episodes: np.ndarray | None
     loose: np.ndarray
+    blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -58,25 +62,33 @@ def runs(mask: np.ndarray) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
-def salvage(path: Path) -> Salvage:
-    """Open a recording for what is sound in it; a CommandError if that cannot be told."""
-    from ._salvage_packed import salvage_packed
+def salvage(path: Path, like: Path | None = None) -> Salvage:
+    """Open a recording for what is sound in it; a CommandError if that cannot be told.
 
+    What its description should say is taken from the recording `like`, if it cannot be read.
+    """
+    from ._salvage_folder import salvage_folder
+
+    if not path.is_dir():
+        raise CommandError(f"{path}: there is no such folder")
     try:
         buffer = open_buffer(path)
-    except (CommandError, OSError, ImportError, MemoryError):
+    except (OSError, ImportError, MemoryError):
         raise
     except Exception as error:
-        return salvage_packed(path, in_one_line(error))
+        return salvage_folder(path, in_one_line(error), like)
     problems = buffer._state.segments.verify(closed=not is_locked(path / LOCK))
-    if problems and isinstance(buffer.storage, PackedStorage):
+    if problems and buffer._state.folder is not None:
         buffer.close()
-        return salvage_packed(path, problems[0])  # which goes by the records of episodes that are sound
+        return salvage_folder(path, problems[0], like)  # which goes by the records of episodes that are sound
     return _of_buffer(buffer)
 
 
 def _of_buffer(buffer: ReplayBuffer) -> Salvage:
     count, table = len(buffer), episode_table(buffer)
+    slots = np.arange(buffer.offset, buffer.offset + count)
+    if buffer.capacity is not None:
+        slots %= buffer.capacity
     found = Salvage(
         space=buffer.single_space,
         count=count,
@@ -86,19 +98,37 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         close=buffer.close,
         episodes=None if table is None else table.all,
         loose=as_ranges([]) if table is None else table.loose,
+        blocks=slots // buffer.storage.slots_read_as_one,
         is_lost=np.zeros(count, bool),
     )
-    slots = np.arange(buffer.offset, buffer.offset + count)
-    mark_damage(found, buffer.storage, slots if buffer.capacity is None else slots % buffer.capacity)
+    mark_damage(found, buffer.storage, slots)
     return found
 
 
 def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> None:
-    """Leave out what does not match its checksum; `slots` has where each sample lies."""
-    if isinstance(storage, PackedStorage):
-        damaged = np.zeros(len(storage) + 1, bool)  # one more, for samples that lie behind the end
-        for start, stop in storage._checks.damaged() if storage._checks is not None else ():
-            damaged[start:stop] = True
-        found.lose(damaged[np.minimum(slots, len(storage))], _DAMAGED)
+    """Leave out what does not match its checksum, unless reading it tells; `slots` has where each sample lies."""
+    for part in _parts_of(storage):
+        found.lose(_in_ranges(slots, part.absent_slots(), len(part)), _ABSENT)
+        if isinstance(part, PackedStorage):
+            found.lose(_in_ranges(slots, part.damaged_rows(), len(part)), _DAMAGED)
+            if not part.has_checks:
+                found.notes.append(f"{part.cache_filename}: without checks.bin, damaged samples cannot be told")
+        elif not part.checks_when_read:
+            found.notes += part.verify()
+
+
+def _in_ranges(slots: np.ndarray, ranges: list[tuple[int, int]], length: int) -> np.ndarray:
+    """Which of the slots, of a storage of that length, are in any of the ranges [start, stop)."""
+    inside = np.zeros(length + 1, bool)  # one more, for samples that lie behind the end
+    for start, stop in ranges:
+        inside[start:stop] = True
+    return inside[np.minimum(slots, length)]
+
+
+def _parts_of(storage: SpaceStorage) -> Iterator[SpaceStorage]:
+    """The storages that one is made of; every slot of it is a slot of each of them."""
+    if isinstance(storage, ComposedStorage):
+        for part in storage._parts:
+            yield from _parts_of(part)
     else:
-        found.notes += storage.verify()
+        yield storage

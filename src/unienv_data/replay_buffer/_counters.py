@@ -18,10 +18,12 @@ import os
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from ..base.files import PathLike, open_sized
 from ..base.mapped import MappedFile
 from ..base.storage import StorageCorruptedError
 
@@ -82,7 +84,7 @@ class MappedCounters(Counters):
         self._file = file
         page = file.map(_SIZE)
         self._page = memoryview(page)  # type: ignore[arg-type]
-        super().__init__(self._page[_LIVE : _LIVE + 8 * _COUNT].cast("q"))
+        super().__init__(_live(self._page))
 
     @classmethod
     def create(cls, path: Path | None) -> MappedCounters:
@@ -112,12 +114,11 @@ class MappedCounters(Counters):
 
     def _take_over(self, *, data_is_live: bool) -> None:
         """Decide which counters to trust, and if this is to write, go on from them."""
-        if bytes(self._page[: len(_MAGIC)]) != _MAGIC:
-            raise StorageCorruptedError(f"{self._file}: not the header of a replay buffer")
+        _check_magic(self._page, self._file)
         if self.is_closed():
             cells = self.cells
             self.closed_sizes = (cells[SIZES], cells[SIZES + 1], cells[SIZES + 2])
-        elif self.cells[BOOT] not in (_boot_number(), 0):
+        elif _is_of_an_earlier_boot(self.cells):
             self._go_back_to(self._newest_half())
         elif not data_is_live:
             committed = self._newest_half()
@@ -142,27 +143,10 @@ class MappedCounters(Counters):
 
     def is_closed(self) -> bool:
         """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
-        for attempt in range(3):
-            page = bytes(self._page)
-            seal = int.from_bytes(page[_SEAL:], "little")
-            if seal in (0, _seal_of(page)):
-                return seal != 0
-            if attempt < 2:
-                time.sleep(0.002)  # a writer may just be opening or closing it
-        raise StorageCorruptedError(f"{self._file}: the checksum does not match, the file was changed or damaged")
+        return _is_closed(lambda: bytes(self._page), self._file)
 
     def _newest_half(self) -> memoryview:
-        found = []
-        for start in _HALVES:
-            half = bytes(self._page[start : start + _HALF.size])
-            if zlib.crc32(half) == self._crc_of_half(start):
-                found.append(_HALF.unpack(half))
-        if not found:
-            raise StorageCorruptedError(f"{self._file}: neither copy of the counters matches its checksum")
-        return memoryview(bytearray(struct.pack(f"<{_COUNT}q", *max(found)[1:]))).cast("q")
-
-    def _crc_of_half(self, start: int) -> int:
-        return int.from_bytes(self._page[start + _HALF.size : start + _HALF.size + 4], "little")
+        return _newest_half(self._page, self._file)
 
     def commit(self) -> None:
         if self._file.path is None:
@@ -171,7 +155,9 @@ class MappedCounters(Counters):
         start = _HALVES[sequences.index(min(sequences))]
         half = _HALF.pack(max(sequences) + 1, *self.cells)
         crc = slice(start + _HALF.size, start + _HALF.size + 4)
-        self._page[crc] = (self._crc_of_half(start) ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
+        self._page[crc] = (_crc_of_half(self._page, start) ^ 0xFFFFFFFF).to_bytes(
+            4, "little"
+        )  # not valid while it changes
         self._page[start : start + _HALF.size] = half
         self._page[crc] = zlib.crc32(half).to_bytes(4, "little")
         self._file.sync()
@@ -185,6 +171,64 @@ class MappedCounters(Counters):
 
     def close(self) -> None:
         self._file.close()
+
+
+def read_bounds(path: PathLike) -> tuple[int, int]:
+    """Head and tail as `MappedCounters.open` takes them, with the same checks, for whoever wants no more of a file."""
+    fd, size = open_sized(path)
+    try:
+        if size != _SIZE:
+            raise StorageCorruptedError(f"{path}: {size} bytes, it must have {_SIZE}")
+        page = os.pread(fd, _SIZE, 0)
+        _check_magic(page, path)
+        cells = _live(page)
+        if not _is_closed(lambda: os.pread(fd, _SIZE, 0), path) and _is_of_an_earlier_boot(cells):
+            cells = _newest_half(page, path)
+        return cells[HEAD], cells[TAIL]
+    finally:
+        os.close(fd)
+
+
+# -- what stands in a page; `place` names it in errors -------------------------------------------------------
+
+
+def _live(page: bytes | memoryview) -> memoryview:
+    return memoryview(page)[_LIVE : _LIVE + 8 * _COUNT].cast("q")
+
+
+def _check_magic(page: bytes | memoryview, place: object) -> None:
+    if page[: len(_MAGIC)] != _MAGIC:
+        raise StorageCorruptedError(f"{place}: not the header of a replay buffer")
+
+
+def _is_of_an_earlier_boot(cells: memoryview) -> bool:
+    return cells[BOOT] not in (_boot_number(), 0)
+
+
+def _is_closed(read_page: Callable[[], bytes], place: object) -> bool:
+    for attempt in range(3):
+        page = read_page()
+        seal = int.from_bytes(page[_SEAL:], "little")
+        if seal in (0, _seal_of(page)):
+            return seal != 0
+        if attempt < 2:
+            time.sleep(0.002)  # a writer may just be opening or closing it
+    raise StorageCorruptedError(f"{place}: the checksum does not match, the file was changed or damaged")
+
+
+def _newest_half(page: bytes | memoryview, place: object) -> memoryview:
+    found = []
+    for start in _HALVES:
+        half = bytes(page[start : start + _HALF.size])
+        if zlib.crc32(half) == _crc_of_half(page, start):
+            found.append(_HALF.unpack(half))
+    if not found:
+        raise StorageCorruptedError(f"{place}: neither copy of the counters matches its checksum")
+    return memoryview(bytearray(struct.pack(f"<{_COUNT}q", *max(found)[1:]))).cast("q")
+
+
+def _crc_of_half(page: bytes | memoryview, start: int) -> int:
+    return int.from_bytes(page[start + _HALF.size : start + _HALF.size + 4], "little")
 
 
 def _seal_of(page: bytes) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
 
 from ..base.files import (
+    PathLike,
     contained,
     ends_with_checksum,
     remove_leftovers,
@@ -22,7 +24,7 @@ from ..base.files import (
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
-from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, MappedCounters
+from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._physical import physical_segments
@@ -31,7 +33,7 @@ from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferState
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
 
-PathLike = str | os.PathLike[str]
+AnswerT = TypeVar("AnswerT")
 _SNAPSHOT_ATTEMPTS = 10
 
 
@@ -188,12 +190,14 @@ def received(path_relative: str, cache_path: Path | None, state: BufferState, op
 
 
 # -- what is known without opening -------------------------------------------------------------------------
+#
+# Programs ask this of thousands of folders: each file is opened once, and paths are strings on the way.
 
 
 def is_loadable_from(path: PathLike) -> bool:
     """Whether a folder holds a buffer that `load_from` takes."""
     try:
-        storage_by_name(read_metadata(Path(path)).storage)
+        storage_by_name(read_metadata(path).storage)
     except (OSError, ValueError):
         return False
     return True
@@ -201,28 +205,35 @@ def is_loadable_from(path: PathLike) -> bool:
 
 def get_length_from_path(path: PathLike) -> int | None:
     """The number of samples in a folder; None if there is no buffer."""
-    folder = Path(path)
-    description = folder / FILE_NAME
-    if not os.path.exists(description):
-        return None
-    if not ends_with_checksum(description):  # of the reference's
+    return _ask(path, _length_of)
+
+
+def _length_of(folder: str) -> int:
+    if not ends_with_checksum(os.path.join(folder, FILE_NAME)):  # of the reference's
         return read_metadata(folder).count
-    counters = MappedCounters.open(folder / HEADER, writable=False)
-    head, tail = counters.cells[HEAD], counters.cells[TAIL]
-    counters.close()
+    head, tail = read_bounds(os.path.join(folder, HEADER))
     return max(0, head - tail)
 
 
 def get_capacity_from_path(path: PathLike) -> int | None:
     """The capacity of the buffer in a folder; None if it grows or there is none."""
-    folder = Path(path)
-    return read_metadata(folder).capacity if (folder / FILE_NAME).exists() else None
+    return _ask(path, lambda folder: read_metadata(folder).capacity)
 
 
 def get_space_from_path(path: PathLike, *, backend: ComputeBackend, device: Any = None) -> Space | None:
     """The space of one sample in a folder; None if there is no buffer."""
-    folder = Path(path)
-    return read_space(folder, read_metadata(folder), backend, device) if (folder / FILE_NAME).exists() else None
+    return _ask(path, lambda folder: read_space(folder, read_metadata(folder), backend, device))
+
+
+def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
+    """The answer of a folder; None if it has no description."""
+    folder = os.fspath(path)
+    try:
+        return question(folder)
+    except (StorageCorruptedError, NotADirectoryError):
+        if os.path.exists(os.path.join(folder, FILE_NAME)):
+            raise
+        return None
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------

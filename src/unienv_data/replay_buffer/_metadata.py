@@ -7,6 +7,7 @@ in it are those of the moment it was written.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
-from ..base.files import json_field, read_json, write_json
+from ..base.files import PathLike, json_field, read_json, write_json
 from ..base.storage import StorageCorruptedError
 from ._physical import logical_segments
 
@@ -73,9 +74,9 @@ def write_metadata(
     write_json(folder / FILE_NAME, content)
 
 
-def read_metadata(folder: Path) -> Metadata:
+def read_metadata(folder: PathLike) -> Metadata:
     """The metadata of a buffer; a StorageCorruptedError, or a ValueError for a version of the future."""
-    path = folder / FILE_NAME
+    path = os.path.join(folder, FILE_NAME)
     content = read_json(path, checksum=False)
     if content.get("type") != "ReplayBuffer":
         raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
@@ -106,7 +107,7 @@ def read_metadata(folder: Path) -> Metadata:
     return metadata
 
 
-def _segments(content: dict[str, Any], path: Path) -> list[tuple[int, int]] | None:
+def _segments(content: dict[str, Any], path: PathLike) -> list[tuple[int, int]] | None:
     pairs = json_field(content, "physical_segments", list, path, default=None)
     if pairs is None:
         return None
@@ -125,10 +126,11 @@ def check_segments(folder: Path, metadata: Metadata) -> None:
         last = stop
 
 
-def read_space(folder: Path, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:
+def read_space(folder: PathLike, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:
     """The space of one sample, on a backend."""
     try:
         return json_to_space(metadata.space_json, backend, device)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise StorageCorruptedError(f"{folder / FILE_NAME}: field 'single_instance_space': {what}") from error
+        path = os.path.join(folder, FILE_NAME)
+        raise StorageCorruptedError(f"{path}: field 'single_instance_space': {what}") from error

@@ -131,6 +131,10 @@ class RowChecks:
             if seal != _OPEN and not self._matches(stretch, seal) and self._seals[stretch] == seal
         ]
 
+    def count_sealed(self) -> int:
+        """How many stretches are sealed."""
+        return int(np.count_nonzero(self._seals))
+
     def _matches(self, stretch: int, seal: int) -> bool:
         try:
             return _seal_of(self._crc(stretch)) == seal

@@ -78,11 +78,16 @@ def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]
     return content
 
 
-def check_parts(folder: Path, parts: Mapping[str, SpaceStorage], capacity: int | None) -> None:
-    """A StorageCorruptedError unless the parts that were loaded can make up one storage."""
+def check_parts(
+    folder: Path, parts: Mapping[str, SpaceStorage], capacity: int | None, *, accept_damaged: bool = False
+) -> None:
+    """A StorageCorruptedError unless the parts that were loaded can make up one storage.
+
+    With `accept_damaged` some may be shorter: all have the slots of the shortest.
+    """
     wrong = {name: part.capacity for name, part in parts.items() if part.capacity != capacity}
     if wrong:
         raise StorageCorruptedError(f"{folder}: parts of capacities {wrong}, the storage has {capacity}")
     lengths = {name: len(part) for name, part in parts.items()}
-    if capacity is not None and len(set(lengths.values())) > 1:
+    if capacity is not None and not accept_damaged and len(set(lengths.values())) > 1:
         raise StorageCorruptedError(f"{folder}: its parts differ in length: {lengths}")

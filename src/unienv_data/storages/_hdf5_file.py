@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,22 @@ def stored_dtype(leaf: RowLeaf) -> np.dtype:
     text: Any = leaf.space if isinstance(leaf.space, TextSpace) else leaf.space.single_space  # type: ignore[attr-defined]
     width = 1 if text.charset is not None and all(char.isascii() for char in text.charset) else 4
     return h5py.string_dtype("utf-8", max(1, width * text.max_length))
+
+
+def absent_rows(dataset: h5py.Dataset) -> list[tuple[int, int]]:
+    """The rows [start, stop) of chunks that the file does not have; HDF5 reads them as zeros."""
+    if dataset.chunks is None or not hasattr(dataset.id, "chunk_iter"):  # not so with HDF5 before 1.12.3
+        return []
+    wanted = int(np.prod([-(-size // step) for size, step in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]))
+    present: Counter[int] = Counter()
+
+    def see(chunk: Any) -> None:
+        present[chunk.chunk_offset[0]] += 1
+
+    dataset.id.chunk_iter(see)
+    length, step = dataset.shape[0], dataset.chunks[0]
+    starts = (start for start in range(0, length, step) if present[start] < wanted)
+    return [(start, min(start + step, length)) for start in starts]
 
 
 def _chunk_shape(chunks: Any, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ class MappedMemory(RowMemory):
             check_disk(folder, length * layout.nbytes)
         files = [
             MappedFile.create(None if folder is None else folder / name, dtype, length)
-            for name, dtype in _parts(layout)
+            for name, dtype in file_parts(layout)
         ]
         return cls(layout, heap, files, length)
 
@@ -119,7 +119,7 @@ class MappedMemory(RowMemory):
         """The files that are there: with just so many rows, or with None as many as all of them have."""
         files: list[MappedFile] = []
         try:
-            for name, dtype in _parts(layout):
+            for name, dtype in file_parts(layout):
                 files.append(MappedFile.open(folder / name, dtype, writable=writable))
             for file in files:
                 if length is not None:
@@ -186,6 +186,7 @@ class MappedMemory(RowMemory):
             file.close()
 
 
-def _parts(layout: RowLayout) -> list[tuple[str, np.dtype]]:
+def file_parts(layout: RowLayout) -> list[tuple[str, np.dtype]]:
+    """The files that rows lie in, each with the dtype of its items."""
     blocks = [(f"block-{number}.bin", leaf.codec.dtype) for number, leaf in enumerate(layout.block_leaves)]
     return [("rows.bin", layout.dtype), *blocks]

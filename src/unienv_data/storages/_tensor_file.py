@@ -34,13 +34,15 @@ class TensorFile:
     What is written to the tensors of a file that was opened to be read stays in this process.
     """
 
-    def __init__(self, layout: RowLayout, capacity: int, file: MappedFile) -> None:
-        self.layout, self.capacity, self._file = layout, capacity, file
+    def __init__(self, layout: RowLayout, capacity: int, file: MappedFile, present: int | None = None) -> None:
+        """The tensors have only the first `present` samples if a number is given."""
+        self.layout, self.capacity, self._file, self._present = layout, capacity, file, present
         self.path = file.path
-        memory = _map(file, _offsets(layout.leaves, capacity)[-1])
+        starts = _offsets(layout.leaves, capacity)
+        memory = _map(file, starts[-1] if present is None else min(starts[-1], file.nbytes))
         self.tensors = [
-            _tensor(memory, start, leaf, capacity)
-            for leaf, start in zip(layout.leaves, _offsets(layout.leaves, capacity), strict=False)
+            _tensor(memory, start, leaf, capacity if present is None else present)
+            for leaf, start in zip(layout.leaves, starts, strict=False)
         ]
 
     @classmethod
@@ -77,8 +79,20 @@ class TensorFile:
             file.close()
             raise
 
+    @classmethod
+    def open_rest(cls, layout: RowLayout, capacity: int, path: Path) -> TensorFile:
+        """A file that may have been cut, to read: the samples of which every leaf is still there."""
+        file = MappedFile.open(path, np.uint8, writable=False)
+        present = capacity
+        for leaf, start in zip(layout.leaves, _offsets(layout.leaves, capacity), strict=False):
+            present = min(present, max(0, file.nbytes - start) // max(1, leaf.codec.dtype.itemsize))
+        if not present:
+            file.close()
+            raise StorageCorruptedError(f"{path}: it was cut, and no sample is whole")
+        return cls(layout, capacity, file, present)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorFile, (self.layout, self.capacity, self._file)
+        return TensorFile, (self.layout, self.capacity, self._file, self._present)
 
     def sync(self) -> None:
         """Make what was written durable; nothing happens if the file is closed."""

@@ -109,5 +109,5 @@ def load_inner(
     name = json_field(content, "inner_storage_path", str, folder / metadata_file)
     inner_storage_cls = storage_by_name(json_field(content, "inner_storage_type", str, folder / metadata_file))
     inner = inner_storage_cls.load_from(contained(folder, name), inner_space, **options)
-    check_parts(folder, {name: inner}, options["capacity"])
+    check_parts(folder, {name: inner}, options["capacity"], accept_damaged=bool(options.get("accept_damaged")))
     return inner, name

@@ -140,7 +140,7 @@ class DictStorage(ComposedStorage):
             for key, space in zip(plan.keys, plan.spaces(), strict=True):
                 place = contained(folder, names[key])
                 parts[key] = classes[key].load_from(place, space, **{**options, **options_of(key)})
-            check_parts(folder, parts, capacity)
+            check_parts(folder, parts, capacity, accept_damaged=bool(kwargs.get("accept_damaged")))
             return cls(single_instance_space, parts, folder, separator, names)
         except BaseException:
             for part in parts.values():

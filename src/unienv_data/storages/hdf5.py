@@ -53,6 +53,7 @@ class HDF5Storage(ColumnStorage):
     """
 
     single_file_ext = ".hdf5"
+    checks_when_read = True
     DEFAULT_KEY: ClassVar[str] = DEFAULT_KEY
     _unfit_characters = re.compile("[\0\ud800-\udfff]")
 
@@ -241,18 +242,22 @@ class HDF5Storage(ColumnStorage):
     def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
         if self._pid != os.getpid() and self.is_multiprocessing_safe:
             self._reopen()  # a handle that two processes share has one state of HDF5's in each
-        with self._naming_the_file():
-            return [self._read_column(place, slots) for place in places]
+        return [self._read_column(place, slots) for place in places]
 
     def _read_column(self, place: int, slots: np.ndarray) -> np.ndarray:
         dataset, leaf = self._datasets[place], self._layout.leaves[place]
         first, stop = int(slots[0]), int(slots[-1]) + 1
-        if stop - first == len(slots):
-            found = dataset[first:stop]
-        elif self.reduce_io and stop - first <= _GAP * len(slots):
-            found = dataset[first:stop].take(slots - first, 0)
-        else:
-            found = dataset[slots]
+        with self._naming_the_file(self._names[place]):
+            if stop - first == len(slots):
+                found = dataset[first:stop]
+            elif self.reduce_io and stop - first <= _GAP * len(slots):
+                try:
+                    found = dataset[first:stop].take(slots - first, 0)
+                except OSError:  # what cannot be read may lie in between
+                    runs = np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)
+                    found = np.concatenate([dataset[int(run[0]) : int(run[-1]) + 1] for run in runs])
+            else:
+                found = dataset[slots]
         return found if isinstance(leaf.space, ArraySpace) else _decoded(leaf, found, str(self.cache_filename))
 
     def prepare(self, start: int, stop: int) -> None:
@@ -302,8 +307,8 @@ class HDF5Storage(ColumnStorage):
                 files.mark_unclean(self.root.file, True)
 
     @contextlib.contextmanager
-    def _naming_the_file(self) -> Iterator[None]:
-        """Errors of HDF5's speak of no file."""
+    def _naming_the_file(self, name: str | None = None) -> Iterator[None]:
+        """Errors of HDF5's speak of no file, nor of the dataset of that name."""
         try:
             yield
         except (OSError, RuntimeError) as error:
@@ -313,7 +318,8 @@ class HDF5Storage(ColumnStorage):
             number = getattr(error, "errno", None) or _errno_in(str(error))
             if number is not None:
                 raise OSError(number, f"{os.strerror(number)}: {error}", place) from error
-            raise StorageCorruptedError(f"{place}: HDF5 cannot do it, the file may be damaged: {error}") from error
+            where = place if name is None else f"{place}: {name!r}"
+            raise StorageCorruptedError(f"{where}: HDF5 cannot do it, the file may be damaged: {error}") from error
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -343,6 +349,9 @@ class HDF5Storage(ColumnStorage):
                 except (ValueError, OSError) as error:
                     findings.append(f"{self.cache_filename}: {name!r}, rows {start} to {int(slots[-1])}: {error}")
         return findings
+
+    def absent_slots(self) -> list[tuple[int, int]]:
+        return sorted({absent for dataset in self._datasets for absent in files.absent_rows(dataset)})
 
     @property
     def nbytes(self) -> int | None:

@@ -56,6 +56,7 @@ class NPZStorage(ColumnStorage):
     A sample costs a file, some 100 us to read or write: for many small ones use PackedStorage.
     """
 
+    checks_when_read = True
     has_raw_rows = True
     survives_kill = True
     is_multiprocessing_safe = True

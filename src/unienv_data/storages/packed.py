@@ -17,7 +17,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.storage import SpaceStorage
+from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._checks import RowChecks
 from ._heap import FileHeap, PrivateHeap, copy_references
 from ._packed_column import PackedColumn
@@ -109,15 +109,33 @@ class PackedStorage(SpaceStorage):
         capacity: int | None = None,
         read_only: bool = True,
         multiprocessing: bool = False,
+        accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PackedStorage:
-        """The storage in a folder; without a capacity, all rows that the files have room for are in use."""
+        """The storage in a folder; without a capacity, all rows that the files have room for are in use.
+
+        `accept_damaged`, to read only, opens files that were cut or are too long, with the rows that all of them have,
+        and does without the file of the checksums.
+        """
         folder, layout, writable = Path(path), RowLayout(single_instance_space), not read_only
         heap = FileHeap.open(folder / "heap.bin", writable=writable) if layout.has_heap else None
+        if accept_damaged and read_only:
+            return cls._open_rest(layout, heap, folder, capacity)
         memory = MappedMemory.open(layout, heap, folder, capacity, writable=writable)
         checks = RowChecks.open(memory, folder / "checks.bin", writable=writable, alone=not multiprocessing)
         storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, checks=checks)
         memory.used = len(memory.rows)
+        return storage
+
+    @classmethod
+    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
+        memory = MappedMemory.open(layout, heap, folder, None, writable=False)
+        try:
+            checks = RowChecks.open(memory, folder / "checks.bin", writable=False, alone=True)
+        except StorageCorruptedError:
+            checks = None
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=False, checks=checks)
+        memory.used = len(memory.rows) if capacity is None else min(len(memory.rows), capacity)
         return storage
 
     # -- the verbs -------------------------------------------------------------------------------------------
@@ -306,12 +324,23 @@ class PackedStorage(SpaceStorage):
             self._memory.heap.file.sync()
         self._checks.sync()
 
+    @property
+    def has_checks(self) -> bool:
+        """Whether there are checksums, which is so for rows in files unless these were damaged."""
+        return self._checks is not None
+
+    def damaged_rows(self) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of rows that do not match their checksum, as far as there are checksums."""
+        return [] if self._checks is None else self._checks.damaged()
+
+    def count_sealed(self) -> int:
+        """How many ranges of rows have a checksum by now."""
+        return 0 if self._checks is None else self._checks.count_sealed()
+
     def verify(self) -> list[str]:
-        if self._checks is None:
-            return []
         return [
             f"{self.cache_filename}: rows {start} to {stop - 1} do not match their checksum"
-            for start, stop in self._checks.damaged()
+            for start, stop in self.damaged_rows()
         ]
 
     def dumps(self, path: str | os.PathLike[str]) -> None:

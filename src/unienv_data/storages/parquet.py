@@ -51,6 +51,7 @@ class ParquetStorage(ColumnStorage):
     afterwards (docs/storages.md). A piece that was never written cannot be read.
     """
 
+    checks_when_read = True
     DEFAULT_KEY: ClassVar[str] = DEFAULT_KEY
     _unfit_characters = re.compile("[\ud800-\udfff]")
 
@@ -76,6 +77,7 @@ class ParquetStorage(ColumnStorage):
         super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=not read_only)
         self.is_multiprocessing_safe = read_only
         self.piece_size, self.compression, self.cache_bytes = piece_size, compression, cache_bytes
+        self.slots_read_as_one = piece_size
         self._folder, self._single_file = folder, single_file
         self._names = leaf_names(self._layout)
         self._generations = dict(generations or {})
@@ -368,7 +370,8 @@ class ParquetStorage(ColumnStorage):
 
     @property
     def nbytes(self) -> int | None:
-        return sum(self._path_of(piece).stat().st_size for piece in self._generations)
+        paths = map(self._path_of, self._generations)
+        return sum(path.stat().st_size for path in paths if path.exists())
 
     def dumps(self, path: PathLike) -> None:
         if self._is_own(path):

@@ -153,17 +153,21 @@ class PytorchTensorStorage(SpaceStorage):
         capacity: int | None = None,
         read_only: bool = True,
         multiprocessing: bool = False,
+        accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PytorchTensorStorage:
         """The storage in a file: mapped, or read into memory if it ends in ".pt", the device is another, or so asked.
 
-        Without a capacity, the file of a single tensor has as many samples as fit it.
+        Without a capacity, the file of a single tensor has as many samples as fit it. `accept_damaged`, to read only,
+        maps a file that was cut, with the samples that are still whole.
         """
         path, layout = Path(path), _array_layout(single_instance_space)
         device = torch.device(single_instance_space.device or "cpu")
         if path.suffix == _PICKLED:
             tensors = load_pickled(path, layout, capacity)
             return cls(single_instance_space, builder(single_instance_space)(tensors), not read_only, path=path)
+        if accept_damaged and read_only and capacity is not None and device.type == "cpu":
+            return cls._over(TensorFile.open_rest(layout, capacity, path), path, mutable=False)
         file = TensorFile.open(layout, capacity, path, writable=not read_only)
         if device.type == "cpu" and (is_memmap or multiprocessing):
             return cls._over(file, path, mutable=not read_only)
