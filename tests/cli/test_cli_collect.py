@@ -264,8 +264,8 @@ def test_infos_by_name_and_the_context(tmp_path: Path, monkeypatch: pytest.Monke
         (("--env-kwargs", "[1]"), "it must be a JSON object, such as"),
         (("--env-kwargs", '{"colour": 1}'), "unexpected keyword argument 'colour'"),
         (("--context",), "there is none to record"),
-        (("--info", "speed"), "info 'speed': not every environment gives it at the first step (there are none)"),
-        (("--info", "speed", "--info", "_speed"), "info 'speed': not given in 500 steps"),
+        (("--info", "speed"), "info 'speed': not every environment gives it at every step (there are none)"),
+        (("--info", "speed", "--info", "_speed"), "info 'speed': not given in 500 random steps, where there are none"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 1])

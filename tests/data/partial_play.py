@@ -32,7 +32,7 @@ class Player:
         for _ in range(rounds):
             self._ask()
             self._wait()
-            if not self._stepping and (self._ended or self.rng.random() < 0.2):
+            if not self._stepping and (self._ended or self.rng.random() < 0.05):
                 self._reset(self._ended | {int(self.rng.integers(self.slots))})
         while self._stepping:
             self._wait()

@@ -73,14 +73,14 @@ def test_cartpole_in_workers_is_recorded_as_cartpole_alone(mode: str, workers: i
     from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
     def make() -> Env:
-        return FromGymnasiumEnv(gymnasium.make("CartPole-v1", max_episode_steps=25))
+        return FromGymnasiumEnv(gymnasium.make("CartPole-v1", max_episode_steps=14))
 
     with asynchronous([make] * SLOTS, num_workers=workers) as env:
         space = transition_space(env, done=True, env_index=True, episode_id=True, step=True, timestamp=True)
         wrapper, buffers = recording(mode, env, space)
         player = Player(wrapper, workers, lambda rng, count: rng.integers(0, 2, count))
         player.play(400)
-    alone = gymnasium.make("CartPole-v1", max_episode_steps=25)
+    alone = gymnasium.make("CartPole-v1", max_episode_steps=14)
 
     def step(action: int) -> dict[str, Any]:
         obs, reward, terminated, truncated, _ = alone.step(action)

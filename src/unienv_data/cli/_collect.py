@@ -179,7 +179,7 @@ def _environments(plan: Plan) -> Iterator[VecEnv]:
         else:
             envs = SyncVecEnv(factories, seed=plan.seed)
     except CommandError as error:
-        raise CommandError(error.text) from error
+        raise CommandError(error.text) from error  # without the traceback that a worker has added
     with envs:
         yield envs
 

@@ -1,4 +1,4 @@
-"""The columns of a recording: those of every transition, and what else is asked for."""
+"""Columns of a recording whose spaces no environment declares: its infos."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def info_spaces(env: Env, names: Sequence[str]) -> dict[str, Space]:
 
 
 def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> Mapping[str, Any]:
-    """The infos of these names in the first step that has them; those that may not be missing in the first of all."""
+    """The infos of these names in the first step that has them; an error where one is missing that may not be."""
     env.reset(seed=0)
     found: dict[str, Any] = {}
     seen: set[str] = set()
@@ -38,9 +38,9 @@ def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> M
         seen.update(map(str, info))
         found = {**{name: info[name] for name in names if name in info}, **found}
         for name in names:
-            if name not in may_be_missing and (name not in found or f"_{name}" in info):
+            if name not in may_be_missing and (name not in info or f"_{name}" in info):
                 raise CommandError(
-                    f"info {name!r}: not every environment gives it at the first step (there are "
+                    f"info {name!r}: not every environment gives it at every step (there are "
                     f"{', '.join(sorted(seen)) or 'none'}); if it comes and goes, add --info _{name}, which records "
                     f"where it is there"
                 )
@@ -49,15 +49,14 @@ def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> M
         if np.any(env.backend.to_numpy(terminated | truncated)):
             env.reset()
     missing = ", ".join(repr(name) for name in names if name not in found)
-    raise CommandError(
-        f"info {missing}: not given in {_STEPS_TO_LOOK} steps, where there are {', '.join(sorted(seen))}"
-    )
+    given = ", ".join(sorted(seen)) or "none"
+    raise CommandError(f"info {missing}: not given in {_STEPS_TO_LOOK} random steps, where there are {given}")
 
 
 def _space_of(env: Env, name: str, values: Any) -> Space:
     """The space of one of these values."""
     backend, device = env.backend, env.device
-    if not backend.is_backendarray(values):
+    if not backend.is_backendarray(values) or backend.dtype_is_complex(values.dtype):
         raise CommandError(
             f"info {name!r} is {type(values).__name__} of {values!r:.60}, not a number or an array of one shape, which "
             f"can be recorded"

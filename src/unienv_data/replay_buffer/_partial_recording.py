@@ -92,7 +92,8 @@ class PartialRecorders:
         if self._of_slots:
             buffers, builders = [self._buffers[slot] for slot in slots], [self._builder(slot, None) for slot in slots]
             recorder: Recorder = _SlotRecorder(self._env, buffers, builders, self._is_per_env)
-            recorder.env_index = slots if self._is_per_env else None
+            if self._is_per_env:
+                recorder.env_index = slots
         else:
             recorder = _BatchRecorder(self._env, self._buffers[0], self._builder(0, len(slots)))
             recorder.env_index = recorder.env_index[np.array(slots)]

@@ -282,7 +282,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
             ended = [slots[row] for row in ended]
         if ended:
             self._counts.begin(ended)
-        self._is_known = True
+        self._is_known = slots is None  # of some slots, whoever waits for them says so
         if ended and self._dumps_episodes:
             self._dump(np.isin(np.arange(self._slots), ended))
 
