@@ -186,9 +186,125 @@ def test_resume_with_something_else_is_refused(tmp_path: Path, change: dict[str,
 def test_resume_with_another_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect(plan(tmp_path / "r", 40))
     original = _collect.transition_space
-    monkeypatch.setattr(_collect, "transition_space", lambda env: original(env, step=True))
+    monkeypatch.setattr(_collect, "transition_space", lambda env, **more: original(env, **more, done=True))
     with pytest.raises(CommandError, match=r"holds samples of .* now gives"):
         collect(plan(tmp_path / "r", 80, resume=True))
+
+
+# -- other columns and keywords ----------------------------------------------------------------------------
+
+
+COLUMNS = {"episode_id": True, "step": True, "timestamp": True}
+ODD_ID = "recordings_gym:Odd-v0"
+
+
+def test_columns_that_are_asked_for(tmp_path: Path, run_json: Any) -> None:
+    path = tmp_path / "r"
+    options = ("--steps", 200, "--num-envs", 4, "--workers", 0, "--out", path)
+    began = time.time()
+    run_json("collect", CARTPOLE, *options, "--episode-id", "--step", "--timestamp")
+    samples, segments = read_all(path)
+    plain = collect(plan(tmp_path / "plain", seed=0))
+    without = {key: value for key, value in samples.items() if key not in COLUMNS}
+    assert same(without, read_all(Path(plain.path))[0])
+    for start, stop in segments or ():
+        rows = slice(start, stop, 4)
+        assert samples["step"][rows].tolist() == list(range(len(samples["step"][rows])))
+        assert len(set(samples["episode_id"][rows].tolist())) == 1
+    assert sorted(set(samples["episode_id"].tolist())) == list(range(len(segments or ())))
+    assert began <= samples["timestamp"].min() <= samples["timestamp"].max() <= time.time()
+    assert check(path).findings == []
+
+
+def test_keywords_of_the_environment(tmp_path: Path, run: Any) -> None:
+    """They reach it: episodes have five steps at most, and steps within them no reward."""
+    path = tmp_path / "r"
+    kwargs = '{"max_episode_steps": 5, "sutton_barto_reward": true}'
+    options = ("--num-envs", 4, "--workers", 1, "--out", path)
+    run("collect", CARTPOLE, "--steps", 80, *options, "--env-kwargs", kwargs)
+    samples, _ = read_all(path)
+    assert samples["truncated"].any()
+    assert set(samples["reward"].tolist()) == {0.0}
+    run("collect", CARTPOLE, "--steps", 120, *options, "--resume")
+    run("collect", CARTPOLE, "--steps", 160, *options, "--resume", "--env-kwargs", kwargs)
+    samples, segments = read_all(path)
+    assert len(samples["reward"]) == 160
+    assert max(len(range(start, stop, 4)) for start, stop in segments or ()) == 5
+    refused = run("collect", CARTPOLE, "--steps", 200, *options, "--resume", "--env-kwargs", "{}", status=1).stderr
+    assert "was recorded with env-kwargs {'max_episode_steps': 5, 'sutton_barto_reward': True}, not {}" in refused
+
+
+def test_infos_by_name_and_the_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment counts its steps: obs is [context, steps], an info is there in every third step only."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    path = tmp_path / "r"
+    infos = ["odd", "_odd", "steps", "half", "is_even"]
+    first = Plan(ODD_ID, 40, path, num_envs=2, workers=0, context=True, step=True, info=infos)
+    collect(first)
+    collect(Plan(ODD_ID, 80, path, num_envs=2, workers=0, resume=True))
+    collect(replace(first, steps=120, resume=True, info=infos[::-1]))
+    samples, _ = read_all(path)
+    steps, info = samples["step"] + 1, samples["info"]
+    assert len(steps) == 120
+    assert set(info) == set(infos)
+    assert info["steps"].tolist() == steps.tolist()
+    assert info["half"].tolist() == ((steps - 1) / 2).tolist()  # though the first of them is an int
+    assert info["is_even"].tolist() == (steps % 2 == 0).tolist()
+    assert info["_odd"].tolist() == (steps % 3 == 0).tolist()
+    assert info["odd"].tolist() == np.where(steps % 3 == 0, [[1], [2]] * steps[None], 0).T.tolist()
+    assert samples["next_obs"][:, 0].tolist() == steps.tolist()
+    assert len(set(samples["context"].tolist())) > 2
+    assert check(path).findings == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--env-kwargs", "{"), "env-kwargs is '{', which is no JSON"),
+        (("--env-kwargs", "[1]"), "it must be a JSON object, such as"),
+        (("--env-kwargs", '{"colour": 1}'), "unexpected keyword argument 'colour'"),
+        (("--context",), "there is none to record"),
+        (("--info", "speed"), "info 'speed': not every environment gives it at every step (there are none)"),
+        (("--info", "speed", "--info", "_speed"), "info 'speed': not given in 500 random steps, where there are none"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_the_environment_does_not_have(
+    tmp_path: Path, run: Any, options: tuple[str, ...], words: str, workers: int
+) -> None:
+    out = ("--out", tmp_path / "r", "--num-envs", 2, "--workers", workers)
+    errors = run("collect", CARTPOLE, *out, *options, status=1).stderr
+    assert words in errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "r").exists()
+
+
+def test_infos_that_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    for name, words in (("words", "info 'words' is list of"), ("odd", "if it comes and goes, add --info _odd")):
+        with pytest.raises(CommandError, match=words):
+            collect(Plan(ODD_ID, 40, tmp_path / "r", num_envs=2, workers=0, info=[name]))
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_resume_takes_the_columns_it_finds_and_no_others(tmp_path: Path, name: str) -> None:
+    collect(plan(tmp_path / "with", 40, **{name: True}))
+    assert collect(plan(tmp_path / "with", 80, resume=True)).samples == 80
+    assert name in read_all(tmp_path / "with")[0]
+    collect(plan(tmp_path / "without", 40))
+    option = name.replace("_", "-")
+    with pytest.raises(CommandError, match=f"was recorded with {option} False, not True"):
+        collect(plan(tmp_path / "without", 80, resume=True, **{name: True}))
+    with pytest.raises(CommandError, match=r"was recorded with info \[\], not \['speed'\]"):
+        collect(plan(tmp_path / "without", 80, resume=True, info=["speed"]))
+
+
+def test_episode_numbers_go_on_after_a_resume(tmp_path: Path) -> None:
+    collect(plan(tmp_path / "r", 100, episode_id=True))
+    collect(plan(tmp_path / "r", 200, resume=True))
+    samples, segments = read_all(tmp_path / "r")
+    assert sorted(set(samples["episode_id"].tolist())) == list(range(len(segments or ())))
 
 
 def test_errors_before_anything_is_made(tmp_path: Path, run: Any) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unienv_interface.env_base.vec_env import AsyncVecEnv, SyncVecEnv, VecEnv
+from unienv_interface.space import DictSpace, Space
 
 from ..base.files import read_json, write_json
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from ..storages.registry import name_of, storage_by_name
+from ._columns import info_spaces
 from ._environments import backend_for, env_factory
 from ._errors import CommandError, in_one_line
 from ._new_recording import FORMATS
@@ -31,7 +33,10 @@ _FLUSH_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be recorded; `steps` in all, with those of earlier runs, rounded up to whole vector steps."""
+    """What is to be recorded; `steps` in all, with those of earlier runs, rounded up to whole vector steps.
+
+    What is None was left out: a run that goes on takes it from the one before it.
+    """
 
     env_id: str
     steps: int
@@ -42,6 +47,12 @@ class Plan:
     policy: str = "random"
     storage: str = "packed"
     resume: bool = False
+    env_kwargs: Mapping[str, Any] | None = None
+    episode_id: bool | None = None
+    step: bool | None = None
+    timestamp: bool | None = None
+    context: bool | None = None
+    info: Sequence[str] | None = None
 
     @property
     def target(self) -> int:
@@ -49,8 +60,19 @@ class Plan:
 
     def origin(self) -> dict[str, Any]:
         """What must be the same to go on."""
-        names = ("env_id", "num_envs", "seed", "policy", "storage")
+        names = ("env_id", "num_envs", "seed", "policy", "storage", *_LEFT_OUT)
         return {name: getattr(self, name) for name in names}
+
+
+#: What is recorded with where it is left out.
+_LEFT_OUT: dict[str, Any] = {
+    "env_kwargs": {},
+    "episode_id": False,
+    "step": False,
+    "timestamp": False,
+    "context": False,
+    "info": [],
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
     number of workers; a run that goes on draws other random numbers than those before it.
     """
     _check(plan)
+    plan = _settled(plan)
     with contextlib.ExitStack() as cleanup:
         envs = cleanup.enter_context(_environments(plan))
         policy = make_policy(plan.policy, envs)
@@ -148,11 +171,15 @@ def _check(plan: Plan) -> None:
 
 @contextlib.contextmanager
 def _environments(plan: Plan) -> Iterator[VecEnv]:
-    factories = [env_factory(plan.env_id, backend_for(plan.storage))] * plan.num_envs
-    if plan.workers:
-        envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
-    else:
-        envs = SyncVecEnv(factories, seed=plan.seed)
+    make = env_factory(plan.env_id, backend_for(plan.storage), plan.env_kwargs or {}, with_context=bool(plan.context))
+    factories = [make] * plan.num_envs
+    try:
+        if plan.workers:
+            envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
+        else:
+            envs = SyncVecEnv(factories, seed=plan.seed)
+    except CommandError as error:
+        raise CommandError(error.text) from error  # without the traceback that a worker has added
     with envs:
         yield envs
 
@@ -160,12 +187,40 @@ def _environments(plan: Plan) -> Iterator[VecEnv]:
 # -- the folder --------------------------------------------------------------------------------------------
 
 
+def _settled(plan: Plan) -> Plan:
+    """The plan with what was left out; a CommandError if it does not go on with what was recorded before."""
+    if plan.info is not None:
+        plan = replace(plan, info=sorted(set(plan.info)))
+    recorded = {**_LEFT_OUT, **(_read_origin(plan.out) if plan.resume else {})}
+    left_out = {name: recorded[name] for name in _LEFT_OUT if getattr(plan, name) is None}
+    settled = replace(plan, **left_out)
+    if plan.resume:
+        _check_goes_on(settled, recorded)
+    return settled
+
+
+def _read_origin(path: Path) -> dict[str, Any]:
+    if not (path / ORIGIN_FILE).exists():
+        raise CommandError(f"{path}: not made by `unienv collect`, there is no {ORIGIN_FILE}")
+    return read_json(path / ORIGIN_FILE, checksum=True)
+
+
+def _check_goes_on(plan: Plan, recorded: Mapping[str, Any]) -> None:
+    for name, wanted in plan.origin().items():
+        if recorded.get(name) != wanted:
+            option = name.replace("_", "-")
+            raise CommandError(
+                f"{plan.out} was recorded with {option} {recorded.get(name)!r}, not {wanted!r}: give the same, or "
+                f"another folder"
+            )
+
+
 def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     """The buffer to record into, and how many samples it has."""
-    space = transition_space(envs)
     if plan.resume:
-        buffer = _reopen(plan, envs, space)
+        buffer = _reopen(plan, envs)
         return buffer, len(buffer)
+    space = _space(plan, envs, info_spaces(envs, plan.info) if plan.info else None)
     cls = storage_by_name(FORMATS[plan.storage])
     capacity = plan.target if plan.storage == "pt" else None
     options: Any = {"capacity": capacity, "lanes": plan.num_envs, "maintain_segment_metadata": True}
@@ -174,19 +229,21 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     return buffer, 0
 
 
-def _reopen(plan: Plan, envs: VecEnv, space: Any) -> ReplayBuffer:
-    if not (plan.out / ORIGIN_FILE).exists():
-        raise CommandError(f"{plan.out}: not made by `unienv collect`, there is no {ORIGIN_FILE}")
-    found = read_json(plan.out / ORIGIN_FILE, checksum=True)
-    for name, wanted in plan.origin().items():
-        if found.get(name) != wanted:
-            option = name.replace("_", "-")
-            raise CommandError(
-                f"{plan.out} was recorded with {option} {found.get(name)!r}, not {wanted!r}: give the same, or another "
-                f"folder"
-            )
-    buffer = ReplayBuffer.load_from(plan.out, backend=envs.backend, read_only=False)
+def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> DictSpace:
+    return transition_space(
+        envs,
+        context=bool(plan.context),
+        episode_id=bool(plan.episode_id),
+        step=bool(plan.step),
+        timestamp=bool(plan.timestamp),
+        info=info,
+    )
+
+
+def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
+    buffer: Any = ReplayBuffer.load_from(plan.out, backend=envs.backend, read_only=False)
     try:
+        space = _space(plan, envs, buffer.single_space["info"].spaces if plan.info else None)
         if buffer.single_space != space:
             raise CommandError(f"{plan.out} holds samples of {buffer.single_space}, {plan.env_id} now gives {space}")
         if buffer.capacity is not None and buffer.capacity < plan.target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from ._collect import CollectReport, Plan
 from ._collect import collect as record
 from ._convert import convert as write_as
 from ._demo import STEPS, demo_plan, read_back
+from ._environments import parse_env_kwargs
 from ._new_recording import FORMATS
 from ._progress import ProgressBar
 from ._repair import repair as keep_sound
@@ -22,6 +23,11 @@ from .app import command
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
 _FORMATS = ", ".join(FORMATS)
+
+
+def _column(name: str, text: str, metavar: str | None = None) -> Any:
+    """An option that adds a column; None where it is left out, since --resume then takes what was recorded."""
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel="Columns", show_default=False)
 
 
 @command()
@@ -35,19 +41,53 @@ def collect(
     policy: Annotated[str, typer.Option(help="random, zero, or module:function, called with (obs, rng).")] = "random",
     storage: Annotated[str, typer.Option(help=f"One of {_FORMATS}; only packed survives every crash.")] = "packed",
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run has left.")] = False,
+    env_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the environment is made with, a JSON object.")
+    ] = None,
+    episode_id: Annotated[
+        bool | None, _column("--episode-id", "Also record which episode a step belongs to, counted from 0.")
+    ] = None,
+    step: Annotated[bool | None, _column("--step", "Also record which step of its episode it is, from 0.")] = None,
+    timestamp: Annotated[
+        bool | None, _column("--timestamp", "Also record when a step returned, in seconds since the epoch.")
+    ] = None,
+    info: Annotated[
+        list[str] | None, _column("--info", "Also record the info of that name; as often as needed.", metavar="NAME")
+    ] = None,
+    context: Annotated[
+        bool | None, _column("--context", "Also record the context of the episode, apart from the observation.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Record a Gymnasium environment into a folder.
 
     Observation, action, reward, next observation and the two flags of every step, with the episodes of all
     environments kept apart. What was recorded survives a crash of this program at any moment. Ctrl-C ends it in good
-    order, and --resume goes on until there are --steps in all.
+    order, and --resume goes on until there are --steps in all, with the columns and keywords it was begun with.
 
     Example: unienv collect CartPole-v1 --steps 100000 --out data/
 
     Example: unienv collect HalfCheetah-v5 --policy my_agent:act --out cheetah/ --resume
+
+    Example: unienv collect Ant-v5 --env-kwargs '{"healthy_reward": 0.5}' --step --info x_position --out ant/
     """
-    plan = Plan(env_id, steps, out, num_envs, workers, seed, policy, storage, resume)
+    plan = Plan(
+        env_id,
+        steps,
+        out,
+        num_envs,
+        workers,
+        seed,
+        policy,
+        storage,
+        resume,
+        env_kwargs=None if env_kwargs is None else parse_env_kwargs(env_kwargs),
+        episode_id=episode_id,
+        step=step,
+        timestamp=timestamp,
+        context=context,
+        info=info or None,
+    )
     with ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
         report = record(plan, advance)
     if as_json:

@@ -172,25 +172,48 @@ class EpisodeCounts:
         """Give no episode that is yet to begin a smaller number than this."""
         self._next_id = max(self._next_id, number)
 
-    def ids(self) -> np.ndarray:
-        """The episode that the next step of each slot belongs to."""
-        for slot, known in enumerate(self._ids):
-            if known is None:
-                self._ids[slot], self._next_id = self._next_id, self._next_id + 1
-        return np.array(self._ids)
+    def advance(self, slots: Sequence[int]) -> None:
+        """Count a step of these slots alone, which is the same as to have begun one step earlier."""
+        for slot in slots:
+            self._begun[slot] -= 1
 
-    def steps(self) -> np.ndarray:
-        """Which step of its episode the next step of each slot is."""
-        return self.recorded - np.array(self._begun)
+    def ids(self, slots: Sequence[int] | None = None) -> np.ndarray:
+        """The episode that the next step of each slot, or of each of these, belongs to."""
+        ids = self._ids
+        chosen = range(len(ids)) if slots is None else slots
+        for slot in chosen:
+            if ids[slot] is None:
+                ids[slot], self._next_id = self._next_id, self._next_id + 1
+        return np.array(ids if slots is None else [ids[slot] for slot in slots])
+
+    def steps(self, slots: Sequence[int] | None = None) -> np.ndarray:
+        """Which step of its episode the next step of each slot, or of each of these, is."""
+        begun = self._begun if slots is None else [self._begun[slot] for slot in slots]
+        return self.recorded - np.array(begun)
 
 
 def next_episode_id(buffers: Sequence[ReplayBuffer], slots: int) -> int:
     """The first episode number that no episode in these buffers has, if this is how they were written."""
-    found = [-1]
-    for buffer in buffers:
-        keys = getattr(buffer.single_space, "spaces", {})
-        if "episode_id" in keys and len(buffer):
-            # the newest episode is the current one of its slot, so it is in that slot's newest row
-            newest = buffer.get_column_at(("episode_id",), slice(-min(slots, len(buffer)), None))
-            found.append(int(buffer.backend.to_numpy(newest).max()))
-    return max(found) + 1
+    per_buffer = slots if len(buffers) == 1 else 1
+    return 1 + max((_newest_episode(buffer, per_buffer) for buffer in buffers), default=-1)
+
+
+def _newest_episode(buffer: ReplayBuffer, slots: int) -> int:
+    """The largest episode number in a buffer that so many slots were recorded into; -1 if there is none.
+
+    Since the newest episode began, no other slot has begun one. So the rows after its last have episodes of the other
+    slots alone, one for each: among the last `slots` different episodes it is found.
+    """
+    newest: set[int] = set()
+    start, size = len(buffer), slots
+    if "episode_id" not in getattr(buffer.single_space, "spaces", {}):
+        return -1
+    while start and len(newest) < slots:
+        stop, start = start, max(start - size, 0)
+        found = buffer.get_column_at(("episode_id",), slice(start, stop))
+        newest.update(np.unique(buffer.backend.to_numpy(found)).tolist())
+        size = min(2 * size, _ROWS_AT_ONCE)
+    return max(newest, default=-1)
+
+
+_ROWS_AT_ONCE = 65536

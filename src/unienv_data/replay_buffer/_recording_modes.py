@@ -100,3 +100,14 @@ def _check_no_lanes(buffers: Sequence[ReplayBuffer]) -> None:
                 f"replay_buffers[{place}] has {buffer.lanes} lanes: those are for replay_mode='interleaved' and an "
                 f"environment with batch_size {buffer.lanes}"
             )
+
+
+def check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -> None:
+    """A ValueError unless buffers that take the place of others are of the same space."""
+    for place, buffer in enumerate(new):
+        known = old[place if len(old) == len(new) else 0].single_space
+        if buffer.single_space != known:
+            raise ValueError(
+                f"replay_buffers[{place}] has a different single_space, {buffer.single_space}, than {known} before: "
+                f"pass require_same_space=False if that is meant"
+            )

@@ -65,7 +65,10 @@ class Setting:
         space = spaces.get(field, env.observation_space)
         if space is None:
             raise KeyError(f"{field}: the buffer wants it, but {env!r} has no {field}_space")
-        return space if self.count is not None else single_space(env, space)
+        if self.count == env.batch_size:
+            return space
+        single = single_space(env, space)
+        return single if self.count is None else batch_space(single, self.count)
 
 
 class Builder:

@@ -3,34 +3,40 @@
 What is recorded as `obs` is the observation that the action was chosen on, and as `next_obs` what the step returned:
 at an episode's end that is its last observation, since environments are not restarted by themselves.
 
+Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): those that
+have come back are recorded, and the others when they do.
+
 A step that fails, or whose transition cannot be recorded, leaves it open what the next observation would follow: after
 it the environment has to be reset. What was recorded before stays.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_jax_array, is_torch_array
 
-from unienv_interface.backends.numpy import NumpyComputeBackend
-from unienv_interface.env_base.env import Env, parse_mask
+from unienv_interface.env_base.env import Env, parse_index, parse_mask
 from unienv_interface.env_base.wrapper import Wrapper
-from unienv_interface.space.spaces import ArraySpace
+from unienv_interface.space.space_utils import batch_utils
 
 from ._dumping import dump
+from ._owned import is_plain, owned_copy
+from ._partial_recording import Part, PartialRecorders, PendingSteps, check_takes_parts
 from ._recording import EpisodeCounts, TransitionBuilder, make_recorder, next_episode_id
-from ._recording_modes import ReplayMode, as_list, resolve_mode
+from ._recording_modes import ReplayMode, as_list, check_same_space, resolve_mode
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
 _PENDING_RESET = "reset_wait without reset_async: there is no reset to wait for"
 _PENDING_STEP = "step_wait without step_async: there is no step to wait for"
+_UNKNOWN = (
+    "Cannot call step: the observation it starts from is not known. Call reset() first, also after a step or reset "
+    "that has failed or was not waited for"
+)
 
 
 class ReplayBufferCollectionWrapper(Wrapper):
@@ -83,13 +89,14 @@ class ReplayBufferCollectionWrapper(Wrapper):
             first_episode_id = next_episode_id(self._buffers, self._slots)
         self._counts = EpisodeCounts(self._slots, first_episode_id)
         self._recorder: Any = None  # a Recorder from the first step on
+        self._partial_recorders: PartialRecorders | None = None  # from the first step of some slots on
         self._observation: Any = None  # what the next step starts from, of all slots; nobody else has it
         self._context: Any = None
         self._is_known = False  # whether these are those of the environment
         self._in_doubt = False  # whether a reset follows on something that has failed
-        self._overwrites = _is_plain(env)
+        self._overwrites = is_plain(env)
         self._resetting: np.ndarray | None = None
-        self._stepping: tuple[Any] | None = None  # the action of the step under way
+        self._stepping: tuple[Any] | PendingSteps | None = None  # the action of the step under way; of some slots
 
     @classmethod
     def shared(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
@@ -194,20 +201,33 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._record(action, result)
         return result
 
-    def step_async(self, action: Any) -> None:
-        """Begin a step, where the environment has this; `step_wait` completes it."""
+    def step_async(self, action: Any, index: Any = None) -> None:
+        """Begin a step, where the environment has this; `step_wait` completes it.
+
+        With `index` (slots, in any order) only these step, with one action each, while others may still be stepping.
+        This works in the modes per_env and shared.
+        """
         begin = self._asynchronous("step_async")
+        if index is not None:
+            self._begin_some(begin, action, index)
+            return
         self._prepare_step()
         self._is_known = False
         kept = owned_copy(action)  # the caller may reuse the array meanwhile
         begin(action)
         self._stepping = (kept,)
 
-    def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Wait for the step that was begun."""
+    def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait for the step that was begun.
+
+        With `min_envs` only until that many slots are ready: the results are theirs, `info["env_index"]` says which
+        they are, and these are recorded. This works in the modes per_env and shared.
+        """
         wait = self._asynchronous("step_wait")
         if self._stepping is None:
             raise RuntimeError(_PENDING_STEP)
+        if min_envs is not None or isinstance(self._stepping, PendingSteps):
+            return self._wait_for_some(wait, min_envs)
         (action,), self._stepping = self._stepping, None
         result = wait()
         self._record(action, result)
@@ -216,17 +236,18 @@ class ReplayBufferCollectionWrapper(Wrapper):
     def _prepare_step(self) -> None:
         """Make sure that a step can be recorded, before the environment is asked to take it."""
         if not self._is_known:
-            raise RuntimeError(
-                "Cannot call step: the observation it starts from is not known. Call reset() first, also after a "
-                "step or reset that has failed or was not waited for"
-            )
+            raise RuntimeError(_UNKNOWN)
         if self._recorder is None:
             chosen, validates = self._chosen_builder, self._validates
             self._recorder = make_recorder(self._mode, self.env, self._buffers, chosen, validates)
 
-    def _record(self, action: Any, result: tuple[Any, Any, Any, Any, dict[str, Any]]) -> None:
+    def _record(self, action: Any, result: tuple[Any, Any, Any, Any, dict[str, Any]], part: Part | None = None) -> None:
+        """Record a step of all slots, or of some of them."""
         next_observation, reward, terminated, truncated, info = result
-        recorder = self._recorder
+        if part is None:
+            slots, recorder, observation, context = None, self._recorder, self._observation, self._context
+        else:
+            slots, recorder, observation, context = part
         done: Any
         if self._is_batched:
             done = terminated | truncated
@@ -236,10 +257,10 @@ class ReplayBufferCollectionWrapper(Wrapper):
         else:
             done = bool(terminated) or bool(truncated)
             ended = [0] if done else []
-        episode_id, step, now = self._counted(recorder.needs) if recorder.needs_counts else (None, None, None)
+        episode_id, step, now = self._counted(recorder.needs, slots) if recorder.needs_counts else (None, None, None)
         data = (
-            self._observation,
-            self._context,
+            observation,
+            context,
             action,
             next_observation,
             reward,
@@ -253,23 +274,93 @@ class ReplayBufferCollectionWrapper(Wrapper):
             info,
         )
         recorder.record(data, done)
-        self._observation = owned_copy(next_observation)
-        self._counts.recorded += 1
+        if slots is None:
+            self._observation = owned_copy(next_observation)
+            self._counts.recorded += 1
+        else:
+            self._move_on(slots, next_observation)
+            ended = [slots[row] for row in ended]
         if ended:
             self._counts.begin(ended)
-        self._is_known = True
+        self._is_known = slots is None  # of some slots, whoever waits for them says so
         if ended and self._dumps_episodes:
-            self._dump(np.atleast_1d(done))
+            self._dump(np.isin(np.arange(self._slots), ended))
 
-    def _counted(self, needs: frozenset[str]) -> tuple[Any, Any, Any]:
-        """Episode number, step number and time, as far as they are needed."""
-        ids = self._counts.ids() if "episode_id" in needs else None
-        steps = self._counts.steps() if "step" in needs else None
-        times = np.full(self._slots, self._clock()) if "timestamp" in needs else None
+    def _counted(self, needs: frozenset[str], slots: list[int] | None) -> tuple[Any, Any, Any]:
+        """Episode number, step number and time of all slots or of some, as far as they are needed."""
+        count = self._slots if slots is None else len(slots)
+        ids = self._counts.ids(slots) if "episode_id" in needs else None
+        steps = self._counts.steps(slots) if "step" in needs else None
+        times = np.full(count, self._clock()) if "timestamp" in needs else None
         if self._is_batched:
             return ids, steps, times
         first_id, first_step, time_now = (None if values is None else values[0] for values in (ids, steps, times))
         return first_id, first_step, time_now
+
+    # -- steps of some slots -------------------------------------------------------------------------------
+
+    def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any) -> None:
+        check_takes_parts(self._mode, self._slots, "step_async with index")
+        pending = self._pending()
+        if not pending.is_sound:
+            raise RuntimeError(_UNKNOWN)
+        slots = parse_index(index, self._slots, self.backend)
+        actions = pending.actions_for(slots.tolist(), owned_copy(action))
+        self._is_known = False
+        with pending.in_doubt():
+            begin(action, index=slots)
+        pending.add(actions)
+        self._stepping = pending
+
+    def _wait_for_some(
+        self, wait: Callable[..., Any], min_envs: int | None
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if min_envs is not None:
+            check_takes_parts(self._mode, self._slots, "step_wait with min_envs")
+        pending = self._pending()
+        if min_envs is not None and not 1 <= min_envs <= len(pending):
+            raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
+        self._stepping = None  # if waiting fails, there is nothing left to wait for
+        result = wait(min_envs=min_envs)
+        slots = self._to_numpy(result[-1]["env_index"]).tolist()
+        action = pending.take(slots)
+        if len(pending):
+            self._stepping = pending
+        with pending.in_doubt():
+            self._record(action, result, self._part(slots))
+        self._is_known = pending.is_sound and self._stepping is None
+        return result
+
+    def _pending(self) -> PendingSteps:
+        """What is under way, to be added to or waited for slot by slot."""
+        if isinstance(self._stepping, PendingSteps):
+            return self._stepping
+        pending = PendingSteps(self.action_space)
+        if self._stepping is None:
+            self._prepare_step()
+        else:
+            (action,) = self._stepping
+            pending.add(pending.actions_for(range(self._slots), action))
+        return pending
+
+    def _part(self, slots: list[int]) -> Part:
+        if self._partial_recorders is None:
+            chosen, validates = self._chosen_builder, self._validates
+            self._partial_recorders = PartialRecorders(self._mode, self.env, self._buffers, chosen, validates)
+        context, rows = None, np.array(slots)
+        if self.context_space is not None:
+            context = batch_utils.get_at(self.context_space, self._context, rows)
+        observation = batch_utils.get_at(self.observation_space, self._observation, rows)
+        return Part(slots, self._partial_recorders.of(slots), observation, context)
+
+    def _move_on(self, slots: list[int], observation: Any) -> None:
+        """Take over what some slots have come to, one row for each, and count their step."""
+        if self._overwrites:
+            self._observation[slots] = observation
+        else:
+            rows, kept = np.array(slots), owned_copy(observation)
+            self._observation = batch_utils.set_at(self.observation_space, self._observation, rows, kept)
+        self._counts.advance(slots)
 
     # -- shared --------------------------------------------------------------------------------------------
 
@@ -324,7 +415,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         new, old = as_list(replay_buffers), self._buffers
         mode = resolve_mode(self._mode if replay_mode is None else replay_mode, self.env, new)
         if require_same_space:
-            _check_same_space(old, new)
+            check_same_space(old, new)
         if dump_old and self.dump_path is None:
             raise ValueError("dump_path must be provided with dump_old=True: assign wrapper.dump_path")
         if finalize_old_segments or dump_old:
@@ -336,40 +427,10 @@ class ReplayBufferCollectionWrapper(Wrapper):
             )
         if dump_old:
             dump(old, range(len(old)), self.dump_path)
-        self._buffers, self._mode, self._recorder = new, mode, None
+        self._buffers, self._mode = new, mode
+        self._recorder = self._partial_recorders = None
         self._end_segments()
         self._counts.skip_to(next_episode_id(new, self._slots))
         return old
 
     buffer_swap = set_replay_buffers
-
-
-def _is_plain(env: Env) -> bool:
-    """Whether a batch of observations is a NumPy array that is merged after a reset in the usual way."""
-    usual = type(env).update_observation_post_reset is Env.update_observation_post_reset
-    return usual and env.backend is NumpyComputeBackend and isinstance(env.observation_space, ArraySpace)
-
-
-def _check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -> None:
-    for place, buffer in enumerate(new):
-        known = old[place if len(old) == len(new) else 0].single_space
-        if buffer.single_space != known:
-            raise ValueError(
-                f"replay_buffers[{place}] has a different single_space, {buffer.single_space}, than {known} before: "
-                f"pass require_same_space=False if that is meant"
-            )
-
-
-def owned_copy(value: Any) -> Any:
-    """Data that nobody else can change: environments may reuse their arrays, and callers may write to what they get."""
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return value.copy()
-    if value is None or is_jax_array(value):  # which never changes
-        return value
-    if isinstance(value, dict):
-        return {key: owned_copy(child) for key, child in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(owned_copy(child) for child in value)
-    if is_torch_array(value):
-        return value.clone()
-    return copy.deepcopy(value)

@@ -166,3 +166,15 @@ def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np
             f"it must be one boolean per slot: shape ({batch_size},)"
         )
     return slots
+
+
+def parse_index(index: Any, batch_size: int, backend: ComputeBackend) -> np.ndarray:
+    """Slots as a caller gives them, a list or an array of the backend or of NumPy, as an array of the host's own."""
+    found = backend.to_numpy(index) if backend.is_backendarray(index) else np.asarray(index)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+        raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
+    if found.min() < 0 or found.max() >= batch_size:
+        raise IndexError(f"index {found.min()} to {found.max()}, there are {batch_size} environments")
+    if len(np.unique(found)) != len(found):
+        raise ValueError(f"index {index!r} names an environment twice")
+    return found.astype(np.intp)  # a copy: the caller's may change

@@ -13,7 +13,7 @@ from ..backends.base import ComputeBackend
 from ..space import Space, validate
 from ..space.space_utils import batch_utils
 from ._env_group import Access, EnvSpec, Slots
-from ._layers import parse_mask
+from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
 
@@ -179,19 +179,13 @@ class VecEnv(Env):
 
     def _checked_indices(self, index: Any) -> np.ndarray:
         self._check_open("step")
-        found = self.backend.to_numpy(index) if self.backend.is_backendarray(index) else np.asarray(index)
-        if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
-            raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
-        if found.min() < 0 or found.max() >= self._count:
-            raise IndexError(f"index {found.min()} to {found.max()}, there are {self._count} environments")
-        if len(np.unique(found)) != len(found):
-            raise ValueError(f"index {index!r} names an environment twice")
+        found = parse_index(index, self._count, self.backend)
         if self._resetting is not None:
             raise RuntimeError("step while a reset is under way: call reset_wait first")
         if self._stepping is not None and np.isin(found, self._stepping).any():
             twice = found[np.isin(found, self._stepping)].tolist()
             raise RuntimeError(f"environments {twice} are stepping already: call step_wait first")
-        return found.astype(np.intp)  # a copy: the caller's may change before step_wait
+        return found
 
     def _validate(self, action: Any, indices: np.ndarray) -> None:
         """A ValueError unless the action is in the action space; no environment has moved by then."""

@@ -1,0 +1,51 @@
+"""An environment for Gymnasium that counts, registered as `recordings_gym:Odd-v0`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.env_base.env import Env
+from unienv_interface.space import BoxSpace
+from unienv_interface.wrapper.gym_compat import ToGymnasiumEnv
+
+BACKEND = NumpyComputeBackend
+
+
+class OddEnv(Env):
+    """Counts its steps up to seven, with a context drawn at each reset and infos of several kinds."""
+
+    backend = BACKEND
+
+    def __init__(self) -> None:
+        self.action_space = BoxSpace(BACKEND, 0, 1, "int64", shape=())
+        self.observation_space = BoxSpace(BACKEND, 0.0, 10.0, "float32", shape=(1,))
+        self.context_space = BoxSpace(BACKEND, 0.0, 1.0, "float32", shape=())
+        self._steps = 0
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._steps], np.float32)
+
+    def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        if seed is not None:
+            self.rng = BACKEND.random.random_number_generator(seed)
+        self._steps = 0
+        return self.sample_context(), self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        steps = self._steps
+        half = (steps - 1) // 2 if steps % 2 else (steps - 1) / 2  # an int at first, a float next
+        info: dict[str, Any] = {"steps": steps, "half": half, "is_even": steps % 2 == 0, "words": "some"}
+        if steps % 3 == 0:
+            info["odd"] = np.array([1, 2]) * steps
+        return self._observation(), 1.0, steps == 7, False, info
+
+    def render(self) -> None:
+        return None
+
+
+gymnasium.register("Odd-v0", entry_point=lambda: ToGymnasiumEnv(OddEnv()), disable_env_checker=True)
