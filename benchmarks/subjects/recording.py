@@ -238,13 +238,13 @@ def _tianshou_collecting(*, random: bool) -> Iterator[Callable]:
     env = DummyVectorEnv(_gymnasium_makers())
     action = itertools.cycle(_actions(SLOTS)).__next__
 
-    class Given(Policy):  # type: ignore[misc]
+    class Given(Policy):
         """Gives the actions that all are given, one after the other."""
 
         def forward(self, batch: Any, state: Any = None) -> Any:
             return Batch(act=action())
 
-    collector = Collector(Given(env.action_space[0]), env, VectorReplayBuffer(CAPACITY, SLOTS))
+    collector: Any = Collector(Given(env.action_space[0]), env, VectorReplayBuffer(CAPACITY, SLOTS))
     collector.reset()
     yield lambda: collector.collect(n_step=STEPS * SLOTS, random=random)
     collector.close()
