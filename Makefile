@@ -19,10 +19,10 @@ RUN := .venv/bin/python
 SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint docs format bench bench-check bench-report clean
+.PHONY: help demo test soak lint docs format bench bench-check bench-report bench-profile clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## run the demonstration, `unienv demo` (installs Gymnasium, but neither PyTorch nor JAX)
 	$(SETUP) $(DEMO_EXTRAS)
@@ -62,6 +62,10 @@ bench-check: ## hold the comparison against benchmarks/bars.toml; three minutes
 bench-report: ## write docs/benchmarks.md from the last run of bench
 	$(SETUP) bench
 	@$(RUN) benchmarks/report.py $(ARGS)
+
+bench-profile: ## where the time of one contender goes: ARGS="SUBJECT 'WORK' 'CONTENDER'" (wants py-spy)
+	$(SETUP) bench
+	@$(RUN) benchmarks/profile_contender.py $(ARGS)
 
 clean: ## remove .venv and everything the tools left behind
 	rm -rf .venv .venv.lock build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

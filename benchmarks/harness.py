@@ -317,7 +317,7 @@ def _timed(ready: Ready, calls: int) -> float:
         return time.perf_counter() - start
     spent = 0.0
     for _ in range(calls):
-        with _around(ready):
+        with around(ready):
             start = time.perf_counter()
             call()
             spent += time.perf_counter() - start
@@ -325,7 +325,8 @@ def _timed(ready: Ready, calls: int) -> float:
 
 
 @contextlib.contextmanager
-def _around(ready: Ready) -> Iterator[None]:
+def around(ready: Ready) -> Iterator[None]:
+    """Prepares a contender for a call, and finishes after it."""
     if ready.prepare is not None:
         ready.prepare()
     try:
@@ -339,7 +340,7 @@ def _round(work: Work, ready: Ready, calls: int) -> float:
     """The figure of one round."""
     unit = UNITS[work.unit]
     if unit.seconds_scale is None:
-        with _around(ready):
+        with around(ready):
             return float(ready.call())
     if work.per_call is None:
         counts: list[float] = []

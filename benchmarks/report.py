@@ -1,8 +1,8 @@
-"""Write docs/benchmarks.md and its plots from a run.
+"""Write docs/benchmarks.md and its plots from a run, and from what findings.md says about it.
 
     python benchmarks/report.py [--from FILE] [--docs FOLDER]
 
-The same run gives the same files, byte for byte.
+The same run and findings give the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from record import Run
 from text_tables import number
 
 DOCS = Path(__file__).parent.parent / "docs"
+FINDINGS = Path(__file__).parent / "findings.md"
 COLOURS = {"ours": "#3b6fb6", "peer": "#d1603d", "floor": "#7a7a7a"}
 
 INTRODUCTION = """\
@@ -40,9 +41,9 @@ operation, which ours can come near to but, doing more, hardly beat.
 """
 
 
-def page(run: Run, verdicts: Sequence[Verdict]) -> str:
-    """The text of the page: where peers are ahead comes first, then the bars, then everything."""
-    parts = [INTRODUCTION, _machine(run), _ahead(run), _bars(verdicts)]
+def page(run: Run, verdicts: Sequence[Verdict], findings: str) -> str:
+    """The text of the page: where peers are ahead comes first, then the bars, what was found out, then everything."""
+    parts = [INTRODUCTION, _machine(run), _ahead(run), _bars(verdicts), findings]
     parts += [_subject(name, run) for name in _subjects(run)]
     return "\n".join(parts)
 
@@ -223,7 +224,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, drawn in plots(run).items():
         (folder / name).write_text(drawn, encoding="utf-8")
-    text = page(run, bars.judge(bars.load_bars(), run))
+    text = page(run, bars.judge(bars.load_bars(), run), FINDINGS.read_text(encoding="utf-8"))
     (arguments.docs / "benchmarks.md").write_text(text, encoding="utf-8")
 
 

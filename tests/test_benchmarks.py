@@ -6,6 +6,8 @@ Nothing is timed here: the harness is given a clock that moves only when a conte
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,6 +23,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its program
 import bars
 import check
 import harness
+import profile_contender
 import record
 import report
 import run
@@ -441,16 +444,27 @@ def test_tables_fit_120_columns_and_show_all() -> None:
 
 def test_the_page_names_peers_that_are_ahead_first() -> None:
     made = shown_run()
-    text = report.page(made, bars.judge([Bar(9, "rows", "one | work", "a", "fast", at_least=2.0)], made))
+    verdicts = bars.judge([Bar(9, "rows", "one | work", "a", "fast", at_least=2.0)], made)
+    text = report.page(made, verdicts, "## What was found\n\nThe bus is slow.\n")
     ahead = text.split("## Where a peer is ahead of us")[1].split("##")[0]
     assert "| rows | one \\| work | fast: as is | 1.00 us | 2.00 us | 0.5 x |" in ahead
     assert ahead.count("\n| ") == 3  # the two lines of the head, and this one
-    assert text.index("is ahead of us") < text.index("## What was promised") < text.index("## Rows")
+    order = ["is ahead of us", "## What was promised", "## What was found\n\nThe bus is slow.\n\n", "## Rows"]
+    assert sorted(order, key=text.index) == order
     assert "not installed: c" in text
 
 
+def test_findings_are_about_things_that_are_measured() -> None:
+    """A command on the page that profiles something still finds it."""
+    commands = re.findall(r"bench-profile ARGS=\"(.*)\"", report.FINDINGS.read_text(encoding="utf-8"))
+    assert commands
+    for command in commands:
+        subject, work, contender = shlex.split(command)[:3]
+        assert profile_contender.find_contender(subject, work, contender).name == contender
+
+
 def test_the_page_says_where_nobody_is_ahead() -> None:
-    assert "Nowhere in this run." in report.page(run_of(result_of(MINE, THEIRS)), [])
+    assert "Nowhere in this run." in report.page(run_of(result_of(MINE, THEIRS)), [], "")
 
 
 def test_the_same_run_gives_the_same_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,4 +480,46 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path, monkeypatch: pytest.
         contents.append({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
     assert set(contents[0]) == {"benchmarks.md", "benchmarks/rows.svg", "benchmarks/growth.svg"}
     assert contents[0] == contents[1]
+    assert report.FINDINGS.read_bytes() in contents[0]["benchmarks.md"]
     assert b"<dc:date>" not in contents[0]["benchmarks/rows.svg"]
+
+
+# -- profiles ----------------------------------------------------------------------------------------------
+
+
+STACKS = [
+    "<module> (profile_contender.py:130);main (profile_contender.py:125) 90",
+    "main (profile_contender.py:125);call_under_profile (profile_contender.py:47);f (a.py:3);g (a.py:9) 2",
+    "main (profile_contender.py:125);call_under_profile (profile_contender.py:47);f (a.py:4);g (a.py:8);f (a.py:3) 1",
+    "main (profile_contender.py:125);call_under_profile (profile_contender.py:47);f (a.py:4);0x7f01 (libc.so.6) 4",
+    "main (profile_contender.py:125);call_under_profile (profile_contender.py:47);f (a.py:4);0x7f99 (libc.so.6) 1",
+]
+
+
+def test_samples_count_by_function_and_only_within_calls() -> None:
+    own, whole = profile_contender.times_by_function(STACKS)
+    assert own == {"unnamed (libc.so.6)": 5, "g (a.py)": 2, "f (a.py)": 1}
+    marker = "call_under_profile (profile_contender.py)"
+    assert whole == {marker: 8, "f (a.py)": 8, "unnamed (libc.so.6)": 5, "g (a.py)": 3}
+
+
+def test_the_parts_of_a_call_add_up_to_it() -> None:
+    lines = profile_contender.table(STACKS, call_us=40.0, top=25).splitlines()[2:]
+    assert [line.split()[:2] for line in lines] == [["25.00", "25.00"], ["10.00", "15.00"], ["5.00", "40.00"]]
+    with pytest.raises(ValueError, match="give more --seconds"):
+        profile_contender.table(STACKS[:1], call_us=40.0, top=25)
+
+
+def test_a_contender_is_timed_without_what_prepares_it(clock: Clock) -> None:
+    @ours("a", "made up")
+    def make() -> Iterator[Ready]:
+        yield Ready(lambda: clock.spend(0.01), lambda: clock.spend(5.0), lambda: clock.spend(7.0), repeats=4)
+
+    assert profile_contender.time_of_a_call(make, 30.0) == pytest.approx(2500.0)
+
+
+def test_a_contender_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="rows has no work 'pack two'; there are gather and unpack 256, pack 256"):
+        profile_contender.find_contender("rows", "pack two", "unienv")
+    with pytest.raises(ValueError, match="rows, pack one has no contender 'theirs'; there are unienv"):
+        profile_contender.find_contender("rows", "pack one", "theirs")

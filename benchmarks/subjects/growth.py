@@ -17,7 +17,7 @@ from ._child import peak_growth
 from ._data import BATCH, filled, filled_rows, index_stream, one_transition
 from ._peers import CPPRB, TORCHRL, as_tensordict, cpprb_buffer, torchrl_buffer
 from .prioritized import cpprb_prioritized, sample_and_update, torchrl_prioritized
-from .windows import FRAMES, WINDOWS, torchrl_slices, window_sampler, with_episodes
+from .windows import FRAMES, WINDOWS, taking_windows, torchrl_slices, window_sampler, with_episodes
 
 SIZES = {"10^4": 10_000, "10^5": 100_000, "10^6": 1_000_000, "10^7": 10_000_000}
 BILLION = 10**9
@@ -33,7 +33,7 @@ def works() -> list[Work]:
     theirs = [replace(first_of_loader(label), rows=SIZES[label]) for label in SIZES]
     return [
         work("sample of 256", sampling, gathering, torchrl_sampling, cpprb_sampling),
-        work("windows of 16", windows, torchrl_windows),
+        work("windows of 16", windows, gathering_windows, torchrl_windows),
         work("append", appending, torchrl_adding, cpprb_adding),
         work("prioritized sample and update", prioritized, torchrl_ranked, cpprb_ranked),
         Work("growth", "first batch of an epoch", "ms", (*first, billion, *theirs)),
@@ -84,6 +84,14 @@ def windows(label: str) -> Contender:
     def run() -> Iterator[Callable]:
         with with_episodes(SIZES[label]) as buffer:
             yield window_sampler(buffer).sample_with_metadata
+
+    return run
+
+
+def gathering_windows(label: str) -> Contender:
+    @floor(f"take {label}", f"numpy take of the rows of {WINDOWS} windows of {FRAMES}, starts drawn with it; no masks")
+    def run() -> Iterator[Callable]:
+        yield taking_windows(SIZES[label])
 
     return run
 

@@ -24,9 +24,9 @@ def works() -> list[Work]:
     return [Work("prioritized", "sample and update", "us", (sample, sample_torch, take_random, *peers))]
 
 
-def priority_stream() -> Callable[[], np.ndarray]:
+def priority_stream(dtype: type[np.floating] = np.float64) -> Callable[[], np.ndarray]:
     rng = np.random.default_rng(0)
-    return itertools.cycle([rng.random(BATCH) for _ in range(256)]).__next__
+    return itertools.cycle([rng.random(BATCH).astype(dtype) for _ in range(256)]).__next__
 
 
 def sample_and_update(buffer: Any) -> Callable[[], None]:
@@ -65,7 +65,7 @@ def torchrl_prioritized(count: int) -> Callable[[], None]:
     import torchrl.data
 
     buffer = torchrl_buffer(count, sampler=torchrl.data.PrioritizedSampler(count, alpha=ALPHA, beta=BETA))
-    priorities = priority_stream()
+    priorities = priority_stream(np.float32)  # its tree takes no others
 
     def step() -> None:
         _, info = buffer.sample(return_info=True)

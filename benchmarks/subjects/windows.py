@@ -141,8 +141,13 @@ def get_at() -> Iterator[Callable]:
 
 @floor("take", "numpy take of the rows, starts drawn with it; no masks")
 def take_windows() -> Iterator[Callable]:
-    records, rng, offsets = filled_rows().records, np.random.default_rng(0), np.arange(FRAMES)
-    yield lambda: records.take(rng.integers(0, ROWS - FRAMES, WINDOWS)[:, None] + offsets)
+    yield taking_windows(ROWS)
+
+
+def taking_windows(count: int) -> Callable[[], np.ndarray]:
+    """A call that takes the rows of windows out of so many, and does nothing else."""
+    records, rng, offsets = filled_rows(count).records, np.random.default_rng(0), np.arange(FRAMES)
+    return lambda: records.take(rng.integers(0, count - FRAMES, WINDOWS)[:, None] + offsets)
 
 
 def torchrl_slices(count: int = ROWS, *, cached: bool = False, compiled: bool = False) -> Contender:
