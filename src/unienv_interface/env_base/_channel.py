@@ -46,20 +46,26 @@ class Waiter:
     def __init__(self) -> None:
         self._is_alert = False
 
-    def wait(self, poll: select.poll, seconds: float | None = None) -> list[tuple[int, int]]:
-        """The events of `poll`; none if it takes longer than that."""
+    def wait(
+        self, poll: select.poll, seconds: float | None = None, since: float | None = None
+    ) -> list[tuple[int, int]]:
+        """The events of `poll`; none if it takes longer than that.
+
+        What comes in several parts is awaited `since` an instant before the first of them, by `time.monotonic`.
+        """
         start, look = time.monotonic(), poll.poll
+        since = start if since is None else since
         if self._is_alert:
-            end = start + (self.ALERT if seconds is None else min(self.ALERT, seconds))
+            end = min(since + self.ALERT, start + (self.ALERT if seconds is None else seconds))
             while True:
                 events = look(0)
                 if events:
                     return events
-                _give_way()
                 if time.monotonic() >= end:
                     break
+                _give_way()
         events = look(None if seconds is None else max(0.0, start + seconds - time.monotonic()) * 1000)
-        self._is_alert = bool(events) and time.monotonic() - start < self.ALERT
+        self._is_alert = bool(events) and time.monotonic() - since < self.ALERT
         return events
 
 

@@ -68,12 +68,19 @@ def _stack_arrays(values: list[Any], backend: ComputeBackend, device: Any) -> An
         if kinds <= {bool, int, float}:
             return _stack_numbers(values, kinds, backend, device)
         if len(kinds) == 1 and isinstance(values[0], np.generic):
-            scalars = np.array(values)
-            return backend.from_numpy(scalars, device=device) if _is_stackable({scalars.dtype.kind}) else None
+            return stack_scalars(np.array(values), backend, device)
         if all(issubclass(kind, (np.ndarray, np.generic, bool, int, float)) for kind in kinds):
             return _stack_host_arrays([np.asarray(value) for value in values], backend, device)
         return _stack_backend_arrays(values, backend, device)
     except (OverflowError, TypeError):  # a number or a dtype that the backend does not hold
+        return None
+
+
+def stack_scalars(scalars: np.ndarray, backend: ComputeBackend, device: Any) -> Any:
+    """NumPy's numbers, in an array that nobody else has, as one of the backend; None if it does not hold them."""
+    try:
+        return backend.from_numpy(scalars, device=device) if _is_stackable({scalars.dtype.kind}) else None
+    except (OverflowError, TypeError):
         return None
 
 

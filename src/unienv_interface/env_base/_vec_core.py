@@ -13,11 +13,11 @@ from ..backends.base import ComputeBackend
 from ..space import Space, validate
 from ..space.space_utils import batch_utils
 from ._env_group import Access, EnvSpec, Slots
+from ._info_table import Infos, InfoTable
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
 
-Infos = list[dict[str, Any]]
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
@@ -71,7 +71,7 @@ class VecEnv(Env):
         """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
 
     @abc.abstractmethod
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
         """Wait; returns which environments are ready, their results in that order, and their infos."""
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class VecEnv(Env):
         _, slots, infos = self._finish(indices, None)
         observation = slots.observations.layout.unpack(slots.observations)
         context = None if slots.contexts is None else slots.contexts.layout.unpack(slots.contexts)
-        return context, observation, stack_infos(infos, self._backend, self._device) if any(infos) else {}
+        return context, observation, self._stacked(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
@@ -159,11 +159,16 @@ class VecEnv(Env):
         reward = backend.from_numpy(slots.rewards, dtype=self._reward_dtype, device=device)
         terminated = backend.from_numpy(slots.terminated, device=device)
         truncated = backend.from_numpy(slots.truncated, device=device)
-        info = stack_infos(infos, backend, device) if any(infos) else {}
+        info = self._stacked(infos)
         if min_envs is not None or pending is not self._all:
             info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
         observation = slots.observations.layout.unpack(slots.observations)
         return observation, reward, terminated, truncated, info
+
+    def _stacked(self, infos: Infos | InfoTable) -> dict[str, Any]:
+        if isinstance(infos, InfoTable):
+            return infos.stacked(self._backend, self._device)
+        return stack_infos(infos, self._backend, self._device) if any(infos) else {}
 
     # -- checks --------------------------------------------------------------------------------------------
 

@@ -11,11 +11,14 @@ import numpy as np
 from ..space.row_layout import Heap, RowLayout, Rows
 from ..utils.shared_block import SharedBlock
 from ._env_group import SIGNAL_DTYPES, EnvSpec, Slots
+from ._info_table import COLUMNS
 
 # The environment that a worker is at work on; a cache line each, at the beginning of the block.
 PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": 64})
 # A reference to a heap holds the environment's number above the offset.
 _HEAP_SHIFT = 40
+# A number of an info, whatever its kind.
+_INFO_DTYPE = np.dtype(np.uint64)
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class MemoryPlan:
         context = None if spec.context_space is None else RowLayout(spec.context_space)
         return cls(RowLayout(spec.observation_space), context, RowLayout(spec.action_space), count, start)
 
-    def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> tuple[Slots, Rows]:
-        """Result slots and action rows, in the block, or without one in this process's own memory."""
+    def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> tuple[Slots, Rows, list[np.ndarray]]:
+        """Result slots, action rows and columns for infos, in the block, or without one in this process's memory."""
         end = self.start
 
         def area(dtype: np.dtype) -> np.ndarray:
@@ -50,7 +53,7 @@ class MemoryPlan:
 
         contexts = None if self.context is None else rows(self.context, heap)
         slots = Slots(rows(self.observation, heap), contexts, *map(area, SIGNAL_DTYPES))
-        return slots, rows(self.action, action_heap)
+        return slots, rows(self.action, action_heap), [area(_INFO_DTYPE) for _ in range(COLUMNS)]
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +62,7 @@ class MemoryPlan:
         areas = [layout.itemsize for layout in layouts]
         areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
         areas += [dtype.itemsize for dtype in SIGNAL_DTYPES]
+        areas += [_INFO_DTYPE.itemsize] * COLUMNS
         return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
 
 

@@ -8,18 +8,23 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, pickled
 from ._env_group import EnvGroup, Slots
+from ._info_table import InfoTable, SharedInfos
 from ._starting import Factories
 from ._vec_memory import PROGRESS, PartedHeap, export_rows, import_rows, result_arrays, row_arrays
 from ._worker_errors import ErrorReport
 
 # Commands
-ATTACH, STEP, RESET, ACCESS, CLOSE = range(5)
+ATTACH, STEP, STEP_ALL, RESET, ACCESS, CLOSE = range(6)
 # Replies
 DONE, FAILED = range(2)
+# The answer to a step whose infos lie in shared memory.
+IN_MEMORY = b"m"
 # The number of the report that worker 0 sends of its own accord once it has built its environments; worker w's is w
 # less.
 FIRST_REPORT = 2**63
@@ -51,6 +56,8 @@ class _Server:
         self.shares_memory = False
         self.slots: Slots
         self.actions: Rows
+        self.info_columns: list[np.ndarray]
+        self.shared_infos: SharedInfos | None = None
 
     def build(self, factories: Factories) -> bool:
         try:
@@ -67,7 +74,9 @@ class _Server:
         number, code, payload = message
         try:
             self.heap.parts.clear()
-            if code == STEP:
+            if code == STEP_ALL:
+                answer = self.step_all(number, payload)
+            elif code == STEP:
                 answer = self.step(payload)
             elif code == RESET:
                 answer = self.reset(payload)
@@ -89,22 +98,37 @@ class _Server:
         self.shares_memory = block_size > 0
         if self.shares_memory:
             self.block.map(block_size)
-        self.slots, self.actions = plan.lay_out(self.block if self.shares_memory else None, self.heap, self.action_heap)
+        block = self.block if self.shares_memory else None
+        self.slots, self.actions, self.info_columns = plan.lay_out(block, self.heap, self.action_heap)
         self.block.close()
         return b""
 
+    def step_all(self, number: int, payload: bytes) -> bytes:
+        """A step of all environments here, with everything in shared memory; `payload` says which form of infos."""
+        positions = range(len(self.group.envs))
+        rows = range(self.first_index, self.first_index + len(positions))
+        infos = self._step(positions, rows, self.actions[rows.start : rows.stop].copy())
+        if self.heap.parts or not any(infos):
+            return self.results(positions, infos, rows)
+        known = self.shared_infos
+        if known is not None and payload == known.name and known.write(infos):
+            return IN_MEMORY
+        table = InfoTable.of(infos)
+        if table is None:
+            return self.results(positions, infos, rows)
+        self.shared_infos = SharedInfos.after(number, table, self.info_columns, rows)
+        return pickled((table, {}, []))
+
     def step(self, payload: bytes) -> bytes:
-        positions: Sequence[int] = range(len(self.group.envs))
-        if payload:
-            positions, records, self.action_heap.parts = pickle.loads(payload)
-            if records:
-                import_rows(row_arrays(self.actions), [self.first_index + p for p in positions], records)
-        first, layout = self.first_index, self.actions.layout
-        rows = range(first, first + len(positions)) if not payload else [first + position for position in positions]
-        own = self.actions[rows.start : rows.stop].copy() if isinstance(rows, range) else self.actions.take(rows)
-        actions = layout.unpack(own)
-        infos = self.group.step(positions, layout.space, actions, self.slots, rows)
-        return self.results(positions, infos, rows)
+        positions, records, self.action_heap.parts = pickle.loads(payload)
+        rows = [self.first_index + position for position in positions]
+        if records:
+            import_rows(row_arrays(self.actions), rows, records)
+        return self.results(positions, self._step(positions, rows, self.actions.take(rows)), rows)
+
+    def _step(self, positions: Sequence[int], rows: Sequence[int], actions: Rows) -> list[dict[str, Any]]:
+        layout = actions.layout
+        return self.group.step(positions, layout.space, layout.unpack(actions), self.slots, rows)
 
     def reset(self, payload: bytes) -> bytes:
         positions, seeds, args, kwargs = pickle.loads(payload)

@@ -173,9 +173,9 @@ class WorkerPool:
         """
         answers, failures = self._answers, dict[int, BaseException]()
         allowed = 0 if least is None else max(0, len(numbers) - least)
-        silent = [number for number in numbers if number not in answers]
+        silent, since = [number for number in numbers if number not in answers], time.monotonic()
         while len(silent) > allowed and not failures and self._failed.isdisjoint(numbers):
-            self._wait(silent, deadline, failures)
+            self._wait(silent, deadline, since, failures)
             silent = [number for number in silent if number not in answers]
         ended: dict[int, Message | BaseException] = {}
         for number in numbers:
@@ -211,10 +211,12 @@ class WorkerPool:
             self._answers.pop(number, None)
             self._failed.discard(number)
 
-    def _wait(self, silent: Sequence[int], deadline: float | None, failures: dict[int, BaseException]) -> None:
+    def _wait(
+        self, silent: Sequence[int], deadline: float | None, since: float, failures: dict[int, BaseException]
+    ) -> None:
         """Take in what arrives within the liveness period; note deaths and the passing of the deadline."""
         left = _LIVENESS_PERIOD if deadline is None else min(_LIVENESS_PERIOD, deadline - time.monotonic())
-        events = self._waiter.wait(self._poll, max(left, 0.0))
+        events = self._waiter.wait(self._poll, max(left, 0.0), since)
         for fd, _ in events:
             self._take_in(self._worker_at[fd])
         if events and not self._mute:

@@ -30,10 +30,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..space.row_layout import MemoryHeap, RowLayout, Rows
-from ._channel import pickled
+from ._channel import Message, pickled
 from ._env_group import Access, EnvGroup, Slots
+from ._info_table import Infos, InfoTable, SharedInfos
 from ._stacking import data_stack
-from ._vec_core import Call, Infos, VecEnv
+from ._vec_core import Call, VecEnv
 from ._vec_memory import (
     PROGRESS,
     MemoryPlan,
@@ -44,7 +45,7 @@ from ._vec_memory import (
     result_arrays,
     row_arrays,
 )
-from ._worker import ACCESS, RESET, STEP
+from ._worker import ACCESS, IN_MEMORY, RESET, STEP, STEP_ALL
 from ._worker_pool import WorkerDied, WorkerPool
 from .env import Env
 
@@ -184,7 +185,7 @@ class AsyncVecEnv(VecEnv):
             plan = MemoryPlan.of(self._spec, self._count, workers * PROGRESS.itemsize)
             self._pool.attach(plan, shared_memory, timeout)
             self._heap, self._action_heap = (PartedHeap(np.zeros(1, np.int32)) for _ in range(2))
-            self._slots, self._actions = plan.lay_out(
+            self._slots, self._actions, self._info_columns = plan.lay_out(
                 self._pool.block if shared_memory else None, self._heap, self._action_heap
             )
         except BaseException:
@@ -194,7 +195,9 @@ class AsyncVecEnv(VecEnv):
         self._worker_of = np.repeat(np.arange(workers), [len(share) for share in shares])
         self._whole = [(worker, np.array(share)) for worker, share in enumerate(shares)]
         self._requests: dict[int, tuple[int, np.ndarray]] = {}  # request: worker, environments
-        self._ended: dict[int, dict[str, Any]] = {}  # environments whose command has ended, with their infos
+        # environments whose command has ended, with their infos, or with where those of all of their worker are
+        self._ended: dict[int, dict[str, Any] | InfoTable | SharedInfos] = {}
+        self._shared_infos: list[SharedInfos | None] = [None] * workers
         self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
         self._reset: _Reset | None = None  # the one under way
         self._lost: set[int] = set()  # restarted, and the caller does not know it yet
@@ -249,11 +252,13 @@ class AsyncVecEnv(VecEnv):
                 own = self._report_lost(own)
                 if not len(own):
                     continue
-            share, payload = self._pool.shares[worker], b""
+            share = self._pool.shares[worker]
             if parts or not self.shared_memory or len(own) < len(share):
                 records = [] if self.shared_memory else export_rows(row_arrays(self._actions), own.tolist())
-                payload = pickle.dumps(((own - share.start).tolist(), records, parts))
-            self._ask(worker, STEP, payload, own)
+                self._ask(worker, STEP, pickle.dumps(((own - share.start).tolist(), records, parts)), own)
+            else:
+                known = self._shared_infos[worker]
+                self._ask(worker, STEP_ALL, b"" if known is None else known.name, own)
 
     def _write_actions(self, indices: np.ndarray, action: Any) -> None:
         rows = self._actions
@@ -267,13 +272,13 @@ class AsyncVecEnv(VecEnv):
 
     def _ask(self, worker: int, code: int, payload: bytes, envs: np.ndarray) -> None:
         try:
-            number = self._pool.send(worker, code, payload, "step" if code == STEP else "reset", self.timeout)
+            number = self._pool.send(worker, code, payload, "reset" if code == RESET else "step", self.timeout)
         except (WorkerDied, TimeoutError) as error:
             self._recover(worker, envs, error)
         else:
             self._requests[number] = (worker, envs)
 
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
         while self._requests and len(self._ended) < wanted:
@@ -285,22 +290,43 @@ class AsyncVecEnv(VecEnv):
                 if isinstance(outcome, BaseException):
                     self._recover(worker, envs, outcome)
                 else:
-                    self._ended.update(self._results(envs, outcome.payload))
+                    self._ended.update(self._results(worker, envs, outcome))
         infos, self._ended = self._ended, {}
         ready = indices if len(infos) == len(indices) else indices[np.isin(indices, list(infos))]
         if self.on_worker_error == "restart":
             self._remember(ready)
-        return ready, self._handed_out(ready), [infos[index] for index in ready.tolist()]
+        return ready, self._handed_out(ready), self._in_order(infos, ready)
 
-    def _results(self, envs: np.ndarray, payload: bytes) -> dict[int, dict[str, Any]]:
+    def _results(self, worker: int, envs: np.ndarray, answer: Message) -> dict[int, Any]:
         """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
+        number, _, payload = answer
         if not payload:
             return dict.fromkeys(envs.tolist(), _NO_INFO)
+        known = self._shared_infos[worker]
+        if payload == IN_MEMORY and known is not None:
+            return dict.fromkeys(envs.tolist(), known)
         infos, parts, records = pickle.loads(payload)
+        if isinstance(infos, InfoTable):
+            self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_columns, self._pool.shares[worker])
+            return dict.fromkeys(envs.tolist(), infos)
         self._heap.parts.update(parts)
         if records:
             import_rows(result_arrays(self._slots), envs.tolist(), records)
         return dict(zip(envs.tolist(), infos, strict=True))
+
+    def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> Infos | InfoTable:
+        """The infos of environments that are ready, as one table where that is what they are."""
+        shares = self._pool.shares
+        answers = [infos.get(share.start) for share in shares]
+        forms = [answer.form for answer in answers if isinstance(answer, SharedInfos)]
+        if ready is self._all and len(forms) == len(shares) and all(form == forms[0] for form in forms):
+            whole: InfoTable = answers[0].read(of_all=True)  # type: ignore[union-attr]
+            return whole
+        for share, answer in zip(shares, answers, strict=True):
+            table = answer.read(of_all=False) if isinstance(answer, SharedInfos) else answer
+            if isinstance(table, InfoTable):
+                infos.update(zip(share, table.infos(), strict=True))
+        return [infos[index] for index in ready.tolist()]
 
     def _handed_out(self, ready: np.ndarray) -> Slots:
         if ready is not self._all:
@@ -310,7 +336,7 @@ class AsyncVecEnv(VecEnv):
 
     def _give_up(self) -> None:
         if self._requests or self._ended:
-            self._lost.update(index for index, info in self._ended.items() if "restarted" in info)
+            self._lost.update(index for index, info in self._ended.items() if _is_restarted(info))
             self._pool.abandon(list(self._requests))
             self._requests, self._ended = {}, {}
         self._resetting = self._stepping = None
@@ -341,7 +367,7 @@ class AsyncVecEnv(VecEnv):
         anew = _Reset(dict(enumerate(self._drawn_seeds(self._all))), (), {})
         with self._keeping([index for index in others.tolist() if index in self._ended]):
             infos = self._reset_now(worker, [(envs, self._reset or anew), (others, anew)])
-        self._lost.update(index for index in others.tolist() if "restarted" not in self._ended.get(index, {}))
+        self._lost.update(index for index in others.tolist() if not _is_restarted(self._ended.get(index)))
         if self._reset is None:
             self._report_restart(envs)
         else:
@@ -356,7 +382,7 @@ class AsyncVecEnv(VecEnv):
         answers = self._pool.answers(numbers, self.timeout)
         infos: dict[int, dict[str, Any]] = {}
         for (envs, _), answer in zip(resets, answers, strict=True):
-            infos.update(self._results(envs, answer.payload))
+            infos.update(self._results(worker, envs, answer))
         return infos
 
     @contextlib.contextmanager
@@ -444,6 +470,12 @@ class AsyncVecEnv(VecEnv):
 
 
 _NO_INFO: dict[str, Any] = {}
+
+
+def _is_restarted(info: dict[str, Any] | InfoTable | SharedInfos | None) -> bool:
+    return isinstance(info, dict) and "restarted" in info
+
+
 _ABORT_GRACE = 0.4  # seconds for workers to end by themselves when one of them cannot be built
 
 

@@ -1,0 +1,111 @@
+"""Infos on their way from workers to the vector environment.
+
+Most environments say the same things at every step, all of them numbers. Such infos are a table with a column for each
+thing. The first one that a worker has it sends, which takes a tenth of the time that it takes to pickle every number by
+itself; those after it, while they are of the same form, it writes to shared memory. Everything else is pickled.
+
+Which form is meant is the parent's to say: it names the request whose answer had the table. So it does no harm if an
+answer was thrown away because it came too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ._stacking import data_stack, stack_scalars
+
+Infos = list[dict[str, Any]]
+
+#: Tables of more columns are pickled every time.
+COLUMNS = 32
+# What an array holds without loss and gives back as it was; of Python's own integers not all are.
+_OF_NUMPY = frozenset(
+    {np.bool_, np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64}
+    | {np.uint8, np.uint16, np.uint32, np.uint64}
+)
+_OF_PYTHON = frozenset({bool, float})
+
+
+class InfoTable(NamedTuple):
+    """Infos that all have these names, in this order, each with the numbers of one column."""
+
+    names: list[Any]
+    kinds: list[type]  # of the numbers of each column: NumPy's or Python's own
+    columns: list[np.ndarray]
+
+    @classmethod
+    def of(cls, infos: Infos) -> InfoTable | None:
+        """Infos as a table; None if they are not one."""
+        names = list(infos[0]) if infos else []
+        if not names or any(list(info) != names for info in infos):
+            return None
+        kinds, columns = [], []
+        for name in names:
+            values = [info[name] for info in infos]
+            kind, *others = set(map(type, values))
+            if others or not (kind in _OF_NUMPY or kind in _OF_PYTHON):
+                return None
+            kinds.append(kind)
+            columns.append(np.array(values))
+        return cls(names, kinds, columns)
+
+    def infos(self) -> Infos:
+        """The infos that it was made of."""
+        values = [self._values(place) for place in range(len(self.names))]
+        return [dict(zip(self.names, row, strict=True)) for row in zip(*values, strict=True)]
+
+    def _values(self, place: int) -> Sequence[Any]:
+        column = self.columns[place]
+        return column.tolist() if self.kinds[place] in _OF_PYTHON else list(column)
+
+    def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
+        """What `stack_infos` makes of the infos."""
+        found = {}
+        for place, (name, kind, column) in enumerate(zip(*self, strict=True)):
+            stacked = stack_scalars(column, backend, device) if kind in _OF_NUMPY else None
+            found[name] = data_stack(self._values(place), backend, device) if stacked is None else stacked
+        return found
+
+
+class SharedInfos:
+    """Where tables of one form lie in shared memory, of all environments and of those of one worker.
+
+    Their `name` is for commands; it comes of the number of the request whose answer had the first of them.
+    """
+
+    @classmethod
+    def after(cls, number: int, like: InfoTable, area: Sequence[np.ndarray], envs: range) -> SharedInfos | None:
+        """Those of the form of a table that was an answer; None if it has too many columns."""
+        return cls(number, like, area, envs) if len(like.names) <= COLUMNS else None
+
+    def __init__(self, number: int, like: InfoTable, area: Sequence[np.ndarray], envs: range) -> None:
+        """`area` has a row for each column, `COLUMNS` of them, with 8 bytes for each environment."""
+        self.name, self.form = number.to_bytes(8, "little"), (like.names, like.kinds)
+        self._whole = [
+            row.view(column.dtype)[:: row.itemsize // column.itemsize]
+            for row, column in zip(area, like.columns, strict=False)  # there is room for more
+        ]
+        self._own = [column[envs.start : envs.stop] for column in self._whole]
+
+    def write(self, infos: Infos) -> bool:
+        """Write the infos of the worker's environments; False if they are of another form."""
+        names, kinds = self.form
+        if any(len(info) != len(names) for info in infos):
+            return False
+        for name, kind, column in zip(names, kinds, self._own, strict=True):
+            try:
+                values = [info[name] for info in infos]
+            except KeyError:
+                return False
+            if set(map(type, values)) != {kind}:
+                return False
+            column[:] = values
+        return True
+
+    def read(self, *, of_all: bool) -> InfoTable:
+        """What was written last, in memory of its own; of all environments if their infos are all of this form."""
+        return InfoTable(*self.form, [column.copy() for column in (self._whole if of_all else self._own)])
