@@ -1,4 +1,8 @@
-"""A prioritized batch of 256 transitions out of a million, and the update of its priorities."""
+"""A prioritized batch of 256 transitions out of a million, and the update of its priorities.
+
+Priorities are drawn from [0, 1); and from a distribution in which few outweigh all others, for which ours has to go
+another way (see `unienv_data.samplers._weighted_draws`).
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,21 @@ ALPHA, BETA = 0.6, 0.4
 def works() -> list[Work]:
     cannot = unable("stable-baselines3", "has no prioritized buffer")
     peers = (torchrl, cpprb, tianshou, flashbax, cannot)
-    return [Work("prioritized", "sample and update", "us", (sample, sample_torch, take_random, *peers))]
+    return [
+        Work("prioritized", "sample and update", "us", (sample, sample_torch, take_random, *peers)),
+        Work("prioritized", "sample and update, few outweigh all", "us", (sample_few, torchrl_few, cpprb_few)),
+    ]
 
 
-def priority_stream(dtype: type[np.floating] = np.float64) -> Callable[[], np.ndarray]:
+def priority_stream(dtype: type[np.floating] = np.float64, *, few: bool = False) -> Callable[[], np.ndarray]:
     rng = np.random.default_rng(0)
-    return itertools.cycle([rng.random(BATCH).astype(dtype) for _ in range(256)]).__next__
+    drawn = [rng.pareto(0.5, BATCH).clip(max=1e12) if few else rng.random(BATCH) for _ in range(256)]
+    return itertools.cycle([priorities.astype(dtype) for priorities in drawn]).__next__
 
 
-def sample_and_update(buffer: Any) -> Callable[[], None]:
+def sample_and_update(buffer: Any, *, few: bool = False) -> Callable[[], None]:
     """A step of a learner with ours."""
-    sampler, priorities = PrioritizedSampler(ALPHA, BETA, seed=0), priority_stream()
+    sampler, priorities = PrioritizedSampler(ALPHA, BETA, seed=0), priority_stream(few=few)
     steps = StepSampler(buffer, BATCH, sampler=sampler)
 
     def step() -> None:
@@ -47,6 +55,12 @@ def sample() -> Iterator[Callable]:
         yield sample_and_update(buffer)
 
 
+@ours("unienv", "StepSampler(sampler=PrioritizedSampler(0.6, 0.4))")
+def sample_few() -> Iterator[Callable]:
+    with filled() as buffer:
+        yield sample_and_update(buffer, few=True)
+
+
 @ours("unienv PyTorch", "the same, PyTorch backend", "torch")
 def sample_torch() -> Iterator[Callable]:
     from unienv_interface.backends.pytorch import PyTorchComputeBackend
@@ -60,12 +74,17 @@ def torchrl() -> Iterator[Callable]:
     yield torchrl_prioritized(ROWS)
 
 
-def torchrl_prioritized(count: int) -> Callable[[], None]:
+@peer("torchrl", "ReplayBuffer(sampler=PrioritizedSampler), LazyTensorStorage", *TORCHRL)
+def torchrl_few() -> Iterator[Callable]:
+    yield torchrl_prioritized(ROWS, few=True)
+
+
+def torchrl_prioritized(count: int, *, few: bool = False) -> Callable[[], None]:
     import torch
     import torchrl.data
 
     buffer = torchrl_buffer(count, sampler=torchrl.data.PrioritizedSampler(count, alpha=ALPHA, beta=BETA))
-    priorities = priority_stream(np.float32)  # its tree takes no others
+    priorities = priority_stream(np.float32, few=few)  # its tree takes no others
 
     def step() -> None:
         _, info = buffer.sample(return_info=True)
@@ -79,8 +98,13 @@ def cpprb() -> Iterator[Callable]:
     yield cpprb_prioritized(ROWS)
 
 
-def cpprb_prioritized(count: int) -> Callable[[], None]:
-    buffer, priorities = cpprb_buffer(count, kind="PrioritizedReplayBuffer", alpha=ALPHA), priority_stream()
+@peer("cpprb", "PrioritizedReplayBuffer", *CPPRB)
+def cpprb_few() -> Iterator[Callable]:
+    yield cpprb_prioritized(ROWS, few=True)
+
+
+def cpprb_prioritized(count: int, *, few: bool = False) -> Callable[[], None]:
+    buffer, priorities = cpprb_buffer(count, kind="PrioritizedReplayBuffer", alpha=ALPHA), priority_stream(few=few)
 
     def step() -> None:
         batch = buffer.sample(BATCH, beta=BETA)

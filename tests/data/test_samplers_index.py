@@ -218,7 +218,7 @@ def test_what_a_ring_overwrites_starts_anew() -> None:
         assert set(batch.info["number"].tolist()) == {written}
         sampler.update_priority(5, 0.0)
     sampler.update_priority_of(old.info["number"], 9.0)  # they are long gone
-    assert sampler._tree.total() == 0.0
+    assert sampler._draws.total() == 0.0
 
 
 @given(data=st.data())

@@ -2,6 +2,7 @@
 
 The tree is wide: a node sums sixteen weights, and of the first level with no more than a few thousand nodes one running
 sum is made. A draw or an update of a whole batch is then a few NumPy calls per level, two levels for a million weights.
+Sums are brought up to date when they are asked for: what only looks at weights does not pay for them.
 
 Rounding cannot lead a draw astray. At every level it goes to the first child whose running sum exceeds what is left of
 the drawn number; such a child has a weight above zero, since a zero does not raise a running sum. What is left is kept
@@ -9,6 +10,8 @@ below the running sum of all children, as they are added up there, so that there
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -29,19 +32,46 @@ class SumTree:
         while len(self._levels[-1]) > _TOP:
             self._levels.append(np.zeros(_padded(len(self._levels[-1]) // _WIDTH)))
         self._blocks = [level.reshape(-1, _WIDTH) for level in self._levels]
+        self._changed: list[np.ndarray] = []  # slots whose weights are not in the sums yet
+        self._changes = 0
 
     def total(self) -> float:
+        self._settle()
         return float(self._levels[-1].sum())
+
+    def largest(self) -> float:
+        """The largest weight."""
+        return float(self._levels[0].max())
 
     def get(self, slots: np.ndarray) -> np.ndarray:
         return self._levels[0].take(slots)
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of slots; where one comes more than once, the last counts."""
+        """Set the weights of slots; where one comes more than once, the last counts. The slots are kept."""
         self._levels[0][slots] = weights
+        if self._changes <= self._many:
+            self._changed.append(slots)
+            self._changes += len(slots)
+
+    @property
+    def _many(self) -> int:
+        """How many changes make it the better way to add up everything anew."""
+        return self.size // _WIDTH
+
+    def _settle(self) -> None:
+        """Bring the sums up to date."""
+        if not self._changes:
+            return
+        slots: Any = slice(None)
+        if self._changes <= self._many:
+            slots = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+        self._changed, self._changes = [], 0
         for level, blocks in zip(self._levels[1:], self._blocks, strict=False):
-            slots = slots >> _SHIFT
-            level[slots] = _sums(blocks.take(slots, 0))
+            if isinstance(slots, slice):
+                level[: len(blocks)] = _sums(blocks)
+            else:
+                slots = slots >> _SHIFT
+                level[slots] = _sums(blocks.take(slots, 0))
 
     def set_range(self, start: int, stop: int, weights: float | np.ndarray) -> None:
         """Set the weights of slots [start, stop)."""
@@ -52,6 +82,7 @@ class SumTree:
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """A slot for each number in [0, 1), its probability in proportion to its weight, which is never zero."""
+        self._settle()
         # running sums have a zero in front: entry i is what the nodes before node i take
         running = np.zeros(len(self._levels[-1]) + 1)
         self._levels[-1].cumsum(out=running[1:])

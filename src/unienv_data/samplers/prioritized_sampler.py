@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._sum_tree import LARGEST_WEIGHT, SumTree
+from ._sum_tree import LARGEST_WEIGHT
+from ._weighted_draws import WeightedDraws
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
 #: A value for each batch, by how many came before it.
@@ -64,7 +65,7 @@ class PrioritizedSampler(IndexSampler):
     def _forget(self) -> None:
         """As if no sample had ever been seen."""
         self._numbers = range(0)
-        self._tree = SumTree(_FEWEST_SLOTS)
+        self._draws = WeightedDraws(_FEWEST_SLOTS)
 
     @property
     def alpha(self) -> float:
@@ -85,11 +86,7 @@ class PrioritizedSampler(IndexSampler):
         numbers = self._numbers
         if not numbers:
             raise nothing_to_draw_from()
-        tree = self._tree
-        slots = tree.draw(self.rng.random(batch_size))
-        # slots are numbers modulo the size of the tree
-        index = (slots - numbers.start) & (tree.size - 1)
-        weights = tree.get(slots)
+        index, weights = self._draws.draw(self.rng, numbers, batch_size)
         importance = (weights.min() / weights) ** self.beta  # (count * probability) ** -beta over the largest of them
         self._batches += 1
         return IndexBatch(index, {"weight": importance.astype(np.float32), "number": index + numbers.start})
@@ -101,7 +98,8 @@ class PrioritizedSampler(IndexSampler):
         numbers of the samples to `update_priority_of`.
         """
         index = np.asarray(index, np.int64)
-        if index.size and not (index.min() >= 0 and index.max() < len(self._numbers)):
+        # read as unsigned, a negative number is larger than every length
+        if index.size and index.view(np.uint64).max() >= len(self._numbers):
             raise IndexError(f"index {index.min()} to {index.max()}, there were {len(self._numbers)} samples")
         self._set_priority(index + self._numbers.start, priority)
 
@@ -113,23 +111,24 @@ class PrioritizedSampler(IndexSampler):
         self._set_priority(number[there], priority[there])
 
     def _set_priority(self, number: np.ndarray, priority: Any) -> None:
-        weights = self._weights(np.asarray(priority, np.float64))
+        weights, highest = self._weights(np.asarray(priority, np.float64))
         if number.size:
-            self._tree.set(number & (self._tree.size - 1), weights)
-            self._highest = max(self._highest, float(np.max(priority)))
+            slots = (number & (self._draws.size - 1)).reshape(-1)
+            self._draws.set(slots, weights.reshape(-1) if weights.ndim else weights)
+            self._highest = max(self._highest, highest)
 
-    def _weights(self, priority: np.ndarray) -> np.ndarray:
-        """What priorities count; a ValueError if one of them is no priority."""
+    def _weights(self, priority: np.ndarray) -> tuple[np.ndarray, float]:
+        """What priorities count, and the highest of them; a ValueError if one of them is no priority."""
         if not priority.size:
-            return priority
-        highest = priority.max()
+            return priority, 0.0
+        highest = float(priority.max())
         if not (priority.min() >= 0 and highest < np.inf):  # a NaN is not >= 0
             raise ValueError(f"priorities from {priority.min()} to {highest}, they must be finite and >= 0")
         alpha = self.alpha
         if highest > 1 and alpha * np.log2(highest + self.eps) > np.log2(LARGEST_WEIGHT):
             raise ValueError(f"a priority of {highest} with alpha {alpha} is too large: scale them down")
         weights: np.ndarray = (priority + self.eps) ** alpha
-        return weights
+        return weights, highest
 
     def _follow(self, numbers: range) -> None:
         """Take in which samples have come and gone since the last batch."""
@@ -144,33 +143,34 @@ class PrioritizedSampler(IndexSampler):
         self._set(range(known.start, min(kept.start, known.stop)), 0.0)
         self._set(range(max(kept.stop, known.start), known.stop), 0.0)
         self._numbers = kept
-        if len(numbers) > self._tree.size:
+        if len(numbers) > self._draws.size:
             self._grow(len(numbers))
         priority = self.default_priority
         if priority is None:
             priority = self._highest or 1.0
-        self._set(range(kept.stop, numbers.stop), float(self._weights(np.array([priority]))[0]))
+        self._set(range(kept.stop, numbers.stop), float(self._weights(np.array([priority]))[0][0]))
         self._numbers = numbers
 
     def _set(self, numbers: range, weights: float | np.ndarray) -> None:
-        """Set the weights of samples that follow each other, which may go round the end of the tree."""
-        size = self._tree.size
+        """Set the weights of samples that follow each other, which may go round the end of the slots."""
+        size = self._draws.size
         start = numbers.start & (size - 1)
         first = min(len(numbers), size - start)
         parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
-        self._tree.set_range(start, start + first, parts[0])
+        self._draws.set_range(start, start + first, parts[0])
         if first < len(numbers):
-            self._tree.set_range(0, len(numbers) - first, parts[1])
+            self._draws.set_range(0, len(numbers) - first, parts[1])
 
     def _grow(self, count: int) -> None:
         weights = self._known_weights()
-        self._tree = SumTree(1 << (count - 1).bit_length())
+        old, self._draws = self._draws, WeightedDraws(1 << (count - 1).bit_length())
         self._set(self._numbers, weights)
+        self._draws.load_state_dict(old.state_dict())
 
     def _known_weights(self) -> np.ndarray:
         """The weights of the samples that are known, oldest first."""
         numbers = np.arange(self._numbers.start, self._numbers.stop)
-        return self._tree.get(numbers & (self._tree.size - 1))
+        return self._draws.get(numbers & (self._draws.size - 1))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -179,6 +179,7 @@ class PrioritizedSampler(IndexSampler):
             "highest_priority": self._highest,
             "first_number": self._numbers.start,
             "weights": self._known_weights(),
+            "draws": self._draws.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -190,8 +191,9 @@ class PrioritizedSampler(IndexSampler):
         self._batches, self._highest = int(state["batches"]), float(state["highest_priority"])
         self._forget()
         self._numbers = range(first, first + len(weights))
-        self._tree = SumTree(max(_FEWEST_SLOTS, 1 << max(len(weights) - 1, 1).bit_length()))
+        self._draws = WeightedDraws(max(_FEWEST_SLOTS, 1 << max(len(weights) - 1, 1).bit_length()))
         self._set(self._numbers, weights)
+        self._draws.load_state_dict(state["draws"])
 
 
 def _scheduled(name: str, value: float | Schedule) -> Schedule:
