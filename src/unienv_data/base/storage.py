@@ -227,6 +227,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         self._checker.encode(value, () if count is None else (count,))
         return value
 
+    def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> Any:
+        """`stage` for samples that are given by their leaves, in the order of `RowLayout`, if that is a shorter way.
+
+        None if it is not, or if they are not just as they should be: `stage` says what is wrong, or does with less.
+        """
+        return None
+
     def part(self, staged: Any, count: int, start: int, stop: int) -> Any:
         """The samples [start, stop) of a staged batch of `count`."""
         return get_at(batch_space(self.single_instance_space, count), staged, slice(start, stop))

@@ -69,10 +69,11 @@ class _OneRecorder(Recorder):
 
     def __init__(self, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
-        self._buffer, self._build = buffer, builder.build
+        self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
 
     def record(self, data: Sequence[Any], done: Any) -> None:
-        self._buffer.append(self._build(data))
+        if self._leaves is None or not self._buffer.append_leaves(self._leaves(data)):
+            self._buffer.append(self._build(data))
         if done:
             self._buffer.mark_segment_end()
 
@@ -132,20 +133,22 @@ class _BatchRecorder(Recorder):
 
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
-        self._buffer, self._build = buffer, builder.build
+        self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
         backend = env.backend
         numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
         self.env_index = backend.from_numpy(numbers, device=env.device)
 
     def record(self, data: Sequence[Any], done: Any) -> None:
-        self._buffer.extend(self._build(data))
+        if self._leaves is None or not self._buffer.extend_leaves(self._leaves(data), len(done)):
+            self._buffer.extend(self._build(data))
 
 
 class _LaneRecorder(_BatchRecorder):
     """A batch, and one buffer with a lane for each of its slots."""
 
     def record(self, data: Sequence[Any], done: Any) -> None:
-        self._buffer.extend_lanes(self._build(data), done)
+        if self._leaves is None or not self._buffer.extend_lanes_leaves(self._leaves(data), done):
+            self._buffer.extend_lanes(self._build(data), done)
 
 
 class EpisodeCounts:

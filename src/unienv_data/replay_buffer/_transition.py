@@ -6,6 +6,7 @@ sample of it, or a batch of samples, and says in `needs` which fields it looks a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,8 @@ class Builder:
     """Makes samples of step data."""
 
     needs: frozenset[str] = frozenset(FIELDS)
+    #: Gives the leaves of the sample in the order of `RowLayout`, before any conversion; None if it cannot.
+    leaves: Callable[[StepData], tuple[Any, ...]] | None = None
 
     def build(self, data: StepData) -> Any:
         raise NotImplementedError
@@ -106,6 +109,8 @@ class DictBuilder(Builder):
             for key, space in keys.spaces.items()
         ]
         self.needs = frozenset(keys.spaces)
+        if len(keys.spaces) > 1 and all(isinstance(child, ArraySpace) for child in keys.spaces.values()):
+            self.leaves = operator.itemgetter(*(FIELDS.index(key) for key, _ in keys.child_items()))
 
     def build(self, data: StepData) -> dict[str, Any]:
         transition = {}
@@ -145,7 +150,7 @@ def number_converter(space: Space, count: int | None, as_arrays: bool) -> Conver
     backend, dtype, device = space.backend, space.dtype, space.device
     is_numpy = backend.simplified_name == "numpy"
     if not shape and not as_arrays:
-        scalar = np.dtype(dtype).type if is_numpy else _python_type(space)
+        scalar = _python_type(space)  # the quickest for storages, too
         if scalar is not None:
             return scalar
 

@@ -57,8 +57,8 @@ class BufferWriter:
 
     # -- adding ----------------------------------------------------------------------------------------------
 
-    def append(self, value: Any) -> None:
-        """Add one sample to the open segment."""
+    def append(self, value: Any, staged: Any = None) -> None:
+        """Add one sample to the open segment; one that is staged already may be given as that."""
         if self._is_guarded:
             self.check()
         if self._lanes > 1:
@@ -67,7 +67,8 @@ class BufferWriter:
             cells, capacity, storage = self._cells, self._capacity, self._storage
             head = cells[HEAD]
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
-            staged = storage.stage(value, None)
+            if staged is None:
+                staged = storage.stage(value, None)
             storage.prepare(slot, slot + 1)
             if cells[CLOSED] > head:
                 self._recover()
@@ -82,10 +83,10 @@ class BufferWriter:
                 storage.write(slot, staged)
             cells[HEAD] = head + 1
 
-    def extend(self, value: Any) -> None:
-        """Add a batch of samples as a segment of its own."""
+    def extend(self, value: Any, known: tuple[Any, int] | None = None) -> None:
+        """Add a batch of samples as a segment of its own; one that is staged already may be given as that."""
         self.check()
-        count = _batch_length(value)
+        staged, count = (None, _batch_length(value)) if known is None else known
         if count is None:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
@@ -95,7 +96,8 @@ class BufferWriter:
             cells = self._cells
             if cells[CLOSED] < cells[HEAD] and self._state.open_start() is not None:
                 raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
-            staged = self._storage.stage(value, count)
+            if staged is None:
+                staged = self._storage.stage(value, count)
             if not count:
                 return
             base, capacity = cells[BASE], self._capacity
@@ -132,14 +134,15 @@ class BufferWriter:
 
     # -- lanes -----------------------------------------------------------------------------------------------
 
-    def extend_lanes(self, value: Any, ended: np.ndarray) -> None:
+    def extend_lanes(self, value: Any, ended: np.ndarray, staged: Any = None) -> None:
         """Add one sample to every lane, and close the segments of those that are `ended`."""
         self.check()
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         with self._writing:
             cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
-            staged = self._storage.stage(value, lanes)
+            if staged is None:
+                staged = self._storage.stage(value, lanes)
             if cells[CLOSED] > head:
                 self._recover()
             closing = ended.nonzero()[0].tolist()

@@ -82,6 +82,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._dumps_episodes, self._dumps_resets = dump_on_episode_end, dump_on_reset_boundary
         self._clock = clock
         self._slots = 1 if env.batch_size is None else env.batch_size
+        self._every_slot = np.ones(self._slots, bool)
         self._is_batched = env.batch_size is not None
         self._has_context = env.context_space is not None
         self._to_numpy = env.backend.to_numpy
@@ -155,7 +156,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         if self._stepping is not None:
             raise RuntimeError("reset while a step is under way: call step_wait first")
         if mask is None:
-            slots = np.ones(self._slots, bool)
+            slots = self._every_slot
         else:
             slots = parse_mask(mask, self.batch_size, self.backend).copy()
         if not self._is_known and not slots.all():
@@ -169,7 +170,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
 
     def _finish_reset(self, slots: np.ndarray, result: tuple[Any, Any, dict[str, Any]]) -> None:
         context, observation, _ = result
-        chosen = slots.nonzero()[0].tolist()
+        chosen = slots.nonzero()[0].tolist() if slots is not self._every_slot else list(range(self._slots))
         if len(chosen) == self._slots:
             self._observation, self._context = owned_copy(observation), owned_copy(context)
         elif chosen:

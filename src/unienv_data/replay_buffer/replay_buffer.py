@@ -316,6 +316,30 @@ class ReplayBuffer(BatchBase):
         """Append one sample to the open segment, opening one if there is none."""
         self._writer.append(value)
 
+    # Of samples that are given by their leaves, in the order of `RowLayout`, where that is a shorter way. False if it
+    # is not, or if they are not just as the storage has them: then nothing has happened.
+
+    def append_leaves(self, leaves: Sequence[Any]) -> bool:
+        """`append`, as said above."""
+        staged = self.storage.stage_leaves(leaves, None)
+        if staged is not None:
+            self._writer.append(None, staged)
+        return staged is not None
+
+    def extend_leaves(self, leaves: Sequence[Any], count: int) -> bool:
+        """`extend` by so many, as said above."""
+        staged = self.storage.stage_leaves(leaves, count) if count else None
+        if staged is not None:
+            self._writer.extend(None, (staged, count))
+        return staged is not None
+
+    def extend_lanes_leaves(self, leaves: Sequence[Any], ended: np.ndarray) -> bool:
+        """`extend_lanes`, as said above."""
+        staged = self.storage.stage_leaves(leaves, self._lanes)
+        if staged is not None:
+            self._writer.extend_lanes(None, self._as_lanes(ended, default=False), staged)
+        return staged is not None
+
     def extend(self, value: Any) -> None:
         """Append a batch of samples, as a segment of its own."""
         self._writer.extend(value)

@@ -20,8 +20,20 @@ class RowMemory:
     #: How many of the rows are slots of the storage.
     used: int
 
+    #: The rows whose records `_raw` is the bytes of.
+    _rows_of_raw: Rows | None = None
+    _raw: memoryview
+
     def __init__(self, layout: RowLayout, heap: Heap | None, used: int = 0) -> None:
         self.layout, self.heap, self.used = layout, heap, used
+
+    def write_record(self, slot: int, record: bytes) -> None:
+        """Overwrite one record; this is much quicker than by way of its fields."""
+        rows = self.rows
+        if self._rows_of_raw is not rows:
+            self._rows_of_raw, self._raw = rows, memoryview(rows.records.view(np.uint8))  # type: ignore[arg-type]
+        start = slot * len(record)
+        self._raw[start : start + len(record)] = record
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
         """Have at least `length` rows, keeping those that are there; `exactly` makes no room for more."""

@@ -181,14 +181,16 @@ class PackedStorage(SpaceStorage):
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()
         slots = resolve_index(self.backend, index, self._memory.used)
-        staged = self.stage(value, None if isinstance(slots, int) else len(slots))
         if isinstance(slots, int):
+            staged = self.stage(value, None)
             self.prepare(slots, slots + 1)
             self.write(slots, staged)
-        elif len(slots):
+            return
+        columns = self._stage_columns(value, len(slots))
+        if len(slots):
             self._begin_write_at(slots)
             self._free(slots)
-            self._layout.write(self._memory.rows, slots, staged)
+            self._layout.write(self._memory.rows, slots, columns)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -226,7 +228,15 @@ class PackedStorage(SpaceStorage):
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[Any]:
+    def stage(self, value: Any, count: int | None) -> list[Any] | bytes:
+        if count is None and (record := self._layout.encode_row(value)) is not None:
+            return record
+        return self._stage_columns(value, count)
+
+    def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
+        return self._layout.encode_leaves(leaves, count)
+
+    def _stage_columns(self, value: Any, count: int | None) -> list[Any]:
         encoded = self._layout.encode(value, () if count is None else (count,))
         if self._memory.heap is not None:
             self._layout.store(encoded, self._memory.heap)
@@ -246,13 +256,16 @@ class PackedStorage(SpaceStorage):
         else:
             memory.reserve(start, stop)
 
-    def write(self, slots: int | slice, staged: list[Any]) -> None:
+    def write(self, slots: int | slice, staged: list[Any] | bytes) -> None:
         if self._checks is not None:
             start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
             self._checks.writing(start, stop)
         if self._memory.heap is not None:
             self._free(slots)
-        self._layout.write(self._memory.rows, slots, staged)
+        if isinstance(staged, bytes):
+            self._memory.write_record(slots, staged)  # type: ignore[arg-type] # one record is for one slot
+        else:
+            self._layout.write(self._memory.rows, slots, staged)
 
     def _begin_write_at(self, slots: np.ndarray) -> None:
         if self._memory.used > len(self._memory.rows):
@@ -274,7 +287,9 @@ class PackedStorage(SpaceStorage):
             return super().raw_rows(slots)
         return _to_bytes(self._memory.rows.take(slots))
 
-    def staged_as_raw_rows(self, staged: list[Any], count: int | None) -> bytes:
+    def staged_as_raw_rows(self, staged: list[Any] | bytes, count: int | None) -> bytes:
+        if isinstance(staged, bytes):
+            return staged
         rows = self._layout.empty(1 if count is None else count, self._memory.heap)
         self._layout.write(rows, 0 if count is None else slice(None), staged)
         return _to_bytes(rows)

@@ -19,7 +19,7 @@ for NumPy and PyTorch, and each column once for JAX.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ._mismatch import at_path
+from ._row_bytes import RowPacker
 from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from ._row_structure import builder, collector, structure_finding, walk
 from .space import Space
@@ -131,6 +132,11 @@ class RowLayout:
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
+        self._pack_row: Callable[[Sequence[Any]], bytes | None] | None = None
+        plain = [leaf.codec.plain_dtype for leaf in self.leaves]
+        if self.has_plain_records and RowPacker.can_pack(plain):
+            offsets = [self.dtype.fields[name][1] for name in self.names]  # type: ignore[index]
+            self._pack_row = RowPacker(self._plain_dtypes, self._shapes, offsets, self.itemsize).pack
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
         # is for loops that write many small values. Else (None, ()).
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
@@ -236,6 +242,34 @@ class RowLayout:
             ]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
+
+    def encode_row(self, data: Any) -> bytes | None:
+        """One value as the bytes of its record, if that is all there is to a row; None where `encode` must be asked.
+
+        Then `encode` may still find that the value does not fit.
+        """
+        if self._pack_row is None:
+            return None
+        values: list[Any] = []
+        try:
+            self._collect(data, values)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            return None
+        return self._pack_row(values)
+
+    def encode_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
+        """`encode_row`, or `encode` of a batch, for what is given by its leaves in the order of `leaves`.
+
+        None unless all of them are just as they should be, or if values do not all lie in their records as they are.
+        """
+        if not self.has_plain_records:
+            return None
+        if count is None:
+            return None if self._pack_row is None else self._pack_row(leaves)
+        for leaf, dtype, shape in zip(leaves, self._plain_dtypes, self._batch_shapes((count,)), strict=True):
+            if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
+                return None
+        return list(leaves)
 
     def store(self, encoded: list[Any], heap: Heap | None) -> None:
         """Take what does not lie in the rows to the heap. If that is full, the rows are still as they were."""
