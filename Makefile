@@ -63,7 +63,7 @@ bench-report: ## write docs/benchmarks.md from the last run of bench
 	$(SETUP) bench
 	@$(RUN) benchmarks/report.py $(ARGS)
 
-bench-profile: ## where the time of one contender goes: ARGS="SUBJECT 'WORK' 'CONTENDER'" (wants py-spy)
+bench-profile: ## where the time of one contender goes: ARGS="SUBJECT 'WORK' 'CONTENDER'"
 	$(SETUP) bench
 	@$(RUN) benchmarks/profile_contender.py $(ARGS)
 
