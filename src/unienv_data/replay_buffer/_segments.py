@@ -110,12 +110,18 @@ class SegmentIndex:
 
     def prepare(self, count: int = 1) -> None:
         """Make sure that so many more records can be written."""
-        next_number = self._counters.cells[SEGMENTS]
-        for number in range(next_number, next_number + count):
-            place = self._place(number)
-            self._see(place + 1)
-            if self.file is not None:
-                self.file.reserve(place, place + 1)
+        start = self._place(self._counters.cells[SEGMENTS])
+        stop = start + count
+        if self._ring is not None and stop > self._ring:  # once around
+            self._make_room(0, stop - self._ring)
+            stop = self._ring
+        self._make_room(start, stop)
+
+    def _make_room(self, start: int, stop: int) -> None:
+        """Make sure that records can be written in these places."""
+        self._see(stop)
+        if self.file is not None:
+            self.file.reserve(start, stop)
 
     def add(self, start: int, stop: int) -> None:
         """Add a record, after `prepare`."""

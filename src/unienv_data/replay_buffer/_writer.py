@@ -85,7 +85,8 @@ class BufferWriter:
 
     def extend(self, value: Any, known: tuple[Any, int] | None = None) -> None:
         """Add a batch of samples as a segment of its own; one that is staged already may be given as that."""
-        self.check()
+        if self._is_guarded:
+            self.check()
         staged, count = (None, _batch_length(value)) if known is None else known
         if count is None:
             space = self._storage.single_instance_space
@@ -136,7 +137,8 @@ class BufferWriter:
 
     def extend_lanes(self, value: Any, ended: np.ndarray, staged: Any = None) -> None:
         """Add one sample to every lane, and close the segments of those that are `ended`."""
-        self.check()
+        if self._is_guarded:
+            self.check()
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         with self._writing:
@@ -193,7 +195,8 @@ class BufferWriter:
 
     def end_segment(self) -> None:
         """Close the open segment; without one, nothing happens."""
-        self.check()
+        if self._is_guarded:
+            self.check()
         with self._writing:
             start = self._state.open_start()
             if start is None:
