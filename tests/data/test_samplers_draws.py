@@ -130,6 +130,18 @@ def test_a_saved_sampler_goes_on_the_same_in_either_way(spread: float) -> None:
         assert train(sampler, priorities) == train(other, priorities)
 
 
+def test_a_sampler_that_refuses_a_state_is_as_before() -> None:
+    sampler, source = PrioritizedSampler(seed=0), range(100)
+    sampler.sample(source, 10)
+    state = sampler.state_dict()
+    bad = {**PrioritizedSampler(seed=1).state_dict(), "draws": {"largest": 1.0, "share": -1.0, "tree_batches": 0}}
+    with pytest.raises(ValueError, match="that cannot be"):
+        sampler.load_state_dict(bad)
+    other = PrioritizedSampler(seed=2)
+    other.load_state_dict(state)
+    assert sampler.sample(source, 10).index.tolist() == other.sample(source, 10).index.tolist()
+
+
 def test_a_state_that_cannot_be_is_refused() -> None:
     draws = filled(EVEN)
     with pytest.raises(ValueError, match=r"a largest weight of 0\.5"):

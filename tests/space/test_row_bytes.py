@@ -56,7 +56,7 @@ numbers = st.fixed_dictionaries(
         "flag": st.booleans() | st.booleans().map(np.bool_),
         "byte": st.integers(0, 255) | st.integers(0, 255).map(np.uint8),
         "count": st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**63), 2**63 - 1).map(np.int64),
-        "half": st.floats(width=16) | st.floats(width=16).map(np.float16),
+        "half": st.floats(-65504, 65504) | st.floats(width=16) | st.floats(width=16).map(np.float16),
         "reward": st.floats(-1e30, 1e30) | st.floats(width=32).map(np.float32),
         "time": st.floats() | st.floats().map(np.float64),
     }
@@ -91,6 +91,7 @@ OTHERS = {
     "a_bool_for_an_integer": {**FITTING, "c": True},
     "too_large_for_an_integer": {**FITTING, "c": 2**40},
     "too_large_for_a_float": {**FITTING, "b": 1e300},
+    "just_too_large_for_a_float": {**FITTING, "b": 3.4028235e38},
     "an_array_for_a_number": {**FITTING, "b": np.float32(1)[None]},
     "a_matrix": {**FITTING, "a": np.zeros((1, 2), np.float32).view(np.matrix)},
     "a_key_too_few": {"a": FITTING["a"], "b": 1.0},

@@ -109,7 +109,7 @@ def lay_out(
     if query.is_dense and isinstance(stride, int) and stride == 1:
         # of samples one after the other, the nearest valid one is the end that was passed
         frames = filled = positions[:, None] + query.offsets
-        if query.looks_back:
+        if query.looks_back or limits is not None:
             filled = np.maximum(filled, start)
         if query.looks_ahead or limits is not None:
             filled = np.minimum(filled, last)

@@ -43,7 +43,7 @@ class BufferReader:
             else:
                 shift, length = (tail - base) % self._capacity, self._capacity
             if not shift and gather_among is not None and is_plain_index(idx):
-                values = gather_among(idx, head - tail)
+                values = gather_among(idx, max(0, head - tail))  # a writer may come between the two
                 if cells[EDIT] == edit and not edit & 1 and cells[TAIL] == tail:
                     return values
             position = resolve_index(self._backend, idx, head - tail)

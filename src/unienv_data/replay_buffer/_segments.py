@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
+from ._counters import BASE, CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _CHECKED = struct.Struct("<qqI")
@@ -32,18 +32,21 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 class _Edges(NamedTuple):
-    """Where segments start and stop, read from the records before number `seen` as of one `edit`.
+    """Where segments start and stop, read from the records before number `seen` while `state` was this.
 
     Of `values` the first `length` are never written again, so a thread may look at them while another one adds more.
     """
 
-    edit: int
+    state: tuple[int, int]  # EDIT and BASE: numbers of records begin anew only where one of them changes
     seen: int
     values: np.ndarray
     length: int
 
     def with_more(self, starts: np.ndarray, stops: np.ndarray, tail: int) -> _Edges:
-        """These and the edges of the next records, without those before `tail` if there is no more room."""
+        """These and the edges of the next records. If there is no more room, those before `tail` are dropped.
+
+        It is kept, so `tail` must be one that the buffer has reached: no earlier sample is ever asked for again.
+        """
         ends = np.stack([starts, stops], axis=1).reshape(-1)
         ends = ends[np.diff(ends, prepend=self.values[self.length - 1]) > 0]
         values, length = self.values, self.length
@@ -53,7 +56,7 @@ class _Edges(NamedTuple):
             values = np.zeros(2 * (length + len(ends)), np.int64)
             values[1:length] = self.values[1 + gone : self.length]
         values[length : length + len(ends)] = ends
-        return _Edges(self.edit, self.seen + len(stops), values, length + len(ends))
+        return _Edges(self.state, self.seen + len(stops), values, length + len(ends))
 
 
 class SegmentIndex:
@@ -65,7 +68,7 @@ class SegmentIndex:
         self._counters, self._capacity, self.file, self.lanes = counters, capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
         self._hold(np.zeros(0, _RECORD))
-        self._known_edges = _Edges(-1, 0, np.zeros(1, np.int64), 1)
+        self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
 
     def _hold(self, records: np.ndarray) -> None:
         self._records = records
@@ -204,25 +207,26 @@ class SegmentIndex:
             stop = np.where(is_behind, head, edges.take(after + 1, mode="clip"))
             if closed > last:
                 start = np.where(samples >= closed, closed, start)
-                stop = np.where(is_behind & (samples < closed), closed, stop)
+                stop = np.where(is_behind & (samples < closed), min(closed, head), stop)  # it is ahead for an instant
         return np.maximum(start, tail) if tail else start, np.minimum(stop, head) if last > head else stop
 
     def _edges_by_now(self, tail: int) -> np.ndarray:
         """Where segments start and stop, in order and each once, with 0 before them all; not to be written to.
 
-        Those before `tail` may be left out.
+        Those before `tail`, and before where the buffer's own is by now, may be left out.
         Records lie apart from each other and may be another process's: what was read of them is kept.
         """
-        edit = self._counters.cells[EDIT]
+        cells = self._counters.cells
+        state = (cells[EDIT], cells[BASE])
         known = self._known_edges
-        if known.edit != edit:
-            known = _Edges(edit, 0, np.zeros(1, np.int64), 1)
+        if known.state != state:
+            known = _Edges(state, 0, np.zeros(1, np.int64), 1)
         first, starts, stops = self.counted_since(known.seen)
         if len(stops):
             if first > known.seen:  # some are gone that were never seen: so are all that were
-                known = _Edges(edit, first, np.zeros(1, np.int64), 1)
-            known = known.with_more(starts, stops, tail)
-        if not edit & 1:
+                known = _Edges(state, first, np.zeros(1, np.int64), 1)
+            known = known.with_more(starts, stops, min(tail, cells[TAIL]))  # a reader may look ahead of the tail
+        if not state[0] & 1:
             self._known_edges = known
         return known.values[: known.length]
 

@@ -296,7 +296,7 @@ class BufferWriter:
             cells[TAIL] = head
             cells[BASE] = head  # from slot 0 again
             cells[CLOSED] = head
-            if self._lanes == 1:  # readers of lanes go by the numbers of the records, which therefore only grow
+            if self._lanes == 1:  # readers of lanes go by the numbers of the records alone, which therefore only grow
                 cells[SEGMENTS] = 0
             self._open_starts = None
             cells[EDIT] += 2

@@ -47,7 +47,7 @@ class SumTree:
         return self._levels[0].take(slots)
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of slots; where one comes more than once, the last counts. The slots are kept."""
+        """Set the weights of slots; where one comes more than once, the last counts. The array of slots is kept."""
         self._levels[0][slots] = weights
         if self._changes <= self._many:
             self._changed.append(slots)

@@ -40,7 +40,7 @@ class WeightedDraws:
         return self._tree.get(slots)
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of slots; where one comes more than once, the last counts. The slots are kept."""
+        """Set the weights of slots; where one comes more than once, the last counts. The array of slots is kept."""
         self._tree.set(slots, weights)
         self._largest = max(self._largest, float(weights.max(initial=0.0)))
 

@@ -140,31 +140,21 @@ class PrioritizedSampler(IndexSampler):
             self._forget()
             known = self._numbers
         kept = range(max(known.start, numbers.start), max(min(known.stop, numbers.stop), numbers.start))
-        self._set(range(known.start, min(kept.start, known.stop)), 0.0)
-        self._set(range(max(kept.stop, known.start), known.stop), 0.0)
+        _set_weights(self._draws, range(known.start, min(kept.start, known.stop)), 0.0)
+        _set_weights(self._draws, range(max(kept.stop, known.start), known.stop), 0.0)
         self._numbers = kept
         if len(numbers) > self._draws.size:
             self._grow(len(numbers))
         priority = self.default_priority
         if priority is None:
             priority = self._highest or 1.0
-        self._set(range(kept.stop, numbers.stop), float(self._weights(np.array([priority]))[0][0]))
+        _set_weights(self._draws, range(kept.stop, numbers.stop), float(self._weights(np.array([priority]))[0][0]))
         self._numbers = numbers
-
-    def _set(self, numbers: range, weights: float | np.ndarray) -> None:
-        """Set the weights of samples that follow each other, which may go round the end of the slots."""
-        size = self._draws.size
-        start = numbers.start & (size - 1)
-        first = min(len(numbers), size - start)
-        parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
-        self._draws.set_range(start, start + first, parts[0])
-        if first < len(numbers):
-            self._draws.set_range(0, len(numbers) - first, parts[1])
 
     def _grow(self, count: int) -> None:
         weights = self._known_weights()
         old, self._draws = self._draws, WeightedDraws(1 << (count - 1).bit_length())
-        self._set(self._numbers, weights)
+        _set_weights(self._draws, self._numbers, weights)
         self._draws.load_state_dict(old.state_dict())
 
     def _known_weights(self) -> np.ndarray:
@@ -187,13 +177,23 @@ class PrioritizedSampler(IndexSampler):
         weights, first = np.asarray(state["weights"], np.float64), int(state["first_number"])
         if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
             raise ValueError("the weights in the state are not a list of finite numbers >= 0")
+        numbers = range(first, first + len(weights))
+        draws = WeightedDraws(max(_FEWEST_SLOTS, 1 << max(len(weights) - 1, 1).bit_length()))
+        _set_weights(draws, numbers, weights)
+        draws.load_state_dict(state["draws"])
         super().load_state_dict(state)
         self._batches, self._highest = int(state["batches"]), float(state["highest_priority"])
-        self._forget()
-        self._numbers = range(first, first + len(weights))
-        self._draws = WeightedDraws(max(_FEWEST_SLOTS, 1 << max(len(weights) - 1, 1).bit_length()))
-        self._set(self._numbers, weights)
-        self._draws.load_state_dict(state["draws"])
+        self._numbers, self._draws = numbers, draws
+
+
+def _set_weights(draws: WeightedDraws, numbers: range, weights: float | np.ndarray) -> None:
+    """Set the weights of samples that follow each other, which may go round the end of the slots."""
+    start = numbers.start & (draws.size - 1)
+    first = min(len(numbers), draws.size - start)
+    parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
+    draws.set_range(start, start + first, parts[0])
+    if first < len(numbers):
+        draws.set_range(0, len(numbers) - first, parts[1])
 
 
 def _scheduled(name: str, value: float | Schedule) -> Schedule:

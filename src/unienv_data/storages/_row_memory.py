@@ -20,20 +20,22 @@ class RowMemory:
     #: How many of the rows are slots of the storage.
     used: int
 
-    #: The rows whose records `_raw` is the bytes of.
-    _rows_of_raw: Rows | None = None
-    _raw: memoryview
+    _raw: memoryview | None = None  # the bytes of the records, once they were asked for
 
     def __init__(self, layout: RowLayout, heap: Heap | None, used: int = 0) -> None:
         self.layout, self.heap, self.used = layout, heap, used
 
     def write_record(self, slot: int, record: bytes) -> None:
         """Overwrite one record; this is much quicker than by way of its fields."""
-        rows = self.rows
-        if self._rows_of_raw is not rows:
-            self._rows_of_raw, self._raw = rows, memoryview(rows.records.view(np.uint8))  # type: ignore[arg-type]
+        raw = self._raw
+        if raw is None:
+            self._raw = raw = memoryview(self.rows.records.view(np.uint8))  # type: ignore[arg-type]
         start = slot * len(record)
-        self._raw[start : start + len(record)] = record
+        raw[start : start + len(record)] = record
+
+    def _hold(self, rows: Rows) -> None:
+        """Take these rows in the place of those that were there."""
+        self.rows, self._raw = rows, None
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
         """Have at least `length` rows, keeping those that are there; `exactly` makes no room for more."""
@@ -74,14 +76,14 @@ class PrivateMemory(RowMemory):
     def __init__(self, layout: RowLayout, heap: Heap | None, length: int) -> None:
         super().__init__(layout, heap)
         check_memory(length * layout.nbytes, f"{length} rows of {layout.nbytes} bytes")
-        self.rows = self._zeroed(length)
+        self._hold(self._zeroed(length))
 
     def __getstate__(self) -> tuple[RowLayout, Heap | None, int, np.ndarray, dict[str, np.ndarray]]:
         return self.layout, self.heap, self.used, self.rows.records, dict(self.rows.blocks)
 
     def __setstate__(self, state: tuple[RowLayout, Heap | None, int, np.ndarray, dict[str, np.ndarray]]) -> None:
         self.layout, self.heap, self.used, records, blocks = state
-        self.rows = Rows(self.layout, records, blocks, self.heap)
+        self._hold(Rows(self.layout, records, blocks, self.heap))
 
     def _zeroed(self, length: int) -> Rows:
         # zeros cost nothing before a page is touched
@@ -98,7 +100,7 @@ class PrivateMemory(RowMemory):
         new.records[: len(old)] = old.records
         for name, block in old.blocks.items():
             new.blocks[name][: len(old)] = block
-        self.rows = new
+        self._hold(new)
 
 
 class MappedMemory(RowMemory):
@@ -148,7 +150,7 @@ class MappedMemory(RowMemory):
     def _map(self, length: int) -> None:
         records, *blocks = (file.map(length) for file in self.files)
         names = (leaf.name for leaf in self.layout.block_leaves)
-        self.rows = Rows(self.layout, records, dict(zip(names, blocks, strict=True)), self.heap)
+        self._hold(Rows(self.layout, records, dict(zip(names, blocks, strict=True)), self.heap))
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
         if length <= len(self.rows):

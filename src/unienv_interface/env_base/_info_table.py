@@ -94,13 +94,10 @@ class SharedInfos:
     def write(self, infos: Infos) -> bool:
         """Write the infos of the worker's environments; False if they are of another form."""
         names, kinds = self.form
-        if any(len(info) != len(names) for info in infos):
+        if any(list(info) != names for info in infos):
             return False
         for name, kind, column in zip(names, kinds, self._own, strict=True):
-            try:
-                values = [info[name] for info in infos]
-            except KeyError:
-                return False
+            values = [info[name] for info in infos]
             if set(map(type, values)) != {kind}:
                 return False
             column[:] = values

@@ -461,7 +461,8 @@ class AsyncVecEnv(VecEnv):
             return
         self._closed = True
         self._resetting = self._stepping = None
-        del self._slots, self._actions  # the shared memory goes with the last array over it
+        self._shared_infos, self._ended = [], {}
+        del self._slots, self._actions, self._info_columns  # the shared memory goes with the last array over it
         reports = self._pool.close()
         self._finalizer.cancel()
         if reports:

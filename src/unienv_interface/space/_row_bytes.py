@@ -7,6 +7,7 @@ of them; and for values that need no conversion, which are nearly all that come.
 
 from __future__ import annotations
 
+import math
 import operator
 import struct
 from collections.abc import Sequence
@@ -56,6 +57,12 @@ class RowPacker:
             (np.ndarray,) if shape else (_PYTHON[dtype.kind], dtype.type)
             for dtype, shape in zip(dtypes, shapes, strict=True)
         ]
+        # numbers of Python that the row has fewer bits for: (leaf, the largest that fits)
+        self._limited = [
+            (leaf, float(np.finfo(dtype).max))
+            for leaf, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
+            if not shape and dtype.kind == "f" and dtype.itemsize < 8
+        ]
         self._accepted: set[tuple[type, ...]] = set()  # types of leaves that may be packed
 
     @staticmethod
@@ -74,6 +81,9 @@ class RowPacker:
             if leaf.dtype is not dtype or leaf.shape != shape:
                 return None
             parts[place] = leaf.tobytes()
+        for place, largest in self._limited:
+            if not -largest <= parts[place] <= largest and math.isfinite(parts[place]):
+                return None  # it would be rounded to one that does
         try:
             return self._pack(*self._in_order(parts))
         except (struct.error, OverflowError):  # a number that is too large
