@@ -98,6 +98,8 @@ def plain(info: Any) -> Any:
 
 
 def make(kind: type, tell: Tell, backend: ComputeBackend = NumpyComputeBackend, **kwargs: Any) -> Any:
+    if kind is AsyncVecEnv:
+        kwargs["ctx"] = context("fork")  # whatever else the tests have loaded: it starts at once
     return kind([lambda index=index: TellingEnv(index, tell, backend) for index in range(4)], **kwargs)
 
 
@@ -151,7 +153,7 @@ def test_a_form_that_was_in_a_late_answer_is_not_taken_for_known(tmp_path: Path)
         kind: Any = np.float64 if step < 3 else np.float32
         return {"place": kind(step + index / 4)}
 
-    with make(AsyncVecEnv, tell, num_workers=2, timeout=0.5, ctx=context("fork")) as env:
+    with make(AsyncVecEnv, tell, num_workers=2, timeout=0.5) as env:
         env.reset(seed=0)
         action = np.zeros((4, 2), np.float32)
         env.step(action), env.step(action)
