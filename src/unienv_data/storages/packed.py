@@ -161,12 +161,12 @@ class PackedStorage(SpaceStorage):
         return self._layout.gather(memory.rows, slots, "wrap")
 
     def gather_among(self, index: np.ndarray, length: int) -> Any:
-        if not self._layout.has_plain_records:
+        memory, layout = self._memory, self._layout
+        if layout.block_leaves or memory.heap is not None:
             return super().gather_among(index, length)
-        memory = self._memory
         if length > memory.used:
             memory.see(length)
-        return self._layout.unpack_records(memory.rows.records[:length].take(index))  # which looks at the range, too
+        return layout.unpack_records(memory.rows.records[:length].take(index))  # which looks at the range, too
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)

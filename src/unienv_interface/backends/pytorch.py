@@ -130,6 +130,7 @@ def _finish(values: torch.Tensor, dtype: torch.dtype | None, device: PyTorchDevi
     return values.to(dtype=dtype or torch.float32, device=device)
 
 
+_HOST = torch.device("cpu")
 # torch stores the wide unsigned types but cannot index-assign them; their bits travel as the signed ones.
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -211,7 +212,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
             tensor = torch.from_numpy(raw.view(np.int16)).view(self._dtypes[dtype_name])
         else:
             tensor = torch.from_numpy(raw)
-        return tensor if device is None else tensor.to(device)
+        return tensor if device is None or device == _HOST else tensor.to(device)  # which takes time to do nothing
 
     def replaced_at(self, x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
         signed = _SIGNED.get(x.dtype)

@@ -295,13 +295,14 @@ class RowLayout:
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
-        if not self.has_plain_records:
+        if self.block_leaves or self.has_heap or type(indices) is not np.ndarray:
             return self.unpack(rows.take(indices, mode))
         return self.unpack_records(rows.records.take(indices, 0, None, mode))
 
     def unpack_records(self, records: np.ndarray) -> Any:
-        """`unpack` of records of a layout that has nothing else, `has_plain_records`, without ceremony."""
-        return self._build([records[name] for name in self.names])
+        """`unpack` of an array of records, of a layout that has neither blocks nor a heap, without ceremony."""
+        columns = [records[name] for name in self.names]
+        return self.assemble(columns) if self._coded else self._build(columns)
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
         """The value of the rows: one value for shape (), else a batch.
