@@ -295,7 +295,7 @@ class RowLayout:
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
-        if self.block_leaves or self.has_heap or type(indices) is not np.ndarray:
+        if self.block_leaves or self.has_heap or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
         return self.unpack_records(rows.records.take(indices, 0, None, mode))
 
