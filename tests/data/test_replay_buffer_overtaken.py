@@ -134,6 +134,8 @@ def in_a_child(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
+@pytest.mark.filterwarnings("ignore:.*os.fork.* was called:RuntimeWarning")  # the child uses none of its threads
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_reader_sees_the_episodes_after_a_clear_that_was_killed(tmp_path: Path) -> None:
     folder = tmp_path / "buffer"
 

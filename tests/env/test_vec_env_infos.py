@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vec_envs import CounterEnv
-from vec_processes import context
+from vec_processes import context, forks_with_threads, only_on_linux
 
 from unienv_interface import AsyncVecEnv, SyncVecEnv
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.backends.pytorch import PyTorchComputeBackend
 from unienv_interface.env_base._info_table import COLUMNS, InfoTable, SharedInfos
 from unienv_interface.env_base._stacking import stack_infos
+
+pytestmark = forks_with_threads
 
 Tell = Callable[[int, int], dict[str, Any]]  # from an environment's index and its step to its info
 
@@ -167,8 +170,10 @@ def test_a_form_that_was_in_a_late_answer_is_not_taken_for_known(tmp_path: Path)
             assert env.step(action)[4]["place"].tolist() == [step, step + 0.25, step + 0.5, step + 0.75]
 
 
+@only_on_linux
 def test_a_closed_one_holds_no_shared_memory() -> None:
     def mappings() -> int:
+        gc.collect()  # of other tests'
         return Path("/proc/self/maps").read_text().count("(deleted)")
 
     before, kept = mappings(), []
