@@ -398,3 +398,15 @@ def test_no_view_closes_what_lies_under_it() -> None:
         view.close()
     del view, views
     assert not batch.closed
+
+
+def test_limits_of_one_source_are_not_those_of_another_over_the_same_buffer() -> None:
+    """A buffer and a part of it side by side: windows of the first reach as far as ever, however often one reads."""
+    space = DictSpace(NUMPY, {"x": BoxSpace(NUMPY, -1e9, 1e9, "float64", shape=())})
+    buffer = ReplayBuffer.create(space, capacity=100)
+    buffer.extend({"x": np.arange(100.0)})
+    stack = FrameStackedBatch(CombinedBatch([buffer, buffer.get_slice(slice(40, 60))]), 2)
+    for _ in range(3):
+        data, metadata = stack.get_at_with_metadata(np.array([45, 99, 100, 101]))
+        assert data["x"].tolist() == [[43, 44, 45], [97, 98, 99], [40, 40, 40], [40, 40, 41]]
+        assert metadata["slice_valid_mask"].sum(axis=1).tolist() == [3, 3, 1, 2]

@@ -269,9 +269,12 @@ class ReplayBuffer(BatchBase):
         return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        look = self._last_look
-        if look is None or look.query is not query or limits is not None:
-            look = self._last_look = self._window_look(query, limits)
+        if limits is not None:  # which are of these positions alone
+            look = self._window_look(query, limits)
+        elif self._last_look is not None and self._last_look.query is query:
+            look = self._last_look
+        else:
+            look = self._last_look = self._window_look(query, None)
         data, valid = self._reader.read_windows(positions, look)
         return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
 
