@@ -32,9 +32,10 @@ INTRODUCTION = """\
 This page is written by `make bench-report` from `benchmarks/results/latest.json`, which `make bench` leaves behind.
 
 Ours, the peers and the floor do the same work on the same data in the same run. They take turns, and the median of at
-least seven rounds counts; the quartiles are beside it. A ratio is the median of the ratios of neighbouring rounds, so
-that what else the machine does cancels out. Each peer is used as its documentation says is fastest, and how that is
-stands beside the figure. A peer that is not installed or cannot do the work is listed with the reason.
+least seven rounds counts, with the quartiles beside it; bytes and memory, which hardly differ, are taken once. A ratio
+is the median of the ratios of neighbouring rounds, so that what else the machine does cancels out. Each peer is used as
+its documentation says is fastest, and how that is stands beside the figure. A peer that is not installed or cannot do
+the work is listed with the reason.
 
 *Ours is* N x says how many times as fast, or as small, ours is: below 1 the other is ahead. A *floor* is the bare
 operation, which ours can come near to but, doing more, hardly beat.

@@ -151,20 +151,20 @@ def flashbax_items(count: int = ROWS, *, fill: bool = True, batches: bool = True
     return buffer, state
 
 
-def flashbax_sampling(buffer: Any, state: Any) -> Callable[[], Any]:
-    """A call that samples, jitted, and waits for the batch."""
+def jitted(draw: Callable[[Any, Any], Any], data: Any) -> Callable[[], Any]:
+    """A call of `draw(data, key)`, jitted, with another key each time, that waits for what it gives."""
     import jax
 
     @jax.jit
-    def sample(state: Any, key: Any) -> Any:
+    def step(data: Any, key: Any) -> Any:
         key, drawn = jax.random.split(key)
-        return buffer.sample(state, drawn), key
+        return draw(data, drawn), key
 
     key = jax.random.key(0)
 
     def call() -> Any:
         nonlocal key
-        batch, key = sample(state, key)
+        batch, key = step(data, key)
         return jax.block_until_ready(batch)
 
     return call

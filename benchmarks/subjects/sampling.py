@@ -19,7 +19,7 @@ from ._peers import (
     TORCHRL,
     cpprb_buffer,
     flashbax_items,
-    flashbax_sampling,
+    jitted,
     sb3_buffer,
     tianshou_buffer,
     torchrl_buffer,
@@ -128,20 +128,11 @@ def take_jax() -> Iterator[Callable]:
 
     columns = [jax.numpy.asarray(column) for column in transitions(ROWS).values()]
 
-    @jax.jit
     def take(arrays: Any, key: Any) -> Any:
-        key, drawn = jax.random.split(key)
-        index = jax.random.randint(drawn, (BATCH,), 0, ROWS)
-        return [array[index] for array in arrays], key
+        index = jax.random.randint(key, (BATCH,), 0, ROWS)
+        return [array[index] for array in arrays]
 
-    key = jax.random.key(0)
-
-    def call() -> Any:
-        nonlocal key
-        batch, key = take(columns, key)
-        return jax.block_until_ready(batch)
-
-    yield call
+    yield jitted(take, columns)
 
 
 # -- peers -------------------------------------------------------------------------------------------------
@@ -182,4 +173,5 @@ def tianshou() -> Iterator[Callable]:
 
 @peer("flashbax", "item buffer, jitted sample, block_until_ready", *FLASHBAX)
 def flashbax() -> Iterator[Callable]:
-    yield flashbax_sampling(*flashbax_items())
+    buffer, state = flashbax_items()
+    yield jitted(buffer.sample, state)

@@ -11,7 +11,7 @@ from unienv_data import CombinedBatch, FrameStackedBatch, ReplayBuffer, SliceSam
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 
 from ._data import EPISODE, ROWS, filled, filled_rows, transitions
-from ._peers import FLASHBAX, TORCHRL, flashbax_sampling, torchrl_buffer
+from ._peers import FLASHBAX, TORCHRL, jitted, torchrl_buffer
 
 WINDOWS, FRAMES = 64, 16
 
@@ -175,4 +175,4 @@ def flashbax() -> Iterator[Callable]:
     add = jax.jit(buffer.add, donate_argnums=0)
     for _ in range(ROWS // 100_000):
         state = add(state, {name: column[None] for name, column in columns.items()})
-    yield flashbax_sampling(buffer, state)
+    yield jitted(buffer.sample, state)
