@@ -42,10 +42,18 @@ class BufferReader:
                 shift, length = tail - base, head - base
             else:
                 shift, length = (tail - base) % self._capacity, self._capacity
-            if not shift and gather_among is not None and is_plain_index(idx):
-                values = gather_among(idx, max(0, head - tail))  # a writer may come between the two
-                if cells[EDIT] == edit and not edit & 1 and cells[TAIL] == tail:
-                    return values
+            if gather_among is not None and is_plain_index(idx):
+                if not shift:
+                    values = gather_among(idx, max(0, head - tail))  # a writer may come between the two
+                    if cells[EDIT] == edit and not edit & 1 and cells[TAIL] == tail:
+                        return values
+                elif head - tail == self._capacity and idx.size and idx.item(idx.argmax()) < length:
+                    # Counted from the end of the ring: a slot below 0 is one at the end, as it is to an array.
+                    begin = shift - length
+                    values = gather_among(idx + begin, length)
+                    now = cells[TAIL]
+                    if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(idx) >= now - tail):
+                        return values
             position = resolve_index(self._backend, idx, head - tail)
             values = gather(position + shift if shift else position, length)
             now = cells[TAIL]

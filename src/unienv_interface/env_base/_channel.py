@@ -12,12 +12,16 @@ import pickle
 import select
 import struct
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import cloudpickle
 
+from ._mailbox import Mailbox
+
 _HEADER = struct.Struct("<QQB")
+_WAKE_UP = 0  # the number of a message that says no more than to look into the mailbox
 _READ_SIZE = 1 << 16  # a buffer of a megabyte would cost more than what is mostly read, a few bytes
 
 
@@ -34,7 +38,7 @@ def pickled(value: Any) -> bytes:
 
 
 class Waiter:
-    """Waits for descriptors: awake for as long as what it awaits tends to come soon, else asleep.
+    """Waits for descriptors and mailboxes: awake for as long as what it awaits tends to come soon, else asleep.
 
     To be woken takes tens of microseconds, on virtual machines above all, since a core that has nothing to do goes to
     sleep too. So one who has not waited long the last time looks again and again at first, and lets whoever has
@@ -47,9 +51,13 @@ class Waiter:
         self._is_alert = False
 
     def wait(
-        self, poll: select.poll, seconds: float | None = None, since: float | None = None
+        self,
+        poll: select.poll,
+        inboxes: Sequence[Mailbox] = (),
+        seconds: float | None = None,
+        since: float | None = None,
     ) -> list[tuple[int, int]]:
-        """The events of `poll`; none if it takes longer than that.
+        """The events of `poll`; none if a mailbox is full, or if it takes longer than that.
 
         What comes in several parts is awaited `since` an instant before the first of them, by `time.monotonic`.
         """
@@ -58,14 +66,25 @@ class Waiter:
         if self._is_alert:
             end = min(since + self.ALERT, start + (self.ALERT if seconds is None else seconds))
             while True:
+                for inbox in inboxes:
+                    if inbox.is_full:
+                        return []
                 events = look(0)
                 if events:
                     return events
                 if time.monotonic() >= end:
                     break
                 _give_way()
-        events = look(None if seconds is None else max(0.0, start + seconds - time.monotonic()) * 1000)
-        self._is_alert = bool(events) and time.monotonic() - since < self.ALERT
+        for inbox in inboxes:
+            inbox.fall_asleep()
+        try:
+            is_full = any(inbox.is_full for inbox in inboxes)
+            left = None if seconds is None else max(0.0, start + seconds - time.monotonic()) * 1000
+            events = look(0 if is_full else left)
+        finally:
+            for inbox in inboxes:
+                inbox.wake_up()
+        self._is_alert = (is_full or bool(events)) and time.monotonic() - since < self.ALERT
         return events
 
 
@@ -78,6 +97,7 @@ class Message(NamedTuple):
     number: int
     code: int
     payload: bytes = b""
+    is_boxed: bool = False  # it came through the mailbox
 
 
 class ChannelClosedError(Exception):
@@ -85,10 +105,15 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """One end of a connection. The connection object is kept for its descriptor, and to be seen by users."""
+    """One end of a connection. The connection object is kept for its descriptor, and to be seen by users.
 
-    def __init__(self, connection: Connection) -> None:
+    Two ends that have mailboxes can `leave` each other short messages there.
+    """
+
+    def __init__(self, connection: Connection, inbox: Mailbox | None = None, outbox: Mailbox | None = None) -> None:
         self.connection = connection
+        self.inboxes = [] if inbox is None else [inbox]
+        self.outbox = outbox
         self.fd = connection.fileno()
         os.set_blocking(self.fd, False)
         self._unread = bytearray()
@@ -115,6 +140,13 @@ class Channel:
             return True
         self._unsent = memoryview(data)[sent:]
         return False
+
+    def leave(self, number: int, code: int, payload: bytes) -> None:
+        """Leave a short message in the mailbox, and wake the other side where it sleeps."""
+        if self.outbox is None:
+            raise ValueError("a channel without a mailbox can only send")
+        if not self.outbox.leave(number, code, payload):
+            self.send(_WAKE_UP, 0, b"")
 
     def flush(self, seconds: float | None = None) -> bool:
         """Send the rest of what was sent, reading what comes meanwhile; False if it takes longer than that."""
@@ -151,16 +183,18 @@ class Channel:
     def receive(self) -> Message:
         """The next message, however long it takes."""
         while True:
-            message = self._cut()
-            if message is not None:
+            # in this order: what was left in the mailbox is older than what was sent since
+            message = self._boxed() or self._cut()
+            if message is None:
+                if self._waiter.wait(self._poll, self.inboxes):
+                    self._fill()
+            elif message.number != _WAKE_UP:
                 return message
-            self._waiter.wait(self._poll)
-            self._fill()
 
     @property
     def has_unread(self) -> bool:
         """Whether there is something to be read, be it the end of the stream."""
-        return bool(self._poll.poll(0))
+        return any(inbox.is_full for inbox in self.inboxes) or bool(self._poll.poll(0))
 
     def arrived(self) -> list[Message]:
         """The messages that are there, without waiting.
@@ -177,11 +211,18 @@ class Channel:
         return self.read_already()
 
     def read_already(self) -> list[Message]:
-        """The messages that were read, by `flush` as a rule, and not yet taken."""
+        """The messages that lie in the mailbox, or were read, by `flush` as a rule, and not yet taken."""
         messages = []
-        while self._unread and (message := self._cut()) is not None:
+        while (message := self._boxed() or self._cut()) is not None:
             messages.append(message)
         return messages
+
+    def _boxed(self) -> Message | None:
+        """The message in the mailbox, if there is one."""
+        for inbox in self.inboxes:
+            if inbox.is_full:
+                return Message(*inbox.take(), True)
+        return None
 
     def _fill(self) -> None:
         """Read what is there; nothing if there is nothing."""

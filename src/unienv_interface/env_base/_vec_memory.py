@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..space.row_layout import Heap, RowLayout, Rows
 from ..utils.shared_block import SharedBlock
+from . import _mailbox
 from ._env_group import SIGNAL_DTYPES, EnvSpec, Slots
 from ._info_table import COLUMNS
+from ._mailbox import Mailbox
 
-# The environment that a worker is at work on; a cache line each, at the beginning of the block.
-PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": 64})
+# What each worker has at the beginning of the block: a cache line with the environment that it is at work on, then a
+# mailbox for commands and one for answers.
+_LINE = 64
+PROGRESS = np.dtype({"names": ["index"], "formats": ["<i4"], "offsets": [0], "itemsize": _LINE + 2 * _mailbox.SIZE})
+
+
+def mailboxes(block: SharedBlock, worker: int) -> tuple[Mailbox, Mailbox]:
+    """A worker's mailboxes: for commands and for answers."""
+    start = worker * PROGRESS.itemsize + _LINE
+    return Mailbox(block, start), Mailbox(block, start + _mailbox.SIZE)
+
+
 # A reference to a heap holds the environment's number above the offset.
 _HEAP_SHIFT = 40
 # A number of an info, whatever its kind.
 _INFO_DTYPE = np.dtype(np.uint64)
+# The seed to reset an environment with, or `NO_SEED` if it is not to be reset.
+_SEED_DTYPE = np.dtype(np.int64)
+NO_SEED = -1
+
+
+class Areas(NamedTuple):
+    """The memory of a vector environment: rows for results and actions, columns for infos, and seeds."""
+
+    slots: Slots
+    actions: Rows
+    infos: list[np.ndarray]
+    seeds: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -36,8 +60,8 @@ class MemoryPlan:
         context = None if spec.context_space is None else RowLayout(spec.context_space)
         return cls(RowLayout(spec.observation_space), context, RowLayout(spec.action_space), count, start)
 
-    def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> tuple[Slots, Rows, list[np.ndarray]]:
-        """Result slots, action rows and columns for infos, in the block, or without one in this process's memory."""
+    def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> Areas:
+        """The areas, in the block, or without one in this process's memory."""
         end = self.start
 
         def area(dtype: np.dtype) -> np.ndarray:
@@ -53,7 +77,8 @@ class MemoryPlan:
 
         contexts = None if self.context is None else rows(self.context, heap)
         slots = Slots(rows(self.observation, heap), contexts, *map(area, SIGNAL_DTYPES))
-        return slots, rows(self.action, action_heap), [area(_INFO_DTYPE) for _ in range(COLUMNS)]
+        actions = rows(self.action, action_heap)
+        return Areas(slots, actions, [area(_INFO_DTYPE) for _ in range(COLUMNS)], area(_SEED_DTYPE))
 
     @property
     def nbytes(self) -> int:
@@ -62,13 +87,13 @@ class MemoryPlan:
         areas = [layout.itemsize for layout in layouts]
         areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
         areas += [dtype.itemsize for dtype in SIGNAL_DTYPES]
-        areas += [_INFO_DTYPE.itemsize] * COLUMNS
+        areas += [_INFO_DTYPE.itemsize] * COLUMNS + [_SEED_DTYPE.itemsize]
         return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
 
 
 def _next_line(offset: int) -> int:
     """Where the next cache line begins."""
-    return -(-offset // 64) * 64
+    return -(-offset // _LINE) * _LINE
 
 
 class PartedHeap:

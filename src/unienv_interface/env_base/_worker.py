@@ -8,19 +8,28 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, pickled
-from ._env_group import EnvGroup, Slots
+from ._env_group import EnvGroup
 from ._info_table import InfoTable, SharedInfos
+from ._mailbox import CAPACITY, Mailbox
 from ._starting import Factories
-from ._vec_memory import PROGRESS, PartedHeap, export_rows, import_rows, result_arrays, row_arrays
+from ._vec_memory import (
+    NO_SEED,
+    PROGRESS,
+    Areas,
+    PartedHeap,
+    export_rows,
+    import_rows,
+    mailboxes,
+    result_arrays,
+    row_arrays,
+)
 from ._worker_errors import ErrorReport
 
 # Commands
-ATTACH, STEP, STEP_ALL, RESET, ACCESS, CLOSE = range(6)
+ATTACH, STEP, STEP_ALL, RESET, RESET_SEEDED, ACCESS, CLOSE = range(7)
 # Replies
 DONE, FAILED = range(2)
 # The answer to a step whose infos lie in shared memory.
@@ -34,9 +43,10 @@ def worker_main(
     connection: Connection, worker: int, factories: Factories, first_index: int, block: SharedBlock
 ) -> None:
     """Build the environments, then serve commands until told to close or until the parent is gone."""
-    channel = Channel(connection)
+    commands, answers = mailboxes(block, worker)
+    channel = Channel(connection, inbox=commands, outbox=answers)
     progress = block.array(PROGRESS, (worker + 1,))["index"][worker:]
-    server = _Server(worker, channel, block, EnvGroup(first_index, progress))
+    server = _Server(worker, channel, answers, block, EnvGroup(first_index, progress))
     with contextlib.suppress(ChannelClosedError):
         if server.build(factories):
             while server.serve(channel.receive()):
@@ -45,8 +55,9 @@ def worker_main(
 
 
 class _Server:
-    def __init__(self, worker: int, channel: Channel, block: SharedBlock, group: EnvGroup) -> None:
+    def __init__(self, worker: int, channel: Channel, answers: Mailbox, block: SharedBlock, group: EnvGroup) -> None:
         self.channel = channel
+        self.answers = answers
         self.report_number = FIRST_REPORT - worker
         self.block = block
         self.group = group
@@ -54,9 +65,9 @@ class _Server:
         self.heap = PartedHeap(group.progress)
         self.action_heap = PartedHeap(group.progress)
         self.shares_memory = False
-        self.slots: Slots
-        self.actions: Rows
-        self.info_columns: list[np.ndarray]
+        self.areas: Areas
+        self.own_rows: range
+        self.own_actions: Rows
         self.shared_infos: SharedInfos | None = None
 
     def build(self, factories: Factories) -> bool:
@@ -71,15 +82,17 @@ class _Server:
 
     def serve(self, message: Message) -> bool:
         """Carry out one command and answer it; False after the last one."""
-        number, code, payload = message
+        number, code, payload, is_boxed = message
         try:
             self.heap.parts.clear()
             if code == STEP_ALL:
                 answer = self.step_all(number, payload)
             elif code == STEP:
                 answer = self.step(payload)
+            elif code == RESET_SEEDED:
+                answer = self.reset_seeded()
             elif code == RESET:
-                answer = self.reset(payload)
+                answer = self.reset(*pickle.loads(payload))
             elif code == ATTACH:
                 answer = self.attach(payload)
             elif code == CLOSE:
@@ -88,9 +101,14 @@ class _Server:
             else:
                 answer = pickled(self.group.access(*pickle.loads(payload)))
         except BaseException as error:
+            self.answers.served = number
             self.fail(number, error)
         else:
-            self.reply(number, DONE, answer)
+            self.answers.served = number
+            if is_boxed and len(answer) <= CAPACITY:
+                self.channel.leave(number, DONE, answer)
+            else:
+                self.reply(number, DONE, answer)
         return code != CLOSE
 
     def attach(self, payload: bytes) -> bytes:
@@ -99,15 +117,17 @@ class _Server:
         if self.shares_memory:
             self.block.map(block_size)
         block = self.block if self.shares_memory else None
-        self.slots, self.actions, self.info_columns = plan.lay_out(block, self.heap, self.action_heap)
+        self.areas = plan.lay_out(block, self.heap, self.action_heap)
+        self.own_rows = range(self.first_index, self.first_index + len(self.group.envs))
+        self.own_actions = self.areas.actions[self.own_rows.start : self.own_rows.stop]
         self.block.close()
         return b""
 
     def step_all(self, number: int, payload: bytes) -> bytes:
         """A step of all environments here, with everything in shared memory; `payload` says which form of infos."""
-        positions = range(len(self.group.envs))
-        rows = range(self.first_index, self.first_index + len(positions))
-        infos = self._step(positions, rows, self.actions[rows.start : rows.stop].copy())
+        rows = self.own_rows
+        positions = range(len(rows))
+        infos = self._step(positions, rows, self.own_actions.copy())
         if self.heap.parts or not any(infos):
             return self.results(positions, infos, rows)
         known = self.shared_infos
@@ -116,29 +136,36 @@ class _Server:
         table = InfoTable.of(infos)
         if table is None:
             return self.results(positions, infos, rows)
-        self.shared_infos = SharedInfos.after(number, table, self.info_columns, rows)
+        self.shared_infos = SharedInfos.after(number, table, self.areas.infos, rows)
         return pickled((table, {}, []))
 
     def step(self, payload: bytes) -> bytes:
         positions, records, self.action_heap.parts = pickle.loads(payload)
         rows = [self.first_index + position for position in positions]
         if records:
-            import_rows(row_arrays(self.actions), rows, records)
-        return self.results(positions, self._step(positions, rows, self.actions.take(rows)), rows)
+            import_rows(row_arrays(self.areas.actions), rows, records)
+        return self.results(positions, self._step(positions, rows, self.areas.actions.take(rows)), rows)
 
     def _step(self, positions: Sequence[int], rows: Sequence[int], actions: Rows) -> list[dict[str, Any]]:
         layout = actions.layout
-        return self.group.step(positions, layout.space, layout.unpack(actions), self.slots, rows)
+        return self.group.step(positions, layout.space, layout.unpack(actions), self.areas.slots, rows)
 
-    def reset(self, payload: bytes) -> bytes:
-        positions, seeds, args, kwargs = pickle.loads(payload)
+    def reset_seeded(self) -> bytes:
+        """A reset of those environments for which there is a seed in shared memory."""
+        seeds = self.areas.seeds[self.own_rows.start : self.own_rows.stop].tolist()
+        positions = [position for position, seed in enumerate(seeds) if seed != NO_SEED]
+        return self.reset(positions, [seeds[position] for position in positions], (), {})
+
+    def reset(
+        self, positions: Sequence[int], seeds: Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bytes:
         rows = [self.first_index + position for position in positions]
-        infos = self.group.reset(positions, seeds, args, kwargs, self.slots, rows)
+        infos = self.group.reset(positions, seeds, args, kwargs, self.areas.slots, rows)
         return self.results(positions, infos, rows)
 
     def results(self, positions: Sequence[int], infos: list[dict[str, Any]], rows: Sequence[int]) -> bytes:
         """What of the results does not lie in shared memory; nothing at all in the common case."""
-        records = [] if self.shares_memory else export_rows(result_arrays(self.slots), rows)
+        records = [] if self.shares_memory else export_rows(result_arrays(self.areas.slots), rows)
         if not records and not self.heap.parts and not any(infos):
             return b""
         try:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, Waiter, pickled
+from ._mailbox import CAPACITY, Mailbox
 from ._starting import default_context, no_interrupt, portable, start_worker
-from ._vec_memory import PROGRESS, MemoryPlan
+from ._vec_memory import PROGRESS, MemoryPlan, mailboxes
 from ._worker import ATTACH, CLOSE, FAILED, FIRST_REPORT, worker_main
 from ._worker_errors import ErrorReport
 
@@ -68,6 +69,8 @@ class WorkerPool:
         self._mute: set[int] = set()  # workers from which nothing more can come
         self._poll = select.poll()
         self._waiter = Waiter()
+        self._inboxes: list[Mailbox] = []
+        self._last_sent: list[int] = []  # the last request to each worker
         self._worker_at: dict[int, int] = {}  # by the descriptor of its channel
         self.block = SharedBlock.create(len(self.shares) * PROGRESS.itemsize)
         self._progress = self.block.array(PROGRESS, (len(self.shares),))["index"]
@@ -88,6 +91,7 @@ class WorkerPool:
     def _start(self, worker: int) -> None:
         """Start a worker, at the end of the list or in the place of one that is gone; it reports by itself."""
         with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is reported
+            inbox, outbox = self._cleared_mailboxes(worker)
             process, connection, is_adopted = start_worker(
                 self._ctx or default_context(),
                 worker_main,
@@ -96,14 +100,23 @@ class WorkerPool:
                 name=f"unienv-worker-{worker}",
                 daemon=self._daemon,
             )
-            channel = Channel(connection)
+            channel = Channel(connection, inbox, outbox)
             self.channels[worker : worker + 1] = [channel]
             self.processes[worker : worker + 1] = [process]
+            self._inboxes[worker : worker + 1] = [inbox]
+            self._last_sent[worker : worker + 1] = [0]
             self._poll.register(channel.fd, select.POLLIN)
             self._worker_at[channel.fd] = worker
             self._mute.discard(worker)
             (self._adopted.add if is_adopted else self._adopted.discard)(worker)
             self._awaited[FIRST_REPORT - worker] = Request(worker, "construction")
+
+    def _cleared_mailboxes(self, worker: int) -> tuple[Mailbox, Mailbox]:
+        """The mailboxes of a worker that is not there yet: for what it says and for what it is told."""
+        commands, answers = mailboxes(self.block, worker)
+        commands.clear()
+        answers.clear()
+        return answers, commands
 
     def reports(self, workers: Sequence[int], timeout: float | None) -> list[Any]:
         """What workers that were just started say of their environments, in order."""
@@ -141,16 +154,33 @@ class WorkerPool:
     def send(self, worker: int, code: int, payload: bytes, what: str, timeout: float | None) -> int:
         """Send a request; returns its number. A TimeoutError if the worker does not even read it in time."""
         channel = self.channels[worker]
+        self._numbers = number = self._numbers + 1
+        may_leave = len(payload) <= CAPACITY and self._owes_nothing(worker)
+        self._last_sent[worker] = number
         try:
-            if channel.has_unsent:  # the rest of a request that took too long
-                self._flush(worker, what, timeout)
-            self._numbers = number = self._numbers + 1
-            if not channel.send(number, code, payload):
-                self._flush(worker, what, timeout)
+            if may_leave:
+                channel.leave(number, code, payload)
+            else:
+                if channel.has_unsent:  # the rest of a request that took too long
+                    self._flush(worker, what, timeout)
+                if not channel.send(number, code, payload):
+                    self._flush(worker, what, timeout)
         except ChannelClosedError:
             raise self._death(worker, what) from None
         self._awaited[number] = Request(worker, what)
         return number
+
+    def _owes_nothing(self, worker: int) -> bool:
+        """Whether a worker has dealt with all that it was asked, so that it will see what is left in its mailbox next.
+
+        What it has left in ours is taken then.
+        """
+        inbox = self._inboxes[worker]
+        if inbox.served != self._last_sent[worker] or worker in self._mute:
+            return False
+        if inbox.is_full:
+            self._sort_in(worker, self.channels[worker].read_already())
+        return True
 
     def _flush(self, worker: int, what: str, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -216,18 +246,23 @@ class WorkerPool:
     ) -> None:
         """Take in what arrives within the liveness period; note deaths and the passing of the deadline."""
         left = _LIVENESS_PERIOD if deadline is None else min(_LIVENESS_PERIOD, deadline - time.monotonic())
-        events = self._waiter.wait(self._poll, max(left, 0.0), since)
+        events = self._waiter.wait(self._poll, self._inboxes, max(left, 0.0), since)
         for fd, _ in events:
             self._take_in(self._worker_at[fd])
-        if events and not self._mute:
+        has_news = bool(events)
+        for worker, inbox in enumerate(self._inboxes):
+            if inbox.is_full:
+                has_news = True
+                self._sort_in(worker, self.channels[worker].read_already())
+        if has_news and not self._mute:
             return
         for number in silent:
             if number in self._answers:
                 continue
             worker, what = self._awaited[number]
-            if worker in self._mute or (not events and self._is_gone(worker)):
+            if worker in self._mute or (not has_news and self._is_gone(worker)):
                 failures[number] = self._death(worker, what)
-            elif not events and left <= 0:
+            elif not has_news and left <= 0:
                 failures[number] = TimeoutError(f"{what}: no answer from {self.describe(worker)}, {_HUNG}")
 
     def _take_in(self, worker: int) -> None:
@@ -297,7 +332,7 @@ class WorkerPool:
                 channel.close()
             self.block.close()
             # what their memory and their processes keep open goes with the last who refers to them
-            self.channels, self.processes = [], []
+            self.channels, self.processes, self._inboxes = [], [], []
             del self.block, self._progress
 
     def _stop(self, workers: Sequence[int], grace: float) -> list[ErrorReport]:

@@ -36,6 +36,7 @@ from ._info_table import Infos, InfoTable, SharedInfos
 from ._stacking import data_stack
 from ._vec_core import Call, VecEnv
 from ._vec_memory import (
+    NO_SEED,
     PROGRESS,
     MemoryPlan,
     PartedHeap,
@@ -45,7 +46,7 @@ from ._vec_memory import (
     result_arrays,
     row_arrays,
 )
-from ._worker import ACCESS, IN_MEMORY, RESET, STEP, STEP_ALL
+from ._worker import ACCESS, IN_MEMORY, RESET, RESET_SEEDED, STEP, STEP_ALL
 from ._worker_pool import WorkerDied, WorkerPool
 from .env import Env
 
@@ -185,16 +186,16 @@ class AsyncVecEnv(VecEnv):
             plan = MemoryPlan.of(self._spec, self._count, workers * PROGRESS.itemsize)
             self._pool.attach(plan, shared_memory, timeout)
             self._heap, self._action_heap = (PartedHeap(np.zeros(1, np.int32)) for _ in range(2))
-            self._slots, self._actions, self._info_columns = plan.lay_out(
-                self._pool.block if shared_memory else None, self._heap, self._action_heap
-            )
+            block = self._pool.block if shared_memory else None
+            areas = plan.lay_out(block, self._heap, self._action_heap)
+            self._slots, self._actions, self._info_columns, self._seeds = areas
         except BaseException:
             self._finalizer.cancel()
             self._pool.close(grace=_ABORT_GRACE)
             raise
-        self._worker_of = np.repeat(np.arange(workers), [len(share) for share in shares])
-        self._whole = [(worker, np.array(share)) for worker, share in enumerate(shares)]
-        self._requests: dict[int, tuple[int, np.ndarray]] = {}  # request: worker, environments
+        self._worker_of = [worker for worker, share in enumerate(shares) for _ in share]
+        self._whole = [(worker, list(share)) for worker, share in enumerate(shares)]
+        self._requests: dict[int, tuple[int, list[int]]] = {}  # request: worker, environments
         # environments whose command has ended, with their infos, or with where those of all of their worker are
         self._ended: dict[int, dict[str, Any] | InfoTable | SharedInfos] = {}
         self._shared_infos: list[SharedInfos | None] = [None] * workers
@@ -222,25 +223,33 @@ class AsyncVecEnv(VecEnv):
 
     # -- the two verbs -------------------------------------------------------------------------------------
 
-    def _per_worker(self, indices: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    def _per_worker(self, indices: np.ndarray) -> list[tuple[int, list[int]]]:
         """Which of these environments belong to which worker, in ascending order."""
         if indices is self._all:
             return self._whole
-        owners = self._worker_of[indices]
-        return [(int(worker), np.sort(indices[owners == worker])) for worker in np.unique(owners)]
+        found: dict[int, list[int]] = {}
+        for index in sorted(indices.tolist()):
+            found.setdefault(self._worker_of[index], []).append(index)
+        return list(found.items())
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._reset = reset = _Reset(dict(zip(indices.tolist(), seeds, strict=True)), args, kwargs)
-        asked = [(worker, own, self._reset_payload(worker, own, reset)) for worker, own in self._per_worker(indices)]
+        is_plain = self.shared_memory and not args and not kwargs
+        if is_plain:
+            self._seeds.fill(NO_SEED)
+            self._seeds[indices] = seeds
+        owners = self._per_worker(indices)
+        # all of what is asked before the first one is, since a reset may be refused here
+        payloads = [b"" if is_plain else self._reset_payload(worker, own, reset) for worker, own in owners]
         self._lost.difference_update(reset.seeds)
-        for worker, own, payload in asked:
-            self._ask(worker, RESET, payload, own)
+        for (worker, own), payload in zip(owners, payloads, strict=True):
+            self._ask(worker, RESET_SEEDED if is_plain else RESET, payload, own)
 
-    def _reset_payload(self, worker: int, envs: np.ndarray, reset: _Reset) -> bytes:
-        first, indices = self._pool.shares[worker].start, envs.tolist()
-        positions, seeds = [index - first for index in indices], [reset.seeds[index] for index in indices]
+    def _reset_payload(self, worker: int, envs: list[int], reset: _Reset) -> bytes:
+        first = self._pool.shares[worker].start
+        positions, seeds = [index - first for index in envs], [reset.seeds[index] for index in envs]
         return pickled((positions, seeds, reset.args, reset.kwargs))
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
@@ -250,12 +259,13 @@ class AsyncVecEnv(VecEnv):
         for worker, own in self._per_worker(indices):
             if self._lost:
                 own = self._report_lost(own)
-                if not len(own):
+                if not own:
                     continue
             share = self._pool.shares[worker]
             if parts or not self.shared_memory or len(own) < len(share):
-                records = [] if self.shared_memory else export_rows(row_arrays(self._actions), own.tolist())
-                self._ask(worker, STEP, pickle.dumps(((own - share.start).tolist(), records, parts)), own)
+                records = [] if self.shared_memory else export_rows(row_arrays(self._actions), own)
+                positions = [index - share.start for index in own]
+                self._ask(worker, STEP, pickle.dumps((positions, records, parts)), own)
             else:
                 known = self._shared_infos[worker]
                 self._ask(worker, STEP_ALL, b"" if known is None else known.name, own)
@@ -270,9 +280,10 @@ class AsyncVecEnv(VecEnv):
             indices = slice(None)  # type: ignore[assignment]
         rows.layout.pack(rows, indices, action)
 
-    def _ask(self, worker: int, code: int, payload: bytes, envs: np.ndarray) -> None:
+    def _ask(self, worker: int, code: int, payload: bytes, envs: list[int]) -> None:
         try:
-            number = self._pool.send(worker, code, payload, "reset" if code == RESET else "step", self.timeout)
+            what = "step" if code in (STEP, STEP_ALL) else "reset"
+            number = self._pool.send(worker, code, payload, what, self.timeout)
         except (WorkerDied, TimeoutError) as error:
             self._recover(worker, envs, error)
         else:
@@ -297,25 +308,27 @@ class AsyncVecEnv(VecEnv):
             self._remember(ready)
         return ready, self._handed_out(ready), self._in_order(infos, ready)
 
-    def _results(self, worker: int, envs: np.ndarray, answer: Message) -> dict[int, Any]:
+    def _results(self, worker: int, envs: list[int], answer: Message) -> dict[int, Any]:
         """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
-        number, _, payload = answer
+        number, payload = answer.number, answer.payload
         if not payload:
-            return dict.fromkeys(envs.tolist(), _NO_INFO)
+            return dict.fromkeys(envs, _NO_INFO)
         known = self._shared_infos[worker]
         if payload == IN_MEMORY and known is not None:
-            return dict.fromkeys(envs.tolist(), known)
+            return dict.fromkeys(envs, known)
         infos, parts, records = pickle.loads(payload)
         if isinstance(infos, InfoTable):
             self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_columns, self._pool.shares[worker])
-            return dict.fromkeys(envs.tolist(), infos)
+            return dict.fromkeys(envs, infos)
         self._heap.parts.update(parts)
         if records:
-            import_rows(result_arrays(self._slots), envs.tolist(), records)
-        return dict(zip(envs.tolist(), infos, strict=True))
+            import_rows(result_arrays(self._slots), envs, records)
+        return dict(zip(envs, infos, strict=True))
 
     def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> Infos | InfoTable:
-        """The infos of environments that are ready, as one table where that is what they are."""
+        """The infos of environments that are ready, as one table if that is what they are; none if all are empty."""
+        if all(info is _NO_INFO for info in infos.values()):
+            return []
         shares = self._pool.shares
         answers = [infos.get(share.start) for share in shares]
         forms = [answer.form for answer in answers if isinstance(answer, SharedInfos)]
@@ -343,7 +356,7 @@ class AsyncVecEnv(VecEnv):
 
     # -- recovery ------------------------------------------------------------------------------------------
 
-    def _recover(self, worker: int, envs: np.ndarray, error: BaseException) -> None:
+    def _recover(self, worker: int, envs: list[int], error: BaseException) -> None:
         """Raise the error, or put a new worker in the place of the one it came from."""
         if self.on_worker_error == "raise":
             self._give_up()
@@ -355,27 +368,27 @@ class AsyncVecEnv(VecEnv):
             self._give_up()
             raise failure from error
 
-    def _restart(self, worker: int, envs: np.ndarray, is_responsive: bool) -> None:
+    def _restart(self, worker: int, envs: list[int], is_responsive: bool) -> None:
         """Rebuild and reset the environments of a worker; these are reported as restarted, the others later."""
         for number in [number for number, (whose, _) in self._requests.items() if whose == worker]:
-            envs = np.concatenate([envs, self._requests.pop(number)[1]])  # these were next
-        share = np.array(self._pool.shares[worker])
-        for index in share.tolist():
+            envs = [*envs, *self._requests.pop(number)[1]]  # these were next
+        share = self._pool.shares[worker]
+        for index in share:
             self._commands.pop(index, None)
         self._pool.restart(worker, self.timeout, is_responsive=is_responsive)
-        others = share[~np.isin(share, envs)]
+        others = [index for index in share if index not in envs]
         anew = _Reset(dict(enumerate(self._drawn_seeds(self._all))), (), {})
-        with self._keeping([index for index in others.tolist() if index in self._ended]):
+        with self._keeping([index for index in others if index in self._ended]):
             infos = self._reset_now(worker, [(envs, self._reset or anew), (others, anew)])
-        self._lost.update(index for index in others.tolist() if not _is_restarted(self._ended.get(index)))
+        self._lost.update(index for index in others if not _is_restarted(self._ended.get(index)))
         if self._reset is None:
             self._report_restart(envs)
         else:
-            self._ended.update({index: {**infos[index], "restarted": True} for index in envs.tolist()})
+            self._ended.update({index: {**infos[index], "restarted": True} for index in envs})
 
-    def _reset_now(self, worker: int, asked: Sequence[tuple[np.ndarray, _Reset]]) -> dict[int, dict[str, Any]]:
+    def _reset_now(self, worker: int, asked: Sequence[tuple[list[int], _Reset]]) -> dict[int, dict[str, Any]]:
         """Reset environments of a new worker and wait for it; returns their infos."""
-        resets = [(np.sort(envs), reset) for envs, reset in asked if len(envs)]
+        resets = [(sorted(envs), reset) for envs, reset in asked if envs]
         payloads = [self._reset_payload(worker, envs, reset) for envs, reset in resets]
         what = "reset after a restart"
         numbers = [self._pool.send(worker, RESET, payload, what, self.timeout) for payload in payloads]
@@ -394,22 +407,22 @@ class AsyncVecEnv(VecEnv):
         import_rows(arrays, envs, records)
         parts.update(kept)
 
-    def _report_lost(self, envs: np.ndarray) -> np.ndarray:
+    def _report_lost(self, envs: list[int]) -> list[int]:
         """Report environments that were restarted since their last step; returns the others, which can step."""
-        is_lost = np.isin(envs, list(self._lost))
-        self._lost.difference_update(envs[is_lost].tolist())
-        self._report_restart(envs[is_lost])
-        return envs[~is_lost]
+        lost = [index for index in envs if index in self._lost]
+        self._lost.difference_update(lost)
+        self._report_restart(lost)
+        return [index for index in envs if index not in lost]
 
-    def _report_restart(self, envs: np.ndarray) -> None:
+    def _report_restart(self, envs: list[int]) -> None:
         """Make the results of restarted environments those of an episode cut short: the last observation again."""
-        self._ended.update({index: {"restarted": True} for index in envs.tolist()})
+        self._ended.update({index: {"restarted": True} for index in envs})
         slots = self._slots
         slots.rewards[envs], slots.terminated[envs], slots.truncated[envs] = 0.0, False, True
-        seen = envs[self._seen[envs]]
+        seen = [index for index in envs if self._seen[index]]
         if self._last is not None:
             copy_rows(self._last, self._slots.observations, seen)
-        self._heap.parts.update({i: self._last_parts[i] for i in seen.tolist() if i in self._last_parts})
+        self._heap.parts.update({i: self._last_parts[i] for i in seen if i in self._last_parts})
 
     def _remember(self, ready: np.ndarray) -> None:
         """Keep what the caller is about to see."""
@@ -422,7 +435,7 @@ class AsyncVecEnv(VecEnv):
     # -- the rest ------------------------------------------------------------------------------------------
 
     def _send_access(self, verb: Access, name: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        worker = int(self._worker_of[index])
+        worker = self._worker_of[index]
         payload = pickled((verb, index - self._pool.shares[worker].start, name, args, kwargs))
         return self._pool.send(worker, ACCESS, payload, name if verb == "call" else f"{verb} {name}", self.timeout)
 
@@ -462,7 +475,8 @@ class AsyncVecEnv(VecEnv):
         self._closed = True
         self._resetting = self._stepping = None
         self._shared_infos, self._ended = [], {}
-        del self._slots, self._actions, self._info_columns  # the shared memory goes with the last array over it
+        # the shared memory goes with the last array over it
+        del self._slots, self._actions, self._info_columns, self._seeds
         reports = self._pool.close()
         self._finalizer.cancel()
         if reports:
