@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends.base import ComputeBackend
-from ._stacking import data_stack, stack_scalars
+from ._stacking import data_stack
 
 Infos = list[dict[str, Any]]
 
@@ -66,8 +66,13 @@ class InfoTable(NamedTuple):
         """What `stack_infos` makes of the infos."""
         found = {}
         for place, (name, kind, column) in enumerate(zip(*self, strict=True)):
-            stacked = stack_scalars(column, backend, device) if kind in _OF_NUMPY else None
-            found[name] = data_stack(self._values(place), backend, device) if stacked is None else stacked
+            if kind in _OF_NUMPY:
+                try:
+                    found[name] = backend.from_numpy(column, device=device)
+                    continue
+                except (OverflowError, TypeError):  # a dtype that the backend does not hold
+                    pass
+            found[name] = data_stack(self._values(place), backend, device)
         return found
 
 
@@ -94,10 +99,13 @@ class SharedInfos:
     def write(self, infos: Infos) -> bool:
         """Write the infos of the worker's environments; False if they are of another form."""
         names, kinds = self.form
-        if any(list(info) != names for info in infos):
+        if set(map(len, infos)) != {len(names)}:
             return False
         for name, kind, column in zip(names, kinds, self._own, strict=True):
-            values = [info[name] for info in infos]
+            try:
+                values = [info[name] for info in infos]
+            except KeyError:
+                return False
             if set(map(type, values)) != {kind}:
                 return False
             column[:] = values

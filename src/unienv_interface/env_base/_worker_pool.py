@@ -179,7 +179,7 @@ class WorkerPool:
         if inbox.served != self._last_sent[worker] or worker in self._mute:
             return False
         if inbox.is_full:
-            self._sort_in(worker, self.channels[worker].read_already())
+            self._sort_in(worker, [Message(*inbox.take(), True)])
         return True
 
     def _flush(self, worker: int, what: str, timeout: float | None) -> None:
@@ -253,7 +253,7 @@ class WorkerPool:
         for worker, inbox in enumerate(self._inboxes):
             if inbox.is_full:
                 has_news = True
-                self._sort_in(worker, self.channels[worker].read_already())
+                self._sort_in(worker, [Message(*inbox.take(), True)])
         if has_news and not self._mute:
             return
         for number in silent:
