@@ -43,6 +43,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     """
 
     is_mutable: bool = True
+    #: Whether `read_windows` looks at the range of positions by itself.
+    checks_positions: bool = False
     #: The samples know their episodes: `get_segments` gives ranges.
     is_segment_aware: bool = False
 
@@ -209,7 +211,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """`get_windows_at` for a query made beforehand, for windows that must also keep to `limits`.
 
         `positions` as in `episodes_of`. A batch that knows a shorter way, or whose samples move while they are read,
-        overrides it.
+        overrides it; one that `checks_positions` takes those that are negative or out of range, too.
         """
         stretches = self.stretches_of(positions, within_episodes=query.within_episodes)
         frames, valid = lay_out(positions, query, stretches, limits, len(self))

@@ -105,18 +105,17 @@ def lay_out(
     if limits is not None:
         limits = Limits(np.maximum(limits.start, 0), np.minimum(limits.stop, length))
         start, stop = np.maximum(start, limits.start), np.minimum(stop, limits.stop)
-    start, last = start[:, None], stop[:, None] - 1
     if query.is_dense and isinstance(stride, int) and stride == 1:
         # of samples one after the other, the nearest valid one is the end that was passed
         frames = filled = positions[:, None] + query.offsets
         if query.looks_back or limits is not None:
-            filled = np.maximum(filled, start)
+            filled = np.maximum(filled, start[:, None])
         if query.looks_ahead or limits is not None:
-            filled = np.minimum(filled, last)
+            filled = np.minimum(filled, stop[:, None] - 1)
         valid = filled == frames
     else:
         frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])
-        valid = (frames >= start) & (frames <= last)
+        valid = (frames >= start[:, None]) & (frames < stop[:, None])
         filled = frames if valid.all() else frames[np.arange(len(frames))[:, None], nearest_valid(valid, query.zero)]
     if query.fill:
         return Frames(filled, valid)

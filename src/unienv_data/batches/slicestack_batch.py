@@ -11,7 +11,7 @@ import numpy as np
 from unienv_interface.space import BinarySpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at, unflatten_data
 
-from ..base._index import is_single
+from ..base._index import is_plain_index, is_single
 from ..base.common import BatchBase, resolve_index
 from ..base.nested import nested_item
 from ..base.windows import (
@@ -100,9 +100,10 @@ class SliceStackedBatch(BatchView):
         return self._read(idx, tuple(nested_keys), with_metadata=True)
 
     def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any]]:
-        positions = resolve_index(self.backend, idx, len(self))
-        if isinstance(positions, int):
-            positions = np.array([positions])
+        if self.batch.checks_positions and self.get_valid_mask_function is None and is_plain_index(idx):
+            positions = idx
+        else:
+            positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
         if self.get_valid_mask_function is None:
             query = self._query_with_metadata if with_metadata else self._query
             data, valid, metadata = self.batch.read_windows(

@@ -61,6 +61,8 @@ class ReplayBuffer(BatchBase):
     oldest samples are gone before they are read, that instant is a little later than the call.
     """
 
+    checks_positions = True
+
     def __init__(
         self,
         storage: SpaceStorage,
