@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from catalogue import assert_same, sample, space_cases
@@ -122,3 +124,57 @@ def test_the_layout_of_another_space_is_refused() -> None:
     rows = RowLayout(DictSpace(NUMPY, {"a": box(2), "b": box(3)})).empty(1)
     with pytest.raises(TypeError, match="the layout wants"):
         RowLayout(DictSpace(NUMPY, {"a": box(3), "b": box(2)})).unpack(rows.records)
+
+
+# -- many rows at once: vectors are copied as a whole ------------------------------------------------------
+
+MANY = 200
+
+
+def _as_they_are(values: np.ndarray) -> np.ndarray:
+    return values
+
+
+def _in_the_other_byte_order(values: np.ndarray) -> np.ndarray:
+    return values.astype(values.dtype.newbyteorder())
+
+
+def _with_numbers_apart(values: np.ndarray) -> np.ndarray:
+    return np.repeat(values, 2, axis=-1)[..., ::2]
+
+
+def _with_rows_apart(values: np.ndarray) -> np.ndarray:
+    return np.repeat(values, 2, axis=0)[::2]
+
+
+def _backwards(values: np.ndarray) -> np.ndarray:
+    return values[::-1].copy()[::-1]
+
+
+@pytest.mark.parametrize(
+    "laid_out", [_as_they_are, _in_the_other_byte_order, _with_numbers_apart, _with_rows_apart, _backwards]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (3, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint8"])
+def test_many_rows_are_written_as_few_are(
+    laid_out: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: str
+) -> None:
+    if not shape and laid_out is _with_numbers_apart:
+        return  # a number has no other beside it
+    wide = box(*shape, dtype=dtype)
+    space = DictSpace(NUMPY, {"x": wide, "next": wide, "n": box(dtype="int64")})
+    layout, rng = RowLayout(space), np.random.default_rng(0)
+    batch = {
+        "x": laid_out(rng.integers(0, 2, (MANY, *shape)).astype(dtype)),
+        "next": laid_out(rng.integers(0, 2, (MANY, *shape)).astype(dtype)),
+        "n": rng.integers(0, 10, MANY),
+    }
+    rows = layout.empty(3 * MANY)
+    rows.records.view(np.uint8)[:] = 255
+    layout.pack(rows, slice(MANY, 2 * MANY), batch)
+    found = layout.unpack(rows[MANY : 2 * MANY])
+    for key, values in batch.items():
+        assert found[key].dtype == values.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(found[key], values)
+    for rest in (rows[:MANY], rows[2 * MANY :]):  # not a byte beside them
+        assert (rest.records.view(np.uint8) == 255).all()

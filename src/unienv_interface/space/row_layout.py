@@ -36,6 +36,7 @@ from .spaces import CompositeSpace
 __all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "RowLayout", "RowLeaf", "Rows"]
 
 PAGE_SIZE = 4096
+_MANY = 64  # so many rows are written faster as vectors than as numbers, by more than it takes to look at them so
 NOT_PLAIN = object()  # the dtype of no value
 
 
@@ -57,7 +58,7 @@ class Rows:
     same leading shape; `heap` the bytes of leaves without a fixed size. The arrays belong to whoever made them.
     """
 
-    __slots__ = ("blocks", "columns", "heap", "layout", "records")
+    __slots__ = ("_opaque", "blocks", "columns", "heap", "layout", "records")
 
     def __init__(
         self, layout: RowLayout, records: np.ndarray, blocks: Mapping[str, np.ndarray], heap: Heap | None
@@ -71,6 +72,15 @@ class Rows:
             self.columns = [blocks[leaf.name] if leaf.placement == "block" else records[leaf.name] for leaf in leaves]
         else:
             self.columns = [records[name] for name in layout.names]
+        self._opaque: list[np.ndarray] | None = None
+
+    @property
+    def opaque(self) -> list[np.ndarray]:
+        """The columns, those of vectors with one opaque element for each vector; see `RowLayout.write`."""
+        if self._opaque is None:
+            pairs = zip(self.columns, self.layout.opaque_dtypes, strict=True)
+            self._opaque = [column if dtype is None else column.view(dtype) for column, dtype in pairs]
+        return self._opaque
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -130,6 +140,8 @@ class RowLayout:
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
+        # Of each leaf that is a plain vector, a dtype of which the vector is one element; else None.
+        self.opaque_dtypes = [_opaque_dtype(codec) for codec in self._codecs]
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
         self._pack_row: Callable[[Sequence[Any]], bytes | None] | None = None
@@ -279,11 +291,33 @@ class RowLayout:
     def write(self, rows: Rows, index: Any, encoded: list[Any]) -> None:
         """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
         if not self._coded:
+            if (
+                type(index) is slice
+                and encoded
+                and len(encoded[0]) >= _MANY
+                and self._write_opaque(rows, index, encoded)
+            ):
+                return
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
             return
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
+
+    def _write_opaque(self, rows: Rows, index: slice, encoded: list[Any]) -> bool:
+        """`write` of plain leaves that copies each vector as a whole, not number by number; False if it cannot."""
+        try:
+            for i, (column, value) in enumerate(zip(rows.opaque, encoded)):  # noqa: B905 - as in `write`
+                dtype = self.opaque_dtypes[i]
+                if dtype is None:
+                    column[index] = value
+                elif value.dtype is self._plain_dtypes[i]:
+                    column[index] = value.view(dtype)
+                else:
+                    return False  # the other byte order
+        except ValueError:  # numbers of a vector that lie apart
+            return False
+        return True
 
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
@@ -351,6 +385,12 @@ def _placement(codec: LeafCodec) -> Literal["row", "block", "heap"]:
     if codec.in_heap:
         return "heap"
     return "row" if codec.dtype.itemsize < PAGE_SIZE else "block"
+
+
+def _opaque_dtype(codec: LeafCodec) -> np.dtype | None:
+    if codec.plain_dtype is None or len(codec.shape) != 1 or codec.shape[0] < 2:
+        return None
+    return np.dtype((np.void, codec.plain_dtype.itemsize * codec.shape[0]))
 
 
 def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
