@@ -67,8 +67,8 @@ def _spoil(observation: Any) -> None:
         observation[...] = -7.0
 
 
-def check(env: Env, mode: str, steps: int = 60, **options: Any) -> None:
-    buffers = buffers_for(mode, env)
+def check(env: Env, mode: str, steps: int = 60, *, infos: bool = True, **options: Any) -> None:
+    buffers = buffers_for(mode, env, infos=infos)
     wrapper = ReplayBufferCollectionWrapper(env, buffers, mode)  # type: ignore[arg-type]
     with wrapper:
         log = drive(wrapper, steps, **options)
@@ -82,8 +82,9 @@ def check(env: Env, mode: str, steps: int = 60, **options: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["blocking", "waiting"])
-def test_a_batch_is_recorded_value_for_value(kind: str, mode: str, is_async: bool) -> None:
-    check(vector(kind, SLOTS), mode, is_async=is_async)
+@pytest.mark.parametrize("infos", [True, False], ids=["infos", "arrays"])
+def test_a_batch_is_recorded_value_for_value(kind: str, mode: str, is_async: bool, infos: bool) -> None:
+    check(vector(kind, SLOTS), mode, is_async=is_async, infos=infos)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -91,8 +92,37 @@ def test_a_batch_of_tensors_is_recorded_value_for_value(mode: str) -> None:
     check(vector("sync", SLOTS, backend=torch()), mode, steps=30)
 
 
-def test_one_environment_is_recorded_value_for_value() -> None:
-    check(TallyEnv(1), "shared")
+@pytest.mark.parametrize("infos", [True, False], ids=["infos", "arrays"])
+def test_one_environment_is_recorded_value_for_value(infos: bool) -> None:
+    check(TallyEnv(1), "shared", infos=infos)
+
+
+@pytest.mark.parametrize("mode", ["shared", "interleaved"])
+def test_actions_of_another_form_are_seen_at_any_step(mode: str) -> None:
+    """What the environment gives is looked at once, but what the caller gives at every step."""
+    env = vector("sync", SLOTS)
+    (buffer,) = wrapper_buffers = [buffers_for(mode, env, infos=False)]
+    with ReplayBufferCollectionWrapper(env, wrapper_buffers, mode) as wrapper:  # type: ignore[arg-type]
+        wrapper.reset()
+        action = np.arange(2.0 * SLOTS, dtype=np.float32).reshape(SLOTS, 2)
+        for given in (
+            action,
+            action + 1,
+            action[::-1],
+            np.asfortranarray(action),
+            np.repeat(action, 2, axis=1)[:, ::2],
+        ):
+            wrapper.step(given)
+            assert buffer.get_at(np.arange(-SLOTS, 0))["action"].tolist() == given.tolist()
+        for given in (action.astype(np.float64), action.astype(np.int32), action.astype(">f8")):
+            count = len(buffer)
+            wrapper.reset()
+            with pytest.raises(ValueError, match="action"):
+                wrapper.step(given)
+            assert len(buffer) == count
+        wrapper.reset()
+        wrapper.step(action)
+        assert buffer.get_at(np.arange(-SLOTS, 0))["action"].tolist() == action.tolist()
 
 
 def test_a_batch_of_one_is_recorded_value_for_value() -> None:

@@ -231,6 +231,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """`stage` for samples that are given by their leaves, in the order of `RowLayout`, if that is a shorter way.
 
         None if it is not, or if they are not just as they should be: `stage` says what is wrong, or does with less.
+        What is staged of a batch are the leaves themselves. So where leaves have the dtypes and shapes of others that
+        were staged, they need not be looked at again.
         """
         return None
 

@@ -21,6 +21,7 @@ from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_
 from .replay_buffer import ReplayBuffer
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
+_ACTION = FIELDS.index("action")
 
 
 class Recorder(abc.ABC):
@@ -35,11 +36,8 @@ class Recorder(abc.ABC):
         self.needs_counts = not needs.isdisjoint(COUNTED)
 
     @abc.abstractmethod
-    def record(self, data: Sequence[Any], done: Any) -> None:
-        """Write one step, in the order of `FIELDS`, and end the episodes of the slots that are done.
-
-        `done` is one boolean per slot, on the host, and one boolean if the environment is not batched.
-        """
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        """Write one step, in the order of `FIELDS`, and end the episodes of these rows of it, in ascending order."""
 
 
 def make_recorder(
@@ -71,10 +69,13 @@ class _OneRecorder(Recorder):
         super().__init__(builder.needs)
         self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
 
-    def record(self, data: Sequence[Any], done: Any) -> None:
-        if self._leaves is None or not self._buffer.append_leaves(self._leaves(data)):
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        staged = None if self._leaves is None else self._buffer.storage.stage_leaves(self._leaves(data), None)
+        if staged is None:
             self._buffer.append(self._build(data))
-        if done:
+        else:
+            self._buffer.append_staged(staged)
+        if ended:
             self._buffer.mark_segment_end()
 
 
@@ -91,12 +92,12 @@ class _SlotRecorder(Recorder):
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
 
-    def record(self, data: Sequence[Any], done: Any) -> None:
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
         columns = [self._split(field, value) for field, value in zip(FIELDS, data, strict=True)]
-        steps = zip(self._buffers, self._builds, zip(*columns, strict=True), done.tolist(), strict=True)
-        for buffer, build, row, is_done in steps:
+        steps = zip(self._buffers, self._builds, zip(*columns, strict=True), strict=True)
+        for place, (buffer, build, row) in enumerate(steps):
             buffer.append(build(row))
-            if is_done:
+            if place in ended:
                 buffer.mark_segment_end()
 
     def _split(self, field: str, value: Any) -> Sequence[Any]:
@@ -134,21 +135,48 @@ class _BatchRecorder(Recorder):
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
         self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
+        self._is_steady = env.has_steady_form
+        self._steady_form: tuple[Any, ...] | None = None  # of the action, with which all is as it was before
         backend = env.backend
         numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
         self.env_index = backend.from_numpy(numbers, device=env.device)
 
-    def record(self, data: Sequence[Any], done: Any) -> None:
-        if self._leaves is None or not self._buffer.extend_leaves(self._leaves(data), len(done)):
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        staged = self._staged(data)
+        if staged is None:
             self._buffer.extend(self._build(data))
+        else:
+            self._buffer.extend_staged(staged, len(self.env_index))
+
+    def _staged(self, data: Sequence[Any]) -> Any:
+        """The leaves of the step, staged; None if they have to be converted.
+
+        All but the action comes from the environment. If that always gives the same dtypes and shapes, then these are
+        looked at once.
+        """
+        if self._leaves is None:
+            return None
+        leaves, action = self._leaves(data), data[_ACTION]
+        form = (action.dtype, action.shape) if type(action) is np.ndarray else None
+        if form is not None and form == self._steady_form:
+            return leaves
+        staged = self._buffer.storage.stage_leaves(leaves, len(self.env_index))
+        if staged is not None and self._is_steady:
+            self._steady_form = form
+        return staged
 
 
 class _LaneRecorder(_BatchRecorder):
     """A batch, and one buffer with a lane for each of its slots."""
 
-    def record(self, data: Sequence[Any], done: Any) -> None:
-        if self._leaves is None or not self._buffer.extend_lanes_leaves(self._leaves(data), done):
-            self._buffer.extend_lanes(self._build(data), done)
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        staged = self._staged(data)
+        if staged is None:
+            flags = np.zeros(len(self.env_index), np.bool_)
+            flags[ended] = True
+            self._buffer.extend_lanes(self._build(data), flags)
+        else:
+            self._buffer.extend_lanes_staged(staged, ended)
 
 
 class EpisodeCounts:

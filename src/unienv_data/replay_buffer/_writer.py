@@ -135,8 +135,8 @@ class BufferWriter:
 
     # -- lanes -----------------------------------------------------------------------------------------------
 
-    def extend_lanes(self, value: Any, ended: np.ndarray, staged: Any = None) -> None:
-        """Add one sample to every lane, and close the segments of those that are `ended`."""
+    def extend_lanes(self, value: Any, closing: list[int], staged: Any = None) -> None:
+        """Add one sample to every lane, and close the segments of those in `closing`, in ascending order."""
         if self._is_guarded:
             self.check()
         if self._lanes == 1:
@@ -147,7 +147,6 @@ class BufferWriter:
                 staged = self._storage.stage(value, lanes)
             if cells[CLOSED] > head:
                 self._recover()
-            closing = ended.nonzero()[0].tolist()
             if not closing:
                 self._commit(staged, lanes, cells[BASE], [])
                 return

@@ -83,6 +83,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._clock = clock
         self._slots = 1 if env.batch_size is None else env.batch_size
         self._every_slot = np.ones(self._slots, bool)
+        self._batch_size, self._env_backend = env.batch_size, env.backend  # each a call through every wrapper
         self._is_batched = env.batch_size is not None
         self._has_context = env.context_space is not None
         self._to_numpy = env.backend.to_numpy
@@ -139,7 +140,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         begin = self._asynchronous("reset_async")
         slots = self._begin_reset(mask)
         begin(*args, mask=mask, seed=seed, **kwargs)
-        self._resetting = slots
+        self._resetting = slots.copy()  # the caller may reuse the mask meanwhile
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
         """Wait for the reset that was begun."""
@@ -158,7 +159,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         if mask is None:
             slots = self._every_slot
         else:
-            slots = parse_mask(mask, self.batch_size, self.backend).copy()
+            slots = parse_mask(mask, self._batch_size, self._env_backend)
         if not self._is_known and not slots.all():
             raise RuntimeError(
                 f"reset of slots {np.flatnonzero(slots)} alone: the observations of the others are not known, so "
@@ -274,7 +275,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
             now,
             info,
         )
-        recorder.record(data, done)
+        recorder.record(data, ended)
         if slots is None:
             self._observation = owned_copy(next_observation)
             self._counts.recorded += 1

@@ -321,29 +321,19 @@ class ReplayBuffer(BatchBase):
         """Append one sample to the open segment, opening one if there is none."""
         self._writer.append(value)
 
-    # Of samples that are given by their leaves, in the order of `RowLayout`, where that is a shorter way. False if it
-    # is not, or if they are not just as the storage has them: then nothing has happened.
+    # Of samples that `storage.stage_leaves` has staged, for those who have them by their leaves.
 
-    def append_leaves(self, leaves: Sequence[Any]) -> bool:
+    def append_staged(self, staged: Any) -> None:
         """`append`, as said above."""
-        staged = self.storage.stage_leaves(leaves, None)
-        if staged is not None:
-            self._writer.append(None, staged)
-        return staged is not None
+        self._writer.append(None, staged)
 
-    def extend_leaves(self, leaves: Sequence[Any], count: int) -> bool:
-        """`extend` by so many, as said above."""
-        staged = self.storage.stage_leaves(leaves, count) if count else None
-        if staged is not None:
-            self._writer.extend(None, (staged, count))
-        return staged is not None
+    def extend_staged(self, staged: Any, count: int) -> None:
+        """`extend` by so many, one at least, as said above."""
+        self._writer.extend(None, (staged, count))
 
-    def extend_lanes_leaves(self, leaves: Sequence[Any], ended: np.ndarray) -> bool:
-        """`extend_lanes`, as said above."""
-        staged = self.storage.stage_leaves(leaves, self._lanes)
-        if staged is not None:
-            self._writer.extend_lanes(None, self._as_lanes(ended, default=False), staged)
-        return staged is not None
+    def extend_lanes_staged(self, staged: Any, closing: list[int]) -> None:
+        """`extend_lanes`, as said above; `closing` are the lanes whose episodes end, in ascending order."""
+        self._writer.extend_lanes(None, closing, staged)
 
     def extend(self, value: Any) -> None:
         """Append a batch of samples, as a segment of its own."""
@@ -355,7 +345,7 @@ class ReplayBuffer(BatchBase):
         `ended` (booleans, one per lane) says for which lanes it was the last of its episode. Samples and ends count
         together or not at all.
         """
-        self._writer.extend_lanes(value, self._as_lanes(ended, default=False))
+        self._writer.extend_lanes(value, self._as_lanes(ended, default=False).nonzero()[0].tolist())
 
     def mark_segment_end(self, lanes: Any = None) -> None:
         """Close the open segment; without one, nothing happens.

@@ -160,7 +160,7 @@ def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np
     if batch_size is None:
         raise ValueError("the environment is not batched, so a mask has nothing to select")
     slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
-    if slots.dtype != np.bool_ or slots.shape != (batch_size,):
+    if slots.dtype.kind != "b" or slots.shape != (batch_size,):
         raise ValueError(
             f"the mask has dtype {slots.dtype} and shape {slots.shape}, "
             f"it must be one boolean per slot: shape ({batch_size},)"

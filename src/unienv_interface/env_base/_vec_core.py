@@ -24,6 +24,7 @@ Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what i
 class VecEnv(Env):
     """A batch of environments. Asking and waiting are two verbs; see `vec_env` for what is promised."""
 
+    has_steady_form = True  # all of it comes out of rows, but for infos
     _closed = False
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:

@@ -51,6 +51,8 @@ class Env(
     render_mode: str | None = None
     render_fps: int | None = None
     rng: Any = None
+    #: Whether every step gives arrays of the same dtypes and shapes, so that who has seen those of one knows them all.
+    has_steady_form: bool = False
 
     # -- the verbs -----------------------------------------------------------------------------------------
 
