@@ -9,6 +9,7 @@ import pytest
 from recording_envs import TallyEnv, full_space, vector
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from unienv_interface import SyncVecEnv
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import Space
@@ -140,6 +141,32 @@ def test_infos_that_only_some_slots_have() -> None:
     info = step(env(), space, mode="interleaved")[0].get_at(...)["info"]
     assert (info["only"].tolist(), info["_only"].tolist()) == ([0.0, 7.0], [False, True])
     assert [buffer.get_at(0)["info"]["only"] for buffer in step(env(), space, mode="per_env")] == [0.0, 7.0]
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_env", "one"])
+@pytest.mark.parametrize(("value", "dtype"), [(0.5, "int32"), (np.nan, "int32"), (np.inf, "int64"), (300, "uint8")])
+def test_an_integer_column_takes_no_number_that_it_does_not_hold(mode: Any, value: Any, dtype: str) -> None:
+    class Telling(TallyEnv):
+        told: Any = 3.0  # which is an integer, whatever its dtype
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return (*super().step(action)[:4], {"told": self.told})
+
+    envs = [Telling(index) for index in range(SLOTS)]
+    env = envs[0] if mode == "one" else SyncVecEnv([lambda env=env: env for env in envs])
+    space = transition_space(env, info={"told": BoxSpace(NUMPY, 0, 255, dtype, shape=())})
+    count = SLOTS if mode == "per_env" else 1
+    buffers = [ReplayBuffer.create(space) for _ in range(count)]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers, "auto" if mode == "one" else mode)
+    action = np.zeros((2,) if mode == "one" else (SLOTS, 2), np.float32)
+    wrapper.reset()
+    wrapper.step(action)
+    kept = [len(buffer) for buffer in buffers]
+    envs[0].told = value
+    with pytest.raises(ValueError, match="told"):
+        wrapper.step(action)
+    assert [len(buffer) for buffer in buffers] == kept
+    assert {number for buffer in buffers for number in buffer.get_at(...)["info"]["told"].tolist()} == {3}
 
 
 def test_infos_need_a_dict_and_arrays_where_they_may_be_missing() -> None:

@@ -139,25 +139,46 @@ def _converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Con
         return None
     if key == "info":
         return _InfoReader(setting, space, as_arrays).read
-    return number_converter(space, setting.count, as_arrays)
+    return number_converter(space, setting.count, as_arrays, key)
 
 
-def number_converter(space: Space, count: int | None, as_arrays: bool) -> Convert:
-    """A function that makes numbers, or arrays of them, values of a space, or a batch of `count` of it."""
+def number_converter(space: Space, count: int | None, as_arrays: bool, path: str) -> Convert:
+    """A function that makes numbers, or arrays of them, values of a space, or a batch of `count` of it.
+
+    A column of integers takes only what it holds as it is: a fraction, or a number too large for it, is a ValueError.
+    """
     if not isinstance(space, ArraySpace):
         return _unchanged
     shape = tuple(space.shape) if count is None else (count, *space.shape)
     backend, dtype, device = space.backend, space.dtype, space.device
-    is_numpy = backend.simplified_name == "numpy"
+    is_numpy, is_integer = backend.simplified_name == "numpy", backend.dtype_is_real_integer(dtype)
+
+    def whole(value: Any) -> int:
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):  # of what is not finite
+            number = None
+        if number is None or number != value:
+            raise ValueError(f"{path}: {value!r:.100} is no value of {space}, give the buffer a dtype that holds it")
+        return number
+
+    def check_whole(value: Any) -> None:
+        host = backend.to_numpy(value) if backend.is_backendarray(value) else np.asarray(value)
+        with np.errstate(invalid="ignore"):  # of what is not finite, which is found out
+            if not (host.astype(backend.dtype_name(dtype)) == host).all():
+                raise ValueError(f"{path}: {host!r:.100} is no value of {space}, give the buffer a dtype that holds it")
+
     if not shape and not as_arrays:
         scalar = _python_type(space)  # the quickest for storages, too
         if scalar is not None:
-            return scalar
+            return whole if is_integer else scalar
 
     def convert(value: Any) -> Any:
+        if is_numpy and type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            return value
+        if is_integer:
+            check_whole(value)
         if is_numpy:
-            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-                return value
             return np.asarray(value, dtype).reshape(shape)
         if not backend.is_backendarray(value):
             value = backend.from_host(np.asarray(value), dtype, device=device)
@@ -194,7 +215,7 @@ class _InfoReader:
         self._flags = {name for name in names if name.startswith("_") and name[1:] in names}
         self._plan: list[tuple[str, Convert, Any]] = []
         for name, child in space.spaces.items():
-            convert = number_converter(child, setting.count, as_arrays)
+            convert = number_converter(child, setting.count, as_arrays, f"info/{name}")
             blank = self._blank(name, child) if f"_{name}" in self._flags else None
             self._plan.append((name, convert, blank))
 
