@@ -72,6 +72,12 @@ def test_either_the_writer_sees_the_sleeper_or_the_sleeper_the_message() -> None
     assert writer.leave(3, 0, b"")
 
 
+def test_who_comes_late_finds_what_is_there() -> None:
+    block = SharedBlock.create(SIZE)
+    Mailbox(block, 0).leave(1, 2, b"early")
+    assert Mailbox(block, 0).take() == (1, 2, b"early")
+
+
 def test_a_cleared_mailbox_is_as_it_was_in_the_beginning() -> None:
     writer, reader = two_ends()
     writer.leave(7, 1, b"abc")

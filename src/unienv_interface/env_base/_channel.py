@@ -50,6 +50,21 @@ class Waiter:
     def __init__(self) -> None:
         self._is_alert = False
 
+    def are_all_full(self, poll: select.poll, inboxes: Sequence[Mailbox]) -> bool:
+        """Whether all mailboxes are full before something else happens, for as long as one who is awake stays so."""
+        if not self._is_alert:
+            return False
+        end, look = time.monotonic() + self.ALERT, poll.poll
+        while True:
+            for inbox in inboxes:
+                if not inbox.is_full:
+                    break
+            else:
+                return True
+            if look(0) or time.monotonic() >= end:
+                return False
+            _give_way()
+
     def wait(
         self,
         poll: select.poll,

@@ -35,12 +35,12 @@ def _fence() -> None:
 class Mailbox:
     """Room for one message, in shared memory. It has one writer and one reader.
 
-    The writer leaves a message only when the one before has been taken, which is for it to know.
+    The writer leaves a message only when the one before has been taken, which is for it to know. Numbers are not 0.
     """
 
     def __init__(self, block: SharedBlock, offset: int) -> None:
         self._words = block.array(np.uint64, (_WORDS,), offset).data
-        self._taken = self._words[_NUMBER]
+        self._taken = 0  # so that who comes late to a mailbox finds what is there
 
     def clear(self) -> None:
         """Make it what it was in the beginning, when there is nobody else to see it."""
@@ -74,6 +74,11 @@ class Mailbox:
     def is_full(self) -> bool:
         """Whether there is a message that was not taken."""
         return self._words[_NUMBER] != self._taken
+
+    @property
+    def number(self) -> int:
+        """The number of the message that is there, or of the last one that was."""
+        return self._words[_NUMBER]
 
     def take(self) -> tuple[int, int, bytes]:
         """The message that is there: number, code and payload."""

@@ -18,13 +18,14 @@ def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
     (texts, lists, objects, arrays of different shapes, numbers that the backend does not hold) stays a list.
     """
     values = list(data)
-    if values and all(isinstance(value, Mapping) for value in values):
+    kinds = set(map(type, values))  # mostly one: to ask that is much quicker than to ask every value
+    if values and all(issubclass(kind, Mapping) for kind in kinds):
         return stack_infos(values, backend, device)
-    if values and all(isinstance(value, tuple) and len(value) == len(values[0]) for value in values):
+    if values and all(issubclass(kind, tuple) for kind in kinds) and len(set(map(len, values))) == 1:
         columns = [data_stack(column, backend, device) for column in zip(*values, strict=True)]
         kind = type(values[0])
         return kind(*columns) if hasattr(kind, "_fields") else tuple(columns)
-    stacked = _stack_arrays(values, backend, device)
+    stacked = _stack_arrays(values, kinds, backend, device)
     return values if stacked is None else stacked
 
 
@@ -52,18 +53,17 @@ def _stack_sparse(values: list[Any], present: np.ndarray, backend: ComputeBacken
     places = iter(values)
     if all(isinstance(value, Mapping) for value in values):
         return stack_infos([next(places) if here else {} for here in present], backend, device)
-    stacked = _stack_arrays(values, backend, device)
+    stacked = _stack_arrays(values, set(map(type, values)), backend, device)
     if stacked is None:
         return [next(places) if here else None for here in present]
     filled = backend.zeros((len(present), *stacked.shape[1:]), dtype=stacked.dtype, device=device)
     return backend.replaced_at(filled, backend.from_numpy(np.flatnonzero(present), device=device), stacked)
 
 
-def _stack_arrays(values: list[Any], backend: ComputeBackend, device: Any) -> Any:
-    """Numbers or arrays of one shape as one new array; None if they are something else."""
+def _stack_arrays(values: list[Any], kinds: set[type], backend: ComputeBackend, device: Any) -> Any:
+    """Numbers or arrays of one shape, of these types, as one new array; None if they are something else."""
     if not values:
         return None
-    kinds = set(map(type, values))
     try:
         if kinds <= {bool, int, float}:
             return _stack_numbers(values, kinds, backend, device)

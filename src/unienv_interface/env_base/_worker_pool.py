@@ -193,6 +193,22 @@ class WorkerPool:
         finally:
             self._sort_in(worker, self.channels[worker].read_already())
 
+    def left_answers(self, numbers: Iterable[int]) -> dict[int, bytes] | None:
+        """What workers have left in their mailboxes to these requests, one to each of them, if that is how all answer.
+
+        None if some do not, or not soon: those are for `outcomes`.
+        """
+        if self._answers:
+            return None  # while something else was waited for
+        asked = [(number, self._inboxes[self._awaited[number].worker]) for number in numbers]
+        if not self._waiter.are_all_full(self._poll, [inbox for _, inbox in asked]):
+            return None
+        if any(inbox.number != number for number, inbox in asked):
+            return None
+        for number, _ in asked:
+            del self._awaited[number]
+        return {number: inbox.take()[2] for number, inbox in asked}
+
     def outcomes(
         self, numbers: Sequence[int], deadline: float | None, least: int | None = None
     ) -> dict[int, Message | BaseException]:

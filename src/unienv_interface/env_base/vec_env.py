@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..space.row_layout import MemoryHeap, RowLayout, Rows
-from ._channel import Message, pickled
+from ._channel import pickled
 from ._env_group import Access, EnvGroup, Slots
 from ._info_table import Infos, InfoTable, SharedInfos
 from ._stacking import data_stack
@@ -292,6 +292,8 @@ class AsyncVecEnv(VecEnv):
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
+        if least is None:
+            self._take_what_was_left()
         while self._requests and len(self._ended) < wanted:
             enough = None if least is None else 1
             for number, outcome in self._pool.outcomes(list(self._requests), deadline, enough).items():
@@ -301,16 +303,23 @@ class AsyncVecEnv(VecEnv):
                 if isinstance(outcome, BaseException):
                     self._recover(worker, envs, outcome)
                 else:
-                    self._ended.update(self._results(worker, envs, outcome))
+                    self._ended.update(self._results(worker, envs, number, outcome.payload))
         infos, self._ended = self._ended, {}
         ready = indices if len(infos) == len(indices) else indices[np.isin(indices, list(infos))]
         if self.on_worker_error == "restart":
             self._remember(ready)
         return ready, self._handed_out(ready), self._in_order(infos, ready)
 
-    def _results(self, worker: int, envs: list[int], answer: Message) -> dict[int, Any]:
+    def _take_what_was_left(self) -> None:
+        """Take in all answers where that is a short way: each left in memory by a worker that is awake."""
+        payloads = self._pool.left_answers(self._requests)
+        if payloads is not None:
+            requests, self._requests = self._requests, {}
+            for number, (worker, envs) in requests.items():
+                self._ended.update(self._results(worker, envs, number, payloads[number]))
+
+    def _results(self, worker: int, envs: list[int], number: int, payload: bytes) -> dict[int, Any]:
         """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
-        number, payload = answer.number, answer.payload
         if not payload:
             return dict.fromkeys(envs, _NO_INFO)
         known = self._shared_infos[worker]
@@ -395,7 +404,7 @@ class AsyncVecEnv(VecEnv):
         answers = self._pool.answers(numbers, self.timeout)
         infos: dict[int, dict[str, Any]] = {}
         for (envs, _), answer in zip(resets, answers, strict=True):
-            infos.update(self._results(worker, envs, answer))
+            infos.update(self._results(worker, envs, answer.number, answer.payload))
         return infos
 
     @contextlib.contextmanager
