@@ -23,14 +23,6 @@ _IS_ASLEEP = 8
 #: Bytes that a message may have.
 CAPACITY = 8
 
-_lock = threading.Lock()
-
-
-def _fence() -> None:
-    """What was written before is seen by others no later than what is written after, and read after."""
-    with _lock:  # this lock is nobody else's business: it is here for the instruction that takes it
-        pass
-
 
 class Mailbox:
     """Room for one message, in shared memory. It has one writer and one reader.
@@ -41,6 +33,10 @@ class Mailbox:
     def __init__(self, block: SharedBlock, offset: int) -> None:
         self._words = block.array(np.uint64, (_WORDS,), offset).data
         self._taken = 0  # so that who comes late to a mailbox finds what is there
+        # There is nobody to keep out. But what is done while it is held comes to pass, for other processors too, before
+        # what is done when it is held again. A process that is forked makes its own: one that is just being held would
+        # be held there for ever.
+        self._fence = threading.Lock()
 
     def clear(self) -> None:
         """Make it what it was in the beginning, when there is nobody else to see it."""
@@ -53,11 +49,12 @@ class Mailbox:
     def leave(self, number: int, code: int, payload: bytes) -> bool:
         """Leave a message with a number other than the last one's; False if the reader sleeps and has to be woken."""
         words = self._words
-        words[_CODE], words[_LENGTH], words[_PAYLOAD] = code, len(payload), int.from_bytes(payload, "little")
-        _fence()
-        words[_NUMBER] = number
-        _fence()
-        return not words[_IS_ASLEEP]
+        with self._fence:
+            words[_CODE], words[_LENGTH], words[_PAYLOAD] = code, len(payload), int.from_bytes(payload, "little")
+        with self._fence:
+            words[_NUMBER] = number
+        with self._fence:
+            return not words[_IS_ASLEEP]
 
     @property
     def served(self) -> int:
@@ -83,15 +80,18 @@ class Mailbox:
     def take(self) -> tuple[int, int, bytes]:
         """The message that is there: number, code and payload."""
         words = self._words
-        self._taken = number = words[_NUMBER]
-        _fence()
-        length = words[_LENGTH]
-        return number, words[_CODE], words[_PAYLOAD].to_bytes(CAPACITY, "little")[:length] if length else b""
+        with self._fence:
+            self._taken = number = words[_NUMBER]
+        with self._fence:
+            length = words[_LENGTH]
+            return number, words[_CODE], words[_PAYLOAD].to_bytes(CAPACITY, "little")[:length] if length else b""
 
     def fall_asleep(self) -> None:
         """Say that from now on somebody has to wake the reader. It looks for a message once more after that."""
-        self._words[_IS_ASLEEP] = 1
-        _fence()
+        with self._fence:
+            self._words[_IS_ASLEEP] = 1
+        with self._fence:
+            pass
 
     def wake_up(self) -> None:
         """Say that the reader looks by itself again."""
