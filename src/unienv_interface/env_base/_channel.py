@@ -56,6 +56,7 @@ class Waiter:
             return False
         end, look = time.monotonic() + self.ALERT, poll.poll
         while True:
+            _give_way()  # first of all: whom it waits for may be waiting for this core
             for inbox in inboxes:
                 if not inbox.is_full:
                     break
@@ -63,7 +64,6 @@ class Waiter:
                 return True
             if look(0) or time.monotonic() >= end:
                 return False
-            _give_way()
 
     def wait(
         self,
@@ -81,6 +81,7 @@ class Waiter:
         if self._is_alert:
             end = min(since + self.ALERT, start + (self.ALERT if seconds is None else seconds))
             while True:
+                _give_way()  # as above
                 for inbox in inboxes:
                     if inbox.is_full:
                         return []
@@ -89,7 +90,6 @@ class Waiter:
                     return events
                 if time.monotonic() >= end:
                     break
-                _give_way()
         for inbox in inboxes:
             inbox.fall_asleep()
         try:

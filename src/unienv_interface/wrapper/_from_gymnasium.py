@@ -151,7 +151,7 @@ class FromGymnasiumEnv(Env):
         observation, info = self.env.reset(seed=seed, options=options)
         if self.batch_size is not None:
             self._ended = np.zeros(self.batch_size, bool)
-        return None, self._read_observation(observation), owned_info(info)
+        return None, self._read_observation(observation), owned_info(info) if info else {}
 
     def _reset_some(
         self, mask: np.ndarray, seed: int | None, options: Mapping[str, Any]
