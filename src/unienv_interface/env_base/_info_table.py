@@ -10,7 +10,8 @@ answer was thrown away because it came too late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,22 +96,35 @@ class SharedInfos:
             for row, column in zip(area, like.columns, strict=False)  # there is room for more
         ]
         self._own = [column[envs.start : envs.stop] for column in self._whole]
+        self._pack = [_packing(column) for column in self._own]
 
     def write(self, infos: Infos) -> bool:
         """Write the infos of the worker's environments; False if they are of another form."""
         names, kinds = self.form
         if set(map(len, infos)) != {len(names)}:
             return False
-        for name, kind, column in zip(names, kinds, self._own, strict=True):
+        for name, kind, column, pack in zip(names, kinds, self._own, self._pack, strict=True):
             try:
                 values = [info[name] for info in infos]
             except KeyError:
                 return False
             if set(map(type, values)) != {kind}:
                 return False
-            column[:] = values
+            if pack is None:
+                column[:] = values
+            else:
+                pack(column, 0, *values)
         return True
 
     def read(self, *, of_all: bool) -> InfoTable:
         """What was written last, in memory of its own; of all environments if their infos are all of this form."""
         return InfoTable(*self.form, [column.copy() for column in (self._whole if of_all else self._own)])
+
+
+def _packing(column: np.ndarray) -> Callable[..., None] | None:
+    """`struct.Struct.pack_into` for a column whose numbers lie side by side: a third of the time of an assignment."""
+    is_dense = column.itemsize == 8 and column.dtype.kind in "fiu"
+    return struct.Struct(f"={len(column)}{_LETTERS[column.dtype.kind]}").pack_into if is_dense else None
+
+
+_LETTERS = {"f": "d", "i": "q", "u": "Q"}

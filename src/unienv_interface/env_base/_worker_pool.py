@@ -193,7 +193,7 @@ class WorkerPool:
         finally:
             self._sort_in(worker, self.channels[worker].read_already())
 
-    def left_answers(self, numbers: Iterable[int]) -> dict[int, bytes] | None:
+    def left_answers(self, numbers: Iterable[int]) -> list[bytes] | None:
         """What workers have left in their mailboxes to these requests, one to each of them, if that is how all answer.
 
         None if some do not, or not soon: those are for `outcomes`.
@@ -207,7 +207,7 @@ class WorkerPool:
             return None
         for number, _ in asked:
             del self._awaited[number]
-        return {number: inbox.take()[2] for number, inbox in asked}
+        return [inbox.take()[2] for _, inbox in asked]
 
     def outcomes(
         self, numbers: Sequence[int], deadline: float | None, least: int | None = None

@@ -199,6 +199,7 @@ class AsyncVecEnv(VecEnv):
         # environments whose command has ended, with their infos, or with where those of all of their worker are
         self._ended: dict[int, dict[str, Any] | InfoTable | SharedInfos] = {}
         self._shared_infos: list[SharedInfos | None] = [None] * workers
+        self._common_infos: SharedInfos | None = None  # if all of them are of one form, any of them
         self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
         self._reset: _Reset | None = None  # the one under way
         self._lost: set[int] = set()  # restarted, and the caller does not know it yet
@@ -292,8 +293,8 @@ class AsyncVecEnv(VecEnv):
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
-        if least is None:
-            self._take_what_was_left()
+        if least is None and not self._ended and (payloads := self._pool.left_answers(self._requests)) is not None:
+            return self._finish_at_once(indices, payloads)
         while self._requests and len(self._ended) < wanted:
             enough = None if least is None else 1
             for number, outcome in self._pool.outcomes(list(self._requests), deadline, enough).items():
@@ -310,13 +311,26 @@ class AsyncVecEnv(VecEnv):
             self._remember(ready)
         return ready, self._handed_out(ready), self._in_order(infos, ready)
 
-    def _take_what_was_left(self) -> None:
-        """Take in all answers where that is a short way: each left in memory by a worker that is awake."""
-        payloads = self._pool.left_answers(self._requests)
-        if payloads is not None:
-            requests, self._requests = self._requests, {}
-            for number, (worker, envs) in requests.items():
-                self._ended.update(self._results(worker, envs, number, payloads[number]))
+    def _finish_at_once(
+        self, indices: np.ndarray, payloads: list[bytes]
+    ) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
+        """The rest of `_finish` where workers that are awake have left all answers in memory."""
+        requests, self._requests = self._requests, {}
+        infos: Infos | InfoTable = []
+        if (
+            indices is self._all
+            and self._common_infos is not None
+            and all(payload == IN_MEMORY for payload in payloads)
+        ):
+            infos = self._common_infos.read(of_all=True)
+        elif any(payloads):
+            found: dict[int, Any] = {}
+            for (number, (worker, envs)), payload in zip(requests.items(), payloads, strict=True):
+                found.update(self._results(worker, envs, number, payload))
+            infos = self._in_order(found, indices)
+        if self.on_worker_error == "restart":
+            self._remember(indices)
+        return indices, self._handed_out(indices), infos
 
     def _results(self, worker: int, envs: list[int], number: int, payload: bytes) -> dict[int, Any]:
         """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
@@ -328,6 +342,7 @@ class AsyncVecEnv(VecEnv):
         infos, parts, records = pickle.loads(payload)
         if isinstance(infos, InfoTable):
             self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_columns, self._pool.shares[worker])
+            self._common_infos = _if_alike(self._shared_infos)
             return dict.fromkeys(envs, infos)
         self._heap.parts.update(parts)
         if records:
@@ -340,10 +355,9 @@ class AsyncVecEnv(VecEnv):
             return []
         shares = self._pool.shares
         answers = [infos.get(share.start) for share in shares]
-        forms = [answer.form for answer in answers if isinstance(answer, SharedInfos)]
-        if ready is self._all and len(forms) == len(shares) and all(form == forms[0] for form in forms):
-            whole: InfoTable = answers[0].read(of_all=True)  # type: ignore[union-attr]
-            return whole
+        common = _if_alike(answers)
+        if ready is self._all and common is not None:
+            return common.read(of_all=True)
         for share, answer in zip(shares, answers, strict=True):
             table = answer.read(of_all=False) if isinstance(answer, SharedInfos) else answer
             if isinstance(table, InfoTable):
@@ -483,7 +497,7 @@ class AsyncVecEnv(VecEnv):
             return
         self._closed = True
         self._resetting = self._stepping = None
-        self._shared_infos, self._ended = [], {}
+        self._shared_infos, self._common_infos, self._ended = [], None, {}
         # the shared memory goes with the last array over it
         del self._slots, self._actions, self._info_columns, self._seeds
         reports = self._pool.close()
@@ -494,6 +508,13 @@ class AsyncVecEnv(VecEnv):
 
 
 _NO_INFO: dict[str, Any] = {}
+
+
+def _if_alike(found: Sequence[Any]) -> SharedInfos | None:
+    """The first of them, if all of them are infos in shared memory and of one form."""
+    first = found[0]
+    is_one = all(isinstance(one, SharedInfos) and one.form == first.form for one in found)
+    return first if is_one else None
 
 
 def _is_restarted(info: dict[str, Any] | InfoTable | SharedInfos | None) -> bool:
