@@ -11,9 +11,10 @@ import pytest
 from recording_envs import Log, TallyEnv, buffers_for, check_recording, vector
 from test_replay_buffer_processes import HERE, run
 
-from unienv_data import ReplayBufferCollectionWrapper
+from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
+from unienv_interface.space.spaces import BoxSpace, DictSpace
 
 SLOTS = 3
 MODES = ["shared", "per_env", "interleaved"]
@@ -95,6 +96,22 @@ def test_a_batch_of_tensors_is_recorded_value_for_value(mode: str) -> None:
 @pytest.mark.parametrize("infos", [True, False], ids=["infos", "arrays"])
 def test_one_environment_is_recorded_value_for_value(infos: bool) -> None:
     check(TallyEnv(1), "shared", infos=infos)
+
+
+def test_times_are_looked_at_at_every_step() -> None:
+    """They come from a clock, which is not of the environment."""
+    env, times = vector("sync", SLOTS), iter([1, 2.75])
+    space = transition_space(env, timestamp=True)
+    space = DictSpace(
+        NumpyComputeBackend, {**space.spaces, "timestamp": BoxSpace(NumpyComputeBackend, 0, 9, "int64", shape=())}
+    )
+    buffer = ReplayBuffer.create(space)
+    wrapper = ReplayBufferCollectionWrapper(env, buffer, clock=lambda: next(times))
+    wrapper.reset()
+    wrapper.step(np.zeros((SLOTS, 2), np.float32))
+    with pytest.raises(ValueError, match="timestamp"):
+        wrapper.step(np.zeros((SLOTS, 2), np.float32))
+    assert buffer.get_at(...)["timestamp"].tolist() == [1] * SLOTS
 
 
 @pytest.mark.parametrize("mode", ["shared", "interleaved"])

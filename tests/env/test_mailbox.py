@@ -126,6 +126,21 @@ def test_a_channel_without_a_mailbox_only_sends() -> None:
         Channel(one).leave(1, 0, b"")
 
 
+def test_who_was_woken_in_vain_is_woken_the_next_time() -> None:
+    """A pipe that is full takes no message that wakes; once there is room, the next one does."""
+    here, there = two_channels()
+    while here.send(9, 0, bytes(4096)):
+        pass
+    there.inboxes[0].fall_asleep()
+    here.leave(1, 5, b"")
+    assert there.receive().number == 1
+    while there.has_unread:
+        there.arrived()
+    here.leave(2, 5, b"")
+    assert select.select([there.fd], [], [], 5)[0]
+    assert [there.receive().number for _ in range(2)] == [2, 9]  # that, and the rest of what did not fit
+
+
 def _echo(connection: Connection, block: SharedBlock, count: int, seed: int) -> None:
     channel, pauses = Channel(connection, Mailbox(block, 0), Mailbox(block, SIZE)), np.random.default_rng(seed)
     for _ in range(count):
@@ -149,14 +164,13 @@ def test_two_processes_that_pause_as_they_like_miss_no_message() -> None:
         for number in range(1, count + 1):
             time.sleep(pauses.choice(PAUSES))
             channel.leave(number, number % 200, number.to_bytes(4, "little"))
-            deadline = time.monotonic() + 30
-            messages: list[Message] = []
-            while not messages:
+            deadline, (inbox,) = time.monotonic() + 30, channel.inboxes
+            while not inbox.is_full:
                 # without an end to the wait, a message that nobody is woken for would be a hang
                 assert time.monotonic() < deadline, f"message {number} was slept through"
                 waiter.wait(poll, channel.inboxes, seconds=30)
-                messages = [message for message in channel.arrived() if message.number]
-            assert [message[:3] for message in messages] == [(number, number % 200, number.to_bytes(4, "little"))]
+                assert all(not message.number for message in channel.arrived())  # what wakes says no more than that
+            assert inbox.take() == (number, number % 200, number.to_bytes(4, "little"))
     finally:
         process.kill()
         process.join()
@@ -210,6 +224,31 @@ def test_a_step_that_a_stopped_worker_took_up_late_is_not_taken_for_the_next() -
             assert env.reset(seed=seed)[1][:, 2:].tolist() == twin.reset(seed=seed)[1][:, 2:].tolist()
             for _ in range(3):
                 assert env.step(ACTIONS)[0][:, 2:].tolist() == twin.step(ACTIONS)[0][:, 2:].tolist()
+
+
+def test_an_interrupt_while_something_else_is_waited_for_loses_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        AsyncVecEnv(counters(3), ctx=context("fork"), num_workers=2, timeout=20.0) as env,
+        monkeypatch.context() as patch,
+    ):
+        env.reset(seed=0)
+        env.send_command(2, "render")
+        env.step_async(ACTIONS)
+        pool, sort_in = env._pool, env._pool._sort_in
+
+        def interrupted(worker: int, messages: list[Message]) -> None:
+            if any(message.is_boxed for message in messages):
+                patch.undo()
+                raise KeyboardInterrupt
+            sort_in(worker, messages)
+
+        patch.setattr(pool, "_sort_in", interrupted)
+        deadline = time.monotonic() + 20
+        while not pool._inboxes[0].is_full and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with pytest.raises(KeyboardInterrupt):
+            env.get_command_result(2)
+        assert env.step_wait()[0][:, 2].tolist() == [1, 1, 1]
 
 
 def test_commands_of_ones_own_go_between_steps() -> None:

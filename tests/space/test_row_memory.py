@@ -178,3 +178,18 @@ def test_many_rows_are_written_as_few_are(
         np.testing.assert_array_equal(found[key], values)
     for rest in (rows[:MANY], rows[2 * MANY :]):  # not a byte beside them
         assert (rest.records.view(np.uint8) == 255).all()
+
+
+@pytest.mark.parametrize("count", [10, MANY])
+def test_rows_that_are_written_from_each_other(count: int) -> None:
+    """Moved on by one place, beside a column that has to be written number by number."""
+    layout = RowLayout(DictSpace(NUMPY, {"a": box(3), "b": box(3)}))
+    rows = zeroed(layout, count + 1)
+    columns = layout.unpack(rows)
+    columns["a"][...] = np.arange(count + 1)[:, None]
+    wanted = columns["a"][:-1].copy()
+    layout.pack(
+        rows, slice(1, count + 1), {"a": columns["a"][:-1], "b": np.asfortranarray(np.ones((count, 3), np.float32))}
+    )
+    np.testing.assert_array_equal(columns["a"][1:], wanted)
+    assert (columns["b"][1:] == 1).all()

@@ -135,7 +135,7 @@ class _BatchRecorder(Recorder):
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
         self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
-        self._is_steady = env.has_steady_form
+        self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
         self._steady_form: tuple[Any, ...] | None = None  # of the action, with which all is as it was before
         backend = env.backend
         numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
@@ -151,8 +151,8 @@ class _BatchRecorder(Recorder):
     def _staged(self, data: Sequence[Any]) -> Any:
         """The leaves of the step, staged; None if they have to be converted.
 
-        All but the action comes from the environment. If that always gives the same dtypes and shapes, then these are
-        looked at once.
+        All but the action comes from the environment, or is counted here. If the environment always gives the same
+        dtypes and shapes, then these are looked at once.
         """
         if self._leaves is None:
             return None

@@ -148,6 +148,8 @@ class Channel:
         """Send a message, or as much of it as the other side takes at once: False if the rest is for `flush`."""
         data = _HEADER.pack(len(payload), number, code) + payload
         if self._unsent:
+            self._unsent = self._unsent[self._write(self._unsent) :]
+        if self._unsent:
             self._unsent = memoryview(self._unsent.tobytes() + data)
             return False
         sent = self._write(data)
@@ -212,7 +214,7 @@ class Channel:
         return any(inbox.is_full for inbox in self.inboxes) or bool(self._poll.poll(0))
 
     def arrived(self) -> list[Message]:
-        """The messages that are there, without waiting.
+        """The messages that were sent and are there, without waiting.
 
         A ChannelClosedError once there are none and no more can come.
         """
@@ -226,9 +228,9 @@ class Channel:
         return self.read_already()
 
     def read_already(self) -> list[Message]:
-        """The messages that lie in the mailbox, or were read, by `flush` as a rule, and not yet taken."""
+        """The messages that were read, by `flush` as a rule, and not yet taken. What was left is in the mailbox."""
         messages = []
-        while (message := self._boxed() or self._cut()) is not None:
+        while self._unread and (message := self._cut()) is not None:
             messages.append(message)
         return messages
 

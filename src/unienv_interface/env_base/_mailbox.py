@@ -77,14 +77,24 @@ class Mailbox:
         """The number of the message that is there, or of the last one that was."""
         return self._words[_NUMBER]
 
-    def take(self) -> tuple[int, int, bytes]:
-        """The message that is there: number, code and payload."""
+    def peek(self) -> tuple[int, int, bytes]:
+        """The message that is there, number, code and payload; it stays there until it is `take_out`."""
         words = self._words
         with self._fence:
-            self._taken = number = words[_NUMBER]
+            number = words[_NUMBER]
         with self._fence:
             length = words[_LENGTH]
             return number, words[_CODE], words[_PAYLOAD].to_bytes(CAPACITY, "little")[:length] if length else b""
+
+    def take_out(self, number: int) -> None:
+        """Take the message of this number for taken."""
+        self._taken = number
+
+    def take(self) -> tuple[int, int, bytes]:
+        """The message that is there, taken out."""
+        message = self.peek()
+        self.take_out(message[0])
+        return message
 
     def fall_asleep(self) -> None:
         """Say that from now on somebody has to wake the reader. It looks for a message once more after that."""

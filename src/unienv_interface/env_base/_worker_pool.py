@@ -179,8 +179,14 @@ class WorkerPool:
         if inbox.served != self._last_sent[worker] or worker in self._mute:
             return False
         if inbox.is_full:
-            self._sort_in(worker, [Message(*inbox.take(), True)])
+            self._take_out(worker)
         return True
+
+    def _take_out(self, worker: int) -> None:
+        """Take what a worker has left in its mailbox: out of it last, so that nothing is lost to an interrupt."""
+        message = Message(*self._inboxes[worker].peek(), True)
+        self._sort_in(worker, [message])
+        self._inboxes[worker].take_out(message.number)
 
     def _flush(self, worker: int, what: str, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -269,7 +275,7 @@ class WorkerPool:
         for worker, inbox in enumerate(self._inboxes):
             if inbox.is_full:
                 has_news = True
-                self._sort_in(worker, [Message(*inbox.take(), True)])
+                self._take_out(worker)
         if has_news and not self._mute:
             return
         for number in silent:
@@ -284,7 +290,8 @@ class WorkerPool:
     def _take_in(self, worker: int) -> None:
         """Read what a worker has sent."""
         try:
-            self._sort_in(worker, self.channels[worker].arrived())
+            with no_interrupt():  # which could come between what is read and where it is kept
+                self._sort_in(worker, self.channels[worker].arrived())
         except ChannelClosedError:
             self._stop_listening(worker)  # its end of stream would wake us up without pause
 

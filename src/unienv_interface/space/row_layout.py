@@ -306,17 +306,19 @@ class RowLayout:
 
     def _write_opaque(self, rows: Rows, index: slice, encoded: list[Any]) -> bool:
         """`write` of plain leaves that copies each vector as a whole, not number by number; False if it cannot."""
-        try:
-            for i, (column, value) in enumerate(zip(rows.opaque, encoded)):  # noqa: B905 - as in `write`
-                dtype = self.opaque_dtypes[i]
-                if dtype is None:
-                    column[index] = value
-                elif value.dtype is self._plain_dtypes[i]:
-                    column[index] = value.view(dtype)
-                else:
+        wholes = []
+        for value, dtype, plain in zip(encoded, self.opaque_dtypes, self._plain_dtypes):  # noqa: B905 - as in `write`
+            if dtype is not None:
+                if value.dtype is not plain:
                     return False  # the other byte order
-        except ValueError:  # numbers of a vector that lie apart
-            return False
+                try:
+                    value = value.view(dtype)
+                except ValueError:  # numbers of a vector that lie apart
+                    return False
+            wholes.append(value)
+        # only now: what is written twice may come from the very rows that it goes to
+        for column, value in zip(rows.opaque, wholes):  # noqa: B905 - as in `write`
+            column[index] = value
         return True
 
     def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
