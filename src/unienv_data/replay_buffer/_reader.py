@@ -49,8 +49,7 @@ class BufferReader:
                         return values
                 elif head - tail == self._capacity and idx.size and idx.item(idx.argmax()) < length:
                     # Counted from the end of the ring: a slot below 0 is one at the end, as it is to an array.
-                    begin = shift - length
-                    values = gather_among(idx + begin, length)
+                    values = gather_among(idx + (shift - length), length)
                     now = cells[TAIL]
                     if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(idx) >= now - tail):
                         return values

@@ -153,20 +153,16 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
     backend, dtype, device = space.backend, space.dtype, space.device
     is_numpy, is_integer = backend.simplified_name == "numpy", backend.dtype_is_real_integer(dtype)
 
-    def whole(value: Any) -> int:
-        try:
-            number = int(value)
-        except (ValueError, OverflowError):  # of what is not finite
-            number = None
-        if number is None or number != value:
-            raise ValueError(f"{path}: {value!r:.100} is no value of {space}, give the buffer a dtype that holds it")
-        return number
-
     def check_whole(value: Any) -> None:
         host = backend.to_numpy(value) if backend.is_backendarray(value) else np.asarray(value)
         with np.errstate(invalid="ignore"):  # of what is not finite, which is found out
             if not (host.astype(backend.dtype_name(dtype)) == host).all():
                 raise ValueError(f"{path}: {host!r:.100} is no value of {space}, give the buffer a dtype that holds it")
+
+    def whole(value: Any) -> int:
+        if type(value) is not int:  # of which the storage knows what fits
+            check_whole(value)
+        return int(value)
 
     if not shape and not as_arrays:
         scalar = _python_type(space)  # the quickest for storages, too
