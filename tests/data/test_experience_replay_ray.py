@@ -84,6 +84,7 @@ def test_processes_on_two_nodes_share_a_replay(cluster: Any, tmp_path: Path) -> 
         assert info["index"].tolist() == batch["index"].tolist()
         batch["x"] += 1  # what arrives is the receiver's own
         _use_every_kind_of_method(replay, tmp_path)
+    replay.close()
     with pytest.raises(RemoteReplayError, match="is gone"):
         len(replay)
 
@@ -159,3 +160,18 @@ def test_a_call_that_ray_repeats_happens_once() -> None:
     assert actor.call("__len__", (), {}) == 2
     actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 1))
     assert actor.call("__len__", (), {}) == 4
+
+
+def test_an_actor_that_outlives_its_closing_answers_nobody() -> None:
+    """Ray ends it some time after it was told to, and calls of others arrive until then."""
+    actor = ReplayActor(ExperienceReplay, (), {"storage": 8}, None)
+    actor.make()
+    actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0))
+    actor.call("close", (), {})
+    for late in (
+        lambda: actor.call("__len__", (), {}),
+        lambda: actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0)),
+        lambda: actor.get("batch_size"),
+    ):
+        with pytest.raises(RemoteReplayError, match="closed it"):
+            late()

@@ -100,6 +100,7 @@ class ReplayActor:
     def __init__(self, cls: type[ExperienceReplay], args: Any, kwargs: Any, keeper: Any) -> None:
         self._made_of, self._keeper = (cls, args, kwargs), keeper
         self._answered: dict[str, tuple[int, Any]] = {}
+        self._is_closed = False
         if keeper is not None and ray.get_runtime_context().was_current_actor_reconstructed:
             self.make()
             saved = ray.get(keeper.get.remote())
@@ -113,6 +114,7 @@ class ReplayActor:
 
     def call(self, method: str, args: Any, kwargs: Any, ticket: Ticket | None = None) -> Any:
         """Call a method of the replay."""
+        self._refuse_if_closed()
         if ticket is not None and self._answered.get(ticket.client, (-1, None))[0] == ticket.number:
             return self._answered[ticket.client][1]
         answer = getattr(self._replay, method)(*unpacked(args), **unpacked(kwargs))
@@ -123,11 +125,18 @@ class ReplayActor:
                 ray.get(self._keeper.put.remote(path))
         if ticket is not None:
             self._answered[ticket.client] = (ticket.number, result)
+        self._is_closed = method == "close"
         return result
 
     def get(self, name: str) -> Any:
         """An attribute of the replay."""
+        self._refuse_if_closed()
         return packed(getattr(self._replay, name))
+
+    def _refuse_if_closed(self) -> None:
+        """Ray ends an actor some time after it was told to; what arrives until then is answered as what comes later."""
+        if self._is_closed:
+            raise RemoteReplayError("the replay is gone: one of those who use it has closed it")
 
 
 def remote_class(cls: type[ExperienceReplay], remote_config: dict[str, Any] | None) -> RemoteClass:
@@ -169,6 +178,7 @@ class RemoteReplay:
     def __init__(self, handle: Any, cls: type[ExperienceReplay], name: str, keeper: Any) -> None:
         self._handle, self._cls, self._name, self._keeper = handle, cls, name, keeper
         self._client, self._numbers = uuid.uuid4().hex, itertools.count()
+        self._is_closed = False
 
     def __reduce__(self) -> tuple[type[RemoteReplay], tuple[Any, ...]]:
         return RemoteReplay, (self._handle, self._cls, self._name, self._keeper)
@@ -213,11 +223,14 @@ class RemoteReplay:
             yield batch
 
     def close(self) -> None:
-        """Close the replay and end its actor, for all who use it."""
+        """Close the replay and end its actor, for all who use it. Closing it again does nothing."""
+        if self._is_closed:
+            return
         try:
             self._call("close")
         finally:
             self._kill()
+            self._is_closed = True
 
     def _kill(self) -> None:
         ray.kill(self._handle)
