@@ -15,6 +15,7 @@ from gymnasium import spaces as gs
 from gymnasium.utils.env_checker import check_env as check_gym_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from unienv_interface import SyncVecEnv
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import (
     BatchedSpace,
@@ -132,18 +133,78 @@ def test_what_it_returns_is_never_changed() -> None:
     assert [frame[0, 0, 0] for frame in frames] == [0, 1]
 
 
-@pytest.mark.parametrize("backend", WITHOUT_JAX, ids=str)
-def test_borrowed_steps_are_the_same_steps(backend: Any) -> None:
-    for make in (functools.partial(gymnasium.make, "CartPole-v1"), Reusing):
-        one, other = (FromGymnasiumEnv(make(), backend=backend) for _ in range(2))
-        one.reset(seed=2)
-        other.reset(seed=2)
-        for _ in range(4):
-            action = one.sample_action()
-            ours, borrowed = one.step(action), other.step_borrowed(action)
-            assert_same(None, borrowed[0], ours[0])
-            assert [float(signal) for signal in borrowed[1:4]] == [float(signal) for signal in ours[1:4]]
-            assert borrowed[4].keys() == ours[4].keys()
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_borrowed_steps_are_the_same_steps(name: str) -> None:
+    one, other = (FromGymnasiumEnv(gymnasium.make(name)) for _ in range(2))
+    one.reset(seed=2)
+    other.reset(seed=2)
+    for _ in range(4):
+        action = one.sample_action()
+        ours, borrowed = one.step(action), other.borrowed_step(action[()])  # type: ignore[misc]
+        assert_same(None, other.read_borrowed(borrowed[0]), ours[0])
+        assert [float(signal) for signal in borrowed[1:4]] == [float(signal) for signal in ours[1:4]]
+        assert borrowed[4].keys() == ours[4].keys()
+
+
+@pytest.mark.parametrize("backend", [backend for backend in WITHOUT_JAX if backend is not NUMPY], ids=str)
+def test_what_has_to_be_converted_is_not_lent(backend: Any) -> None:
+    assert FromGymnasiumEnv(Reusing()).borrowed_step is None  # dicts
+    assert FromGymnasiumEnv(gymnasium.make("CartPole-v1"), backend=backend).borrowed_step is None
+
+
+class Doubling(FromGymnasiumEnv):
+    """A bridge of a user's, with a step of its own."""
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        return observation * 2, reward * 2, *rest  # type: ignore[return-value]
+
+
+def test_a_step_that_a_subclass_overrides_is_the_one_that_is_taken() -> None:
+    kinds = FromGymnasiumEnv, Doubling
+    plain, doubling = (SyncVecEnv([lambda kind=kind: kind(gymnasium.make("CartPole-v1"))]) for kind in kinds)
+    for env in (plain, doubling):
+        env.reset(seed=0)
+    ones, twos = (env.step(np.array([1])) for env in (plain, doubling))
+    assert np.array_equal(twos[0], 2 * ones[0])
+    assert twos[1] == 2 * ones[1]
+
+
+class Keeping(gymnasium.Env):
+    """Keeps and changes the action it is given, and does not say its observation in the dtype of its space."""
+
+    action_space = gs.Box(-1, 1, (2,), np.float32)
+    observation_space = gs.Box(-4, 4, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.kept = np.zeros(2, np.float32)
+        return self.kept, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        before = self.kept.astype(np.float64)
+        action *= 2
+        self.kept = action
+        return before, np.float32(1.5), np.bool_(False), 0, {}
+
+
+def test_an_action_is_the_environments_own() -> None:
+    """One that keeps its action finds it as it was, whatever the caller does to the array; and the other way round."""
+    with SyncVecEnv([lambda: FromGymnasiumEnv(Keeping())] * 2) as env:
+        env.reset(seed=0)
+        given = np.array([[0.25, 0.5], [0.75, 1.0]], np.float32)
+        env.step(given)
+        assert given.tolist() == [[0.25, 0.5], [0.75, 1.0]]
+        given[:] = 0
+        observation, reward, terminated, truncated, _ = env.step(given)
+        assert (observation.dtype, observation.tolist()) == (np.float32, [[0.5, 1.0], [1.5, 2.0]])
+        assert (reward.tolist(), terminated.any(), truncated.any()) == ([1.5, 1.5], False, False)
+
+
+def test_an_environment_put_in_the_place_of_another_is_the_one_that_steps() -> None:
+    env = SyncVecEnv([lambda: FromGymnasiumEnv(gymnasium.make("CartPole-v1"))])
+    env.reset(seed=0)
+    env.envs[0].env = gymnasium.wrappers.TransformReward(env.envs[0].env, lambda reward: 7.0)
+    assert env.step(np.array([0]))[1].tolist() == [7.0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,6 +94,7 @@ class EnvGroup:
         self.first_index = first_index
         self.progress = np.zeros(1, np.int32) if progress is None else progress
         self.command = "construction"
+        self._borrowed_form: tuple[Any, tuple[int, ...]] | None = None
         self.turn_to(0)
 
     @property
@@ -112,6 +113,7 @@ class EnvGroup:
                 self.turn_to(position)
                 self.envs.append(factory())
                 self.specs.append(EnvSpec.of(self.envs[-1]))
+            self._borrowed_form = _borrowed_form(self.envs)
         except BaseException:
             self.close(quiet=True)
             raise
@@ -144,23 +146,41 @@ class EnvGroup:
         """Step the environments at these positions, with one action each, into these rows; returns their infos."""
         infos = []
         observations, _, rewards, terminations, truncations = slots
-        write = _writer(observations)
+        dtype, shape = observations.layout.plain_value
+        column: Any = None if dtype is None else observations.columns[0]
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
-        singles = batch_utils.split(action_space, actions)
-        if len(singles) != len(positions):
-            if batch_utils.batch_size_data(actions) is not None:  # before any of them moves
-                raise ValueError(f"{len(singles)} actions for {len(positions)} environments, each wants one")
-            singles = [actions] * len(positions)  # a dict or tuple of nothing, the same for all
-        for position, row, action in zip(positions, rows, singles, strict=True):
+        steps: list[Any]
+        if is_borrowed := self._can_borrow(actions, len(positions)):
+            steps = [envs[position].borrowed_step for position in positions]
+            singles: Sequence[Any] = list(actions.copy() if actions.ndim > 1 else actions)
+        else:
+            steps = [envs[position].step for position in positions]
+            singles = _split(action_space, actions, len(positions))
+        span = slice(rows.start, rows.stop) if type(rows) is range else rows
+        terminations[span] = truncations[span] = False
+        for position, row, step, action in zip(positions, rows, steps, singles, strict=True):
             progress[0] = first + position
-            observation, reward, terminated, truncated, info = envs[position].step_borrowed(action)
-            write(row, observation)
+            observation, reward, terminated, truncated, info = step(action)
+            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
+                column[row] = observation  # a plain array that fits, without ceremony
+            else:
+                value = envs[position].read_borrowed(observation) if is_borrowed else observation
+                observations.layout.pack(observations, row, value)
             rewards[row] = float(reward)
-            terminations[row] = bool(terminated)
-            truncations[row] = bool(truncated)
+            if terminated:
+                terminations[row] = True
+            if truncated:
+                truncations[row] = True
             infos.append(info)
         return infos
+
+    def _can_borrow(self, actions: Any, count: int) -> bool:
+        """Whether `borrowed_step` of all environments takes these actions."""
+        if self._borrowed_form is None or type(actions) is not np.ndarray:
+            return False
+        dtype, shape = self._borrowed_form
+        return actions.dtype == dtype and actions.shape == (count, *shape)
 
     def access(self, verb: Access, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, get or set an attribute of one environment, found through its wrappers."""
@@ -185,6 +205,24 @@ class EnvGroup:
         self.envs = []
         if first is not None:
             raise first
+
+
+def _borrowed_form(envs: Sequence[Env]) -> tuple[Any, tuple[int, ...]] | None:
+    """Dtype and shape of the actions that the borrowed steps of all of them take; None if some have none."""
+    if any(env.borrowed_step is None for env in envs):
+        return None
+    forms = {(env.action_space.dtype, env.action_space.shape or ()) for env in envs}
+    return forms.pop() if len(forms) == 1 else None
+
+
+def _split(action_space: Space, actions: Any, count: int) -> Sequence[Any]:
+    """One action for each of the environments."""
+    singles = batch_utils.split(action_space, actions)
+    if len(singles) != count:
+        if batch_utils.batch_size_data(actions) is not None:  # before any of them moves
+            raise ValueError(f"{len(singles)} actions for {count} environments, each wants one")
+        singles = [actions] * count  # a dict or tuple of nothing, the same for all
+    return singles
 
 
 def _writer(rows: Rows) -> Callable[[int, Any], None]:

@@ -21,7 +21,7 @@ from. The same seed and the same actions give the same episode.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, SupportsFloat
 
 from typing_extensions import Self, TypeVar
@@ -73,13 +73,20 @@ class Env(
     ) -> tuple[ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
         """Act once; returns observation, reward, terminated, truncated and infos."""
 
-    def step_borrowed(self, action: ActType) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """`step` for a caller that copies what it gets at once, such as a vector environment.
+    @property
+    def borrowed_step(self) -> Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] | None:
+        """A step for a caller that copies what it gets at once, such as a vector environment; None if there is none.
 
-        The observation may be overwritten by the next step, and reward and flags may be any kind of number. An
-        environment that can save a copy by that overrides it.
+        It takes actions of NumPy that have the dtype and shape of the action space, in memory that nobody writes to
+        afterwards. The observation may be overwritten by the next step, and is one of the space only after
+        `read_borrowed`, unless it has dtype and shape of the space; reward and flags may be any kind of number. An
+        environment that can save a caller copies and conversions by that overrides both.
         """
-        return self.step(action)
+        return None
+
+    def read_borrowed(self, observation: Any) -> Any:
+        """An observation of `borrowed_step` as one of the observation space."""
+        return observation
 
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,15 @@ from ..env_base.env import Env, parse_mask
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import from_gym_space
 from ..utils.optional import need
-from ._gym_values import batched_from_gym, owned_info, reader, rows_of_info, signal_reader, writer
+from ._gym_values import (
+    batched_from_gym,
+    is_carried_as_it_is,
+    owned_info,
+    reader,
+    rows_of_info,
+    signal_reader,
+    writer,
+)
 
 if TYPE_CHECKING:
     import gymnasium
@@ -57,7 +65,6 @@ class FromGymnasiumEnv(Env):
         self._rng: Any = None
         self._rng_seed: int | None = None
         self._closed = False
-        self._borrowed_dtype: np.dtype | None
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._init_batch(env)
         else:
@@ -69,13 +76,17 @@ class FromGymnasiumEnv(Env):
         self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
         self._write_action = writer(env.action_space, self.action_space, "action")
         self._read_observation = reader(env.observation_space, self.observation_space, "observation")
-        # of an observation that is one of ours as it stands, but for the memory it lies in
-        is_alike = isinstance(env.observation_space, gymnasium.spaces.Box) and self.backend is NumpyComputeBackend
-        self._borrowed_dtype = np.dtype(env.observation_space.dtype) if is_alike else None
+        # values that are the other side's as they stand, and no step of a subclass that would be passed by
+        self._lends_step = (
+            self.backend is NumpyComputeBackend
+            and is_carried_as_it_is(env.action_space, self.action_space)
+            and isinstance(env.observation_space, gymnasium.spaces.Box)
+            and type(self).step is FromGymnasiumEnv.step
+        )
 
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
         self.batch_size = env.num_envs
-        self._borrowed_dtype = None
+        self._lends_step = False
         actions, observations = env.single_action_space, env.single_observation_space
         place = self.backend, self.device
         self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
@@ -113,14 +124,12 @@ class FromGymnasiumEnv(Env):
             owned_info(info) if info else {},
         )
 
-    def step_borrowed(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if self._borrowed_dtype is None:
-            return self.step(action)
-        result = self.env.step(self._write_action(action))
-        observation = result[0]
-        if type(observation) is np.ndarray and observation.dtype is self._borrowed_dtype:
-            return result
-        return (self._read_observation(observation), *result[1:])
+    @property
+    def borrowed_step(self) -> Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] | None:
+        return self.env.step if self._lends_step else None
+
+    def read_borrowed(self, observation: Any) -> Any:
+        return self._read_observation(observation)
 
     def _step_batch(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self._ended is None:
