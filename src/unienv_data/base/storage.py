@@ -213,6 +213,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """`gather` for windows (B, T) of slots, with these two axes in front."""
         return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
 
+    def can_gather_spans(self, count: int) -> bool:
+        """Whether `gather_spans` is there for windows of `count` samples."""
+        return False
+
+    def gather_spans(self, first: np.ndarray, count: int, length: int) -> Any:
+        """`gather_windows` for windows of `count` slots one after the other, which begin at `first`."""
+        raise NotImplementedError(f"{type(self).__name__} does not read slots that lie one after the other at once")
+
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
         """`gather` for an array of slots, as rows of the space's `RowLayout`; None if they are not kept so."""
         return None

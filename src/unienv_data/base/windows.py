@@ -123,6 +123,20 @@ def lay_out(
     return Frames(np.clip(frames, low, high - 1), valid)
 
 
+def are_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes) -> bool:
+    """Whether the windows of a dense query are whole, and their samples lie one after the other."""
+    start, stop, stride = stretches
+    if not isinstance(stride, int) or stride != 1 or not positions.size:
+        return False
+    before = positions - start
+    if before.item(before.argmin()) < -query.offsets.item(0):
+        return False
+    if not query.looks_ahead:
+        return True
+    behind = stop - positions
+    return bool(behind.item(behind.argmin()) > query.offsets.item(-1))
+
+
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
     """For each place in windows (B, T) that place if it is valid, else the next valid one towards place `zero`.
 

@@ -7,41 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from ..base.windows import Episodes, Limits, WindowQuery, lay_out
+from ..base.windows import Episodes, Limits, WindowQuery, are_spans, lay_out
 from ._physical import logical_segments
 from ._state import BufferState
-
-GatherWindows = Callable[[np.ndarray, int], Any]
 
 
 class WindowLook:
     """Finds the windows of samples by their positions, given the counters of one instant.
 
-    `gather` reads whole samples, or else only what lies under the keys of the query.
+    It `reads_whole` samples, or else only what lies under the keys of the query.
     """
 
-    def __init__(
-        self,
-        stretches: Stretches,
-        gather: GatherWindows,
-        query: WindowQuery,
-        limits: Limits | None,
-        *,
-        reads_whole: bool,
-    ) -> None:
+    def __init__(self, stretches: Stretches, query: WindowQuery, limits: Limits | None) -> None:
+        storage = stretches.state.storage
         self._stretches = stretches.episodes_or_all if query.within_episodes else stretches.all
-        self._gather, self.query, self._limits, self.reads_whole = gather, query, limits, reads_whole
-        self._capacity = stretches.state.storage.capacity
+        self.reads_whole = not (query.nested_keys and storage.has_column_access)
+        source = storage if self.reads_whole else storage.get_column(query.nested_keys)
+        self._gather: Callable[[np.ndarray, int], Any] = source.gather_windows
+        is_span = query.is_dense and query.fill and limits is None
+        self._gather_spans = source.gather_spans if is_span and source.can_gather_spans(len(query.offsets)) else None
+        self.query, self._limits, self._capacity = query, limits, storage.capacity
         #: How many samples before its own a window may begin.
         self.reach = -int(query.offsets[0]) * stretches.state.segments.lanes
 
     def __call__(self, positions: np.ndarray, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
         stretches = self._stretches(positions, tail, head)
-        frames, valid = lay_out(positions, self.query, stretches, self._limits, head - tail)
         if self._capacity is None:
             shift, length = tail - base, head - base
         else:
             shift, length = (tail - base) % self._capacity, self._capacity
+        if self._gather_spans is not None and are_spans(positions, self.query, stretches):
+            offsets = self.query.offsets
+            data = self._gather_spans(positions + (offsets.item(0) + shift), len(offsets), length)
+            return data, np.ones((len(positions), len(offsets)), np.bool_)
+        frames, valid = lay_out(positions, self.query, stretches, self._limits, head - tail)
         return self._gather(frames + shift if shift else frames, length), valid
 
 

@@ -272,19 +272,13 @@ class ReplayBuffer(BatchBase):
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         if limits is not None:  # which are of these positions alone
-            look = self._window_look(query, limits)
+            look = WindowLook(self._reader.stretches, query, limits)
         elif self._last_look is not None and self._last_look.query is query:
             look = self._last_look
         else:
-            look = self._last_look = self._window_look(query, None)
+            look = self._last_look = WindowLook(self._reader.stretches, query, None)
         data, valid = self._reader.read_windows(positions, look)
         return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
-
-    def _window_look(self, query: WindowQuery, limits: Limits | None) -> WindowLook:
-        storage = self.storage
-        reads_whole = not (query.nested_keys and storage.has_column_access)
-        gather = (storage if reads_whole else storage.get_column(query.nested_keys)).gather_windows
-        return WindowLook(self._reader.stretches, gather, query, limits, reads_whole=reads_whole)
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)

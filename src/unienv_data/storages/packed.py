@@ -25,6 +25,8 @@ from ._row_memory import MappedMemory, PrivateMemory, RowMemory
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
+# Windows of fewer samples, or of more bytes, gain nothing from being read in one piece.
+_SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
 
 @register_storage("packed")
@@ -170,6 +172,20 @@ class PackedStorage(SpaceStorage):
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
+
+    def can_gather_spans(self, count: int) -> bool:
+        return _SHORT_SPAN <= count <= _SPAN_BYTES // self._layout.nbytes
+
+    def gather_spans(self, first: np.ndarray, count: int, length: int) -> Any:
+        if length != self._memory.used:
+            self._memory.see(length)
+        rows = self._memory.rows
+        last = len(rows) - count  # where a span can begin
+        if first.item(first.argmax()) > last:
+            first = first % len(rows)
+            if first.item(first.argmax()) > last:  # over the end of the ring
+                return self.gather_windows(first[:, None] + np.arange(count), length)
+        return self._layout.gather_spans(rows, first, count)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
         if self._layout.has_heap:

@@ -19,6 +19,7 @@ for NumPy and PyTorch, and each column once for JAX.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -335,6 +336,17 @@ class RowLayout:
             return self.unpack(rows.take(indices, mode))
         return self.unpack_records(rows.records.take(indices, 0, None, mode))
 
+    def gather_spans(self, rows: Rows, first: np.ndarray, count: int) -> Any:
+        """The values of `count` rows from each of these indices on, with two leading axes, copied span by span.
+
+        All of them must be there: this is not looked at.
+        """
+        records = _take_spans(rows.records, first, count)
+        if not self.block_leaves and not self.has_heap:
+            return self.unpack_records(records)
+        blocks = {name: _take_spans(block, first, count) for name, block in rows.blocks.items()}
+        return self.unpack(Rows(self, records, blocks, rows.heap))
+
     def unpack_records(self, records: np.ndarray) -> Any:
         """`unpack` of an array of records, of a layout that has neither blocks nor a heap, without ceremony."""
         columns = [records[name] for name in self.names]
@@ -376,6 +388,19 @@ class RowLayout:
         return str(error)
 
 
+def _take_spans(array: np.ndarray, first: np.ndarray, count: int) -> np.ndarray:
+    """See `RowLayout.gather_spans`; the elements of `array` lie side by side."""
+    step = array.strides[0]
+    spans: np.ndarray = np.ndarray(len(array) - count + 1, _opaque(step * count), array, 0, (step,))
+    return spans[first].view(array.dtype).reshape((len(first), count, *array.shape[1:]))
+
+
+@functools.lru_cache(maxsize=64)
+def _opaque(size: int) -> np.dtype:
+    """The dtype of this many bytes as they are."""
+    return np.dtype((np.void, size))
+
+
 def _field_name(path: tuple[Any, ...]) -> str:
     """A name that no two paths share: keys joined by "/", with "/" and "~" in a key written as in JSON pointers."""
     if not path:
@@ -392,7 +417,7 @@ def _placement(codec: LeafCodec) -> Literal["row", "block", "heap"]:
 def _opaque_dtype(codec: LeafCodec) -> np.dtype | None:
     if codec.plain_dtype is None or len(codec.shape) != 1 or codec.shape[0] < 2:
         return None
-    return np.dtype((np.void, codec.plain_dtype.itemsize * codec.shape[0]))
+    return _opaque(codec.plain_dtype.itemsize * codec.shape[0])
 
 
 def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
