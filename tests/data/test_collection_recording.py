@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recording_envs import Log, TallyEnv, buffers_for, check_recording, vector
+from recording_envs import Log, TallyEnv, buffers_for, check_recording, full_space, vector
 from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from unienv_data.storages.list_storage import ListStorage
+from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space.spaces import BoxSpace, DictSpace
@@ -140,6 +142,33 @@ def test_actions_of_another_form_are_seen_at_any_step(mode: str) -> None:
         wrapper.reset()
         wrapper.step(action)
         assert buffer.get_at(np.arange(-SLOTS, 0))["action"].tolist() == action.tolist()
+
+
+@pytest.mark.parametrize("case", ["alike", "other reward", "other storage"])
+def test_buffers_of_slots_are_written_together_only_if_they_are_alike(case: str, monkeypatch: Any) -> None:
+    """What is staged for one of them must be what another one wants, too."""
+    staged: list[bool] = []
+    stage_each = PackedStorage.stage_each
+
+    def watched(self: PackedStorage, leaves: Any, count: int) -> Any:
+        found = stage_each(self, leaves, count)
+        staged.append(found is not None)
+        return found
+
+    monkeypatch.setattr(PackedStorage, "stage_each", watched)
+    env = vector("sync", 2)
+    space = full_space(env, infos=False)
+    other = space
+    if case == "other reward":
+        reward = BoxSpace(env.backend, -np.inf, np.inf, dtype=np.float32, shape=())
+        other = DictSpace(env.backend, {**space.spaces, "reward": reward})
+    kind = ListStorage if case == "other storage" else PackedStorage
+    pairs = ((PackedStorage, space), (kind, other))
+    buffers = [ReplayBuffer.create(*pair, maintain_segment_metadata=True) for pair in pairs]
+    wrapper = ReplayBufferCollectionWrapper.per_env(env, buffers)
+    check_recording("per_env", buffers, drive(wrapper, 20))
+    assert all(staged)
+    assert bool(staged) == (case == "alike")
 
 
 def test_a_batch_of_one_is_recorded_value_for_value() -> None:

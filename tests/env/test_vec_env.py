@@ -185,6 +185,25 @@ def test_the_constructors_seed_fixes_the_seeds_that_are_drawn(make: Maker) -> No
         assert one.reset()[2]["seed"].tolist() != other.reset()[2]["seed"].tolist()
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_seeds_are_of_the_generator_that_is_there_and_never_the_same_again(backend: Any) -> None:
+    """They are drawn many at a time; what is left is not used for another generator."""
+
+    def drawn(env: SyncVecEnv, resets: int) -> list[int]:
+        return [seed for _ in range(resets) for seed in backend.to_numpy(env.reset()[2]["seed"]).tolist()]
+
+    one, other = (SyncVecEnv(counters(2, backend=backend), seed=seed) for seed in (1, 2))
+    of_one = drawn(one, 150)
+    assert len(set(of_one)) == 300
+    drawn(other, 3)
+    other.rng = backend.random.random_number_generator(1)
+    assert drawn(other, 150) == of_one
+    other.reset(seed=5)
+    one.reset(seed=5)
+    assert drawn(other, 3) == drawn(one, 3)
+    assert not set(drawn(one, 100)) & set(of_one)
+
+
 def test_adjacent_seeds_share_none_of_those_derived_from_them() -> None:
     env = SyncVecEnv(counters(16))
     seeds = [seed for base in range(100) for seed in env.reset(seed=base)[2]["seed"].tolist()]

@@ -244,6 +244,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return None
 
+    def stage_each(self, leaves: Sequence[Any], count: int) -> list[Any] | None:
+        """The samples of a batch, which is given as in `stage_leaves`, each staged by itself; None as there.
+
+        A storage of the same space takes them, too.
+        """
+        return None
+
     def part(self, staged: Any, count: int, start: int, stop: int) -> Any:
         """The samples [start, stop) of a staged batch of `count`."""
         return get_at(batch_space(self.single_instance_space, count), staged, slice(start, stop))

@@ -88,11 +88,27 @@ class _SlotRecorder(Recorder):
         super().__init__(frozenset().union(*(builder.needs for builder in builders)))
         self._buffers, self._builds = list(buffers), [builder.build for builder in builders]
         self._backend = env.backend
-        self.env_index = list(range(len(buffers))) if has_env_index else None
+        self.env_index = _slot_numbers(env) if has_env_index else None
+        first, *others = buffers
+        is_one_kind = all(type(other.storage) is type(first.storage) for other in others)
+        is_one_space = all(other.single_space == first.single_space for other in others)
+        self._leaves = builders[0].leaves if is_one_kind and is_one_space else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        buffers = self._buffers
+        staged = None if self._leaves is None else buffers[0].storage.stage_each(self._leaves(data), len(buffers))
+        if staged is None:
+            self._record_each(data, ended)
+            return
+        for buffer, sample in zip(buffers, staged, strict=True):
+            buffer.append_staged(sample)
+        for place in ended:
+            buffers[place].mark_segment_end()
+
+    def _record_each(self, data: Sequence[Any], ended: list[int]) -> None:
+        """Record values that have to be converted, slot by slot."""
         columns = [self._split(field, value) for field, value in zip(FIELDS, data, strict=True)]
         steps = zip(self._buffers, self._builds, zip(*columns, strict=True), strict=True)
         for place, (buffer, build, row) in enumerate(steps):
@@ -113,6 +129,13 @@ class _SlotRecorder(Recorder):
         if isinstance(value, list):
             return value
         return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
+
+
+def _slot_numbers(env: Env) -> Any:
+    """Which slot each row of a step is of, as an array of the environment's backend."""
+    backend = env.backend
+    numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
+    return backend.from_numpy(numbers, device=env.device)
 
 
 def _info_of_slot(info: dict[str, Any], slot: int, count: int) -> dict[str, Any]:
@@ -137,9 +160,7 @@ class _BatchRecorder(Recorder):
         self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
         self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
         self._steady_form: tuple[Any, ...] | None = None  # of the action, with which all is as it was before
-        backend = env.backend
-        numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
-        self.env_index = backend.from_numpy(numbers, device=env.device)
+        self.env_index = _slot_numbers(env)
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         staged = self._staged(data)

@@ -25,7 +25,8 @@ from ..base.mapped import MappedFile
 from ._counters import BASE, CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
-_CHECKED = struct.Struct("<qqI")
+_CHECKED, _CRC = struct.Struct("<qqI"), struct.Struct("<I")
+_SIZE = _RECORD.itemsize
 # A reader may look at records for this many more episodes before they are overwritten under its eyes.
 _SLACK = 1024
 _NOTHING = np.zeros(0, np.int64)
@@ -115,6 +116,8 @@ class SegmentIndex:
         """Make sure that so many more records can be written."""
         start = self._place(self._counters.cells[SEGMENTS])
         stop = start + count
+        if self.file is None and stop <= len(self._records):
+            return
         if self._ring is not None and stop > self._ring:  # once around
             self._make_room(0, stop - self._ring)
             stop = self._ring
@@ -132,16 +135,17 @@ class SegmentIndex:
 
     def add_all(self, ranges: list[tuple[int, int]]) -> None:
         """Add records, after `prepare`; one store makes them count."""
-        number = self._counters.cells[SEGMENTS]
+        cells = self._counters.cells
+        number = cells[SEGMENTS]
         for start, stop in ranges:
             self._write(number, start, stop)
             number += 1
-        self._counters.cells[SEGMENTS] = number
+        cells[SEGMENTS] = number
 
     def _write(self, number: int, start: int, stop: int) -> None:
         checked = _CHECKED.pack(start, stop, number & 0xFFFFFFFF)
-        at = self._place(number) * _RECORD.itemsize
-        self._bytes[at : at + _RECORD.itemsize] = checked + zlib.crc32(checked).to_bytes(4, "little")
+        at = self._place(number) * _SIZE
+        self._bytes[at : at + _SIZE] = checked + _CRC.pack(zlib.crc32(checked))
 
     def replace_all(self, ranges: np.ndarray) -> None:
         """Put these in the place of all records; the counter is the caller's affair."""

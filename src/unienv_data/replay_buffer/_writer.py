@@ -152,10 +152,11 @@ class BufferWriter:
                 return
             starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
             tail = cells[TAIL] if self._capacity is None else max(cells[TAIL], head + lanes - self._capacity)
-            segments = [(max(starts[lane], tail + lane), head + lane + 1) for lane in closing]
-            self._commit(staged, lanes, cells[BASE], segments)
+            segments = []
             for lane in closing:
+                segments.append((max(starts[lane], tail + lane), head + lane + 1))
                 starts[lane] = head + lanes + lane
+            self._commit(staged, lanes, cells[BASE], segments)
             self._open_starts = starts
             self._segment_ended()
 

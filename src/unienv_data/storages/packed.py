@@ -252,6 +252,9 @@ class PackedStorage(SpaceStorage):
     def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
         return self._layout.encode_leaves(leaves, count)
 
+    def stage_each(self, leaves: Sequence[Any], count: int) -> list[bytes] | None:
+        return self._layout.encode_each(leaves, count)
+
     def _stage_columns(self, value: Any, count: int | None) -> list[Any]:
         encoded = self._layout.encode(value, () if count is None else (count,))
         if self._memory.heap is not None:

@@ -159,7 +159,10 @@ def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np
     """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
     if batch_size is None:
         raise ValueError("the environment is not batched, so a mask has nothing to select")
-    slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
+    if type(mask) is np.ndarray:
+        slots = mask
+    else:
+        slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
     if slots.dtype.kind != "b" or slots.shape != (batch_size,):
         raise ValueError(
             f"the mask has dtype {slots.dtype} and shape {slots.shape}, "

@@ -284,6 +284,17 @@ class RowLayout:
                 return None
         return list(leaves)
 
+    def encode_each(self, leaves: Sequence[Any], count: int) -> list[bytes] | None:
+        """`encode_row` of every value of a batch, which is given as in `encode_leaves`; None as there."""
+        encoded = self.encode_leaves(leaves, count) if self._pack_row is not None else None
+        if encoded is None:
+            return None
+        records = np.zeros(count, self.dtype)
+        for name, leaf in zip(self.names, leaves, strict=True):
+            records[name] = leaf
+        rows, size = records.tobytes(), self.itemsize
+        return [rows[at : at + size] for at in range(0, len(rows), size)]
+
     def store(self, encoded: list[Any], heap: Heap | None) -> None:
         """Take what does not lie in the rows to the heap. If that is full, the rows are still as they were."""
         for position, codec in self._heap_codecs:
