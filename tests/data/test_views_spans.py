@@ -78,9 +78,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     gather = RowLayout.gather_spans
 
-    def watched(self: RowLayout, rows: Any, first: np.ndarray, count: int) -> Any:
+    def watched(self: RowLayout, rows: Any, first: np.ndarray, count: int, patches: Any) -> Any:
         found.append(len(first))
-        return gather(self, rows, first, count)
+        return gather(self, rows, first, count, patches)
 
     monkeypatch.setattr(RowLayout, "gather_spans", watched)
     return found
@@ -99,15 +99,27 @@ def test_windows_in_one_piece_hold_what_they_hold_frame_by_frame(
         stack = SliceStackedBatch(buffer, offsets)
         starts = oldest + np.arange(len(buffer))  # numbers of the samples
         episode = starts // EPISODE
-        inside = ((starts + offsets[0]) // EPISODE == episode) & ((starts + offsets[-1]) // EPISODE == episode)
-        inside &= (starts + offsets[0] >= oldest) & (starts + offsets[-1] < SEEN)
+        is_there = (starts + offsets[0] >= oldest) & (starts + offsets[-1] < SEEN)
+        is_whole = (starts + offsets[0]) // EPISODE == (starts + offsets[-1]) // EPISODE
         slots = (starts + offsets[0]) % CAPACITY
-        is_apart = (slots <= CAPACITY - len(offsets)) if capacity is not None else inside
-        whole, at_the_seam = np.flatnonzero(inside & is_apart), np.flatnonzero(inside & ~is_apart)
+        is_apart = slots <= CAPACITY - len(offsets) if capacity is not None else is_there
+        whole, cut, beyond, seam = (
+            np.flatnonzero(which)
+            for which in (
+                is_there & is_apart & is_whole,
+                is_there & is_apart & ~is_whole,
+                ~is_there,
+                is_there & ~is_apart,
+            )
+        )
+        assert len(cut) > 4
         rng = np.random.default_rng(0)
         for positions, is_in_one_piece in (
             (rng.permutation(whole), True),
-            (rng.permutation(np.concatenate([whole[:5], at_the_seam])), not len(at_the_seam)),
+            (rng.permutation(np.concatenate([whole[:20], cut[[1, -2]]])), True),  # few: they are patched
+            (rng.permutation(np.concatenate([whole[:5], cut])), False),
+            (rng.permutation(np.concatenate([whole[:40], beyond[:1], beyond[-1:]])), False),
+            (rng.permutation(np.concatenate([whole[:40], cut[:1], seam])), not len(seam)),
             (rng.permutation(len(buffer)), False),
         ):
             spans.clear()

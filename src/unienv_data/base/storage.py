@@ -16,7 +16,7 @@ from unienv_interface.space.space_utils import batch_space, get_at
 
 from ._index import IndexableType, resolve_index
 from .common import BatchT
-from .windows import split_axis
+from .windows import Spans, split_axis
 
 __all__ = ["SpaceStorage", "StorageCorruptedError"]
 
@@ -217,8 +217,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """Whether `gather_spans` is there for windows of `count` samples."""
         return False
 
-    def gather_spans(self, first: np.ndarray, count: int, length: int) -> Any:
-        """`gather_windows` for windows of `count` slots one after the other, which begin at `first`."""
+    def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
+        """`gather_windows` for windows of slots one after the other, which are `shift` more than `spans` says."""
         raise NotImplementedError(f"{type(self).__name__} does not read slots that lie one after the other at once")
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:

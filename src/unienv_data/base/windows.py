@@ -15,6 +15,7 @@ import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
+from unienv_interface.space.row_layout import Patch
 from unienv_interface.space.space_utils import get_at, reshape_batch_size_in_data
 
 
@@ -84,6 +85,17 @@ class Frames(NamedTuple):
     valid: np.ndarray
 
 
+class Spans(NamedTuple):
+    """Windows of samples one after the other: where each begins (B,), and which frames are valid (B, T).
+
+    Of each patch, the frames [begin, end) of a window are another sample instead of what lies there.
+    """
+
+    first: np.ndarray
+    valid: np.ndarray
+    patches: Sequence[Patch]
+
+
 def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     """Offsets as a user gives them, as a host array of int64."""
     found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
@@ -123,18 +135,33 @@ def lay_out(
     return Frames(np.clip(frames, low, high - 1), valid)
 
 
-def are_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes) -> bool:
-    """Whether the windows of a dense query are whole, and their samples lie one after the other."""
+def lay_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes, length: int) -> Spans | None:
+    """`lay_out` as spans, for a dense query that fills; None unless nearly all windows are whole."""
     start, stop, stride = stretches
     if not isinstance(stride, int) or stride != 1 or not positions.size:
-        return False
-    before = positions - start
-    if before.item(before.argmin()) < -query.offsets.item(0):
-        return False
-    if not query.looks_ahead:
-        return True
-    behind = stop - positions
-    return bool(behind.item(behind.argmin()) > query.offsets.item(-1))
+        return None
+    count, few = len(query.offsets), 1 + len(positions) // 16
+    first = positions + query.offsets.item(0)
+    patches: list[Patch] = []
+    if query.looks_back:
+        missing = start - first  # frames at the front, where it is more than 0
+        if missing.item(missing.argmax()) > 0:
+            cut = (missing > 0).nonzero()[0].tolist()
+            if len(cut) > few or first.item(first.argmin()) < 0:
+                return None
+            patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
+    if query.looks_ahead:
+        missing = first + count - stop  # frames at the back
+        if missing.item(missing.argmax()) > 0:
+            cut = (missing > 0).nonzero()[0].tolist()
+            if len(cut) > few or first.item(first.argmax()) + count > length:
+                return None
+            patches += [(window, count - missing.item(window), count, stop.item(window) - 1) for window in cut]
+    valid = np.empty((len(positions), count), np.bool_)
+    valid.fill(True)  # quicker than `ones`
+    for window, begin, end, _ in patches:
+        valid[window, begin:end] = False
+    return Spans(first, valid, patches)
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:

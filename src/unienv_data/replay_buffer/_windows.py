@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.windows import Episodes, Limits, WindowQuery, are_spans, lay_out
+from ..base.windows import Episodes, Limits, WindowQuery, lay_out, lay_spans
 from ._physical import logical_segments
 from ._state import BufferState
 
@@ -36,10 +36,10 @@ class WindowLook:
             shift, length = tail - base, head - base
         else:
             shift, length = (tail - base) % self._capacity, self._capacity
-        if self._gather_spans is not None and are_spans(positions, self.query, stretches):
-            offsets = self.query.offsets
-            data = self._gather_spans(positions + (offsets.item(0) + shift), len(offsets), length)
-            return data, np.ones((len(positions), len(offsets)), np.bool_)
+        if self._gather_spans is not None:
+            spans = lay_spans(positions, self.query, stretches, head - tail)
+            if spans is not None:
+                return self._gather_spans(spans, shift, length), spans.valid
         frames, valid = lay_out(positions, self.query, stretches, self._limits, head - tail)
         return self._gather(frames + shift if shift else frames, length), valid
 

@@ -18,6 +18,7 @@ from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
 from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.windows import Spans
 from ._checks import RowChecks
 from ._heap import FileHeap, PrivateHeap, copy_references
 from ._packed_column import PackedColumn
@@ -176,16 +177,20 @@ class PackedStorage(SpaceStorage):
     def can_gather_spans(self, count: int) -> bool:
         return _SHORT_SPAN <= count <= _SPAN_BYTES // self._layout.nbytes
 
-    def gather_spans(self, first: np.ndarray, count: int, length: int) -> Any:
+    def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
             self._memory.see(length)
-        rows = self._memory.rows
-        last = len(rows) - count  # where a span can begin
-        if first.item(first.argmax()) > last:
-            first = first % len(rows)
-            if first.item(first.argmax()) > last:  # over the end of the ring
-                return self.gather_windows(first[:, None] + np.arange(count), length)
-        return self._layout.gather_spans(rows, first, count)
+        rows, (first, valid, patches) = self._memory.rows, spans
+        count = valid.shape[1]
+        if shift:
+            first = (first + shift) % len(rows)
+            patches = [(window, begin, end, (slot + shift) % len(rows)) for window, begin, end, slot in patches]
+            if first.item(first.argmax()) > len(rows) - count:  # one lies over the end of the ring
+                slots = first[:, None] + np.arange(count)
+                for window, begin, end, slot in patches:
+                    slots[window, begin:end] = slot
+                return self.gather_windows(slots, length)
+        return self._layout.gather_spans(rows, first, count, patches)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
         if self._layout.has_heap:

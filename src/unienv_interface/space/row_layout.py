@@ -34,7 +34,9 @@ from ._row_structure import builder, collector, structure_finding, walk
 from .space import Space
 from .spaces import CompositeSpace
 
-__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "RowLayout", "RowLeaf", "Rows"]
+__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "Rows"]
+
+Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
 PAGE_SIZE = 4096
 _MANY = 64  # so many rows are written faster as vectors than as numbers, by more than it takes to look at them so
@@ -347,15 +349,16 @@ class RowLayout:
             return self.unpack(rows.take(indices, mode))
         return self.unpack_records(rows.records.take(indices, 0, None, mode))
 
-    def gather_spans(self, rows: Rows, first: np.ndarray, count: int) -> Any:
+    def gather_spans(self, rows: Rows, first: np.ndarray, count: int, patches: Sequence[Patch]) -> Any:
         """The values of `count` rows from each of these indices on, with two leading axes, copied span by span.
 
-        All of them must be there: this is not looked at.
+        All of them must be there: this is not looked at. Of each patch, a few at most, the values [begin, end) of a
+        span are those of one row.
         """
-        records = _take_spans(rows.records, first, count)
+        records = _take_spans(rows.records, first, count, patches)
         if not self.block_leaves and not self.has_heap:
             return self.unpack_records(records)
-        blocks = {name: _take_spans(block, first, count) for name, block in rows.blocks.items()}
+        blocks = {name: _take_spans(block, first, count, patches) for name, block in rows.blocks.items()}
         return self.unpack(Rows(self, records, blocks, rows.heap))
 
     def unpack_records(self, records: np.ndarray) -> Any:
@@ -399,11 +402,17 @@ class RowLayout:
         return str(error)
 
 
-def _take_spans(array: np.ndarray, first: np.ndarray, count: int) -> np.ndarray:
+def _take_spans(array: np.ndarray, first: np.ndarray, count: int, patches: Sequence[Patch]) -> np.ndarray:
     """See `RowLayout.gather_spans`; the elements of `array` lie side by side."""
-    step = array.strides[0]
+    step, shape = array.strides[0], (len(first), count)
     spans: np.ndarray = np.ndarray(len(array) - count + 1, _opaque(step * count), array, 0, (step,))
-    return spans[first].view(array.dtype).reshape((len(first), count, *array.shape[1:]))
+    taken = spans[first]
+    if patches:
+        elements: np.ndarray = np.ndarray(len(array), _opaque(step), array)
+        patched = taken.view(elements.dtype).reshape(shape)
+        for span, begin, end, row in patches:
+            patched[span, begin:end] = elements[row : row + 1]
+    return taken.view(array.dtype).reshape(shape + array.shape[1:])
 
 
 @functools.lru_cache(maxsize=64)
