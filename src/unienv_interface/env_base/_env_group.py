@@ -68,9 +68,13 @@ class Slots(NamedTuple):
             observation_layout.empty(count, heap),
             contexts,
             np.empty(count, reward),
-            np.empty(count, terminated),
-            np.empty(count, truncated),
+            np.zeros(count, terminated),
+            np.zeros(count, truncated),
         )
+
+    def clear_flags(self, rows: Any) -> None:
+        """Say of no result in these rows that it ends an episode."""
+        self.terminated[rows] = self.truncated[rows] = False
 
     def copy(self) -> Slots:
         """The same results in memory of their own, but for the heap."""
@@ -130,11 +134,15 @@ class EnvGroup:
         """Reset the environments at these positions into these rows; returns their infos."""
         infos = []
         self.command = "reset"
-        contexts, write = slots.contexts, _writer(slots.observations)
+        observations, contexts = slots.observations, slots.contexts
+        dtype, shape = observations.layout.plain_value
         for position, seed, row in zip(positions, seeds, rows, strict=True):
-            self.turn_to(position)
+            self.progress[0] = self.first_index + position
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            write(row, observation)
+            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
+                observations.columns[0][row] = observation  # a plain array that fits, without ceremony
+            else:
+                observations.layout.pack(observations, row, observation)
             if contexts is not None:
                 contexts.layout.pack(contexts, row, context)
             infos.append(info)
@@ -143,7 +151,10 @@ class EnvGroup:
     def step(
         self, positions: Sequence[int], action_space: Space, actions: Any, slots: Slots, rows: Sequence[int]
     ) -> list[dict[str, Any]]:
-        """Step the environments at these positions, with one action each, into these rows; returns their infos."""
+        """Step the environments at these positions, with one action each, into these rows; returns their infos.
+
+        The flags of these rows must be false.
+        """
         infos = []
         observations, _, rewards, terminations, truncations = slots
         dtype, shape = observations.layout.plain_value
@@ -157,8 +168,6 @@ class EnvGroup:
         else:
             steps = [envs[position].step for position in positions]
             singles = _split(action_space, actions, len(positions))
-        span = slice(rows.start, rows.stop) if type(rows) is range else rows
-        terminations[span] = truncations[span] = False
         for position, row, step, action in zip(positions, rows, steps, singles, strict=True):
             progress[0] = first + position
             observation, reward, terminated, truncated, info = step(action)
@@ -168,10 +177,8 @@ class EnvGroup:
                 value = envs[position].read_borrowed(observation) if is_borrowed else observation
                 observations.layout.pack(observations, row, value)
             rewards[row] = float(reward)
-            if terminated:
-                terminations[row] = True
-            if truncated:
-                truncations[row] = True
+            if terminated or truncated:
+                terminations[row], truncations[row] = bool(terminated), bool(truncated)
             infos.append(info)
         return infos
 
@@ -223,20 +230,3 @@ def _split(action_space: Space, actions: Any, count: int) -> Sequence[Any]:
             raise ValueError(f"{len(singles)} actions for {count} environments, each wants one")
         singles = [actions] * count  # a dict or tuple of nothing, the same for all
     return singles
-
-
-def _writer(rows: Rows) -> Callable[[int, Any], None]:
-    """A function that packs one value into a row, without ceremony where it is a plain array that fits."""
-    pack = rows.layout.pack
-    dtype, shape = rows.layout.plain_value
-    if dtype is None:
-        return lambda row, value: pack(rows, row, value)
-    (column,) = rows.columns
-
-    def write(row: int, value: Any) -> None:
-        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-            column[row] = value
-        else:
-            pack(rows, row, value)
-
-    return write

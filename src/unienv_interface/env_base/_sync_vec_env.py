@@ -52,8 +52,10 @@ class SyncVecEnv(VecEnv):
         self._done.append((indices, slots, infos))
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        slots = self._slots(len(indices), self._heap)
-        infos = self._group.step(indices.tolist(), self.action_space, action, slots, range(len(indices)))
+        count = len(indices)
+        slots, rows = self._slots(count, self._heap), range(count)
+        positions = rows if indices is self._all else indices.tolist()
+        infos = self._group.step(positions, self.action_space, action, slots, rows)
         self._done.append((indices, slots, infos))
 
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:

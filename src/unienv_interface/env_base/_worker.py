@@ -147,8 +147,9 @@ class _Server:
         return self.results(positions, self._step(positions, rows, self.areas.actions.take(rows)), rows)
 
     def _step(self, positions: Sequence[int], rows: Sequence[int], actions: Rows) -> list[dict[str, Any]]:
-        layout = actions.layout
-        return self.group.step(positions, layout.space, layout.unpack(actions), self.areas.slots, rows)
+        layout, slots = actions.layout, self.areas.slots
+        slots.clear_flags(slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
+        return self.group.step(positions, layout.space, layout.unpack(actions), slots, rows)
 
     def reset_seeded(self) -> bytes:
         """A reset of those environments for which there is a seed in shared memory."""
