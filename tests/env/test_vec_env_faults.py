@@ -271,8 +271,9 @@ def test_a_worker_that_closes_its_connection_is_as_good_as_dead() -> None:
     env.reset(seed=0)
 
     def steps() -> None:
-        for _ in range(2):  # what it did at the first may have come through shared memory, before it was missed
-            env.step(ACTIONS[:1])
+        env.step(ACTIONS[:1])  # whose result may come through shared memory, while it is awake
+        env.processes[0].join(10)  # then it ends when it next listens to its connection
+        env.step(ACTIONS[:1])
 
     with pytest.raises(WorkerDied, match=r"died at step: (exit code [01]|it has closed its connection but still runs)"):
         steps()
