@@ -56,7 +56,7 @@ class Waiter:
             return False
         end, look = time.monotonic() + self.ALERT, poll.poll
         while True:
-            _give_way()  # first of all: whom it waits for may be waiting for this core
+            give_way()  # first of all: whom it waits for may be waiting for this core
             for inbox in inboxes:
                 if not inbox.is_full:
                     break
@@ -81,7 +81,7 @@ class Waiter:
         if self._is_alert:
             end = min(since + self.ALERT, start + (self.ALERT if seconds is None else seconds))
             while True:
-                _give_way()  # as above
+                give_way()  # as above
                 for inbox in inboxes:
                     if inbox.is_full:
                         return []
@@ -103,7 +103,7 @@ class Waiter:
         return events
 
 
-_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Message(NamedTuple):

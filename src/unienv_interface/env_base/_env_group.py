@@ -153,7 +153,7 @@ class EnvGroup:
     ) -> list[dict[str, Any]]:
         """Step the environments at these positions, with one action each, into these rows; returns their infos.
 
-        The flags of these rows must be false.
+        The flags of these rows must be false, and actions, unless they `can_borrow`, in memory that nobody writes to.
         """
         infos = []
         observations, _, rewards, terminations, truncations = slots
@@ -162,7 +162,7 @@ class EnvGroup:
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
         steps: list[Any]
-        if is_borrowed := self._can_borrow(actions, len(positions)):
+        if is_borrowed := self.can_borrow(actions, len(positions)):
             steps = [envs[position].borrowed_step for position in positions]
             singles: Sequence[Any] = list(actions.copy() if actions.ndim > 1 else actions)
         else:
@@ -182,8 +182,8 @@ class EnvGroup:
             infos.append(info)
         return infos
 
-    def _can_borrow(self, actions: Any, count: int) -> bool:
-        """Whether `borrowed_step` of all environments takes these actions."""
+    def can_borrow(self, actions: Any, count: int) -> bool:
+        """Whether `borrowed_step` of all environments takes these actions; `step` then copies them."""
         if self._borrowed_form is None or type(actions) is not np.ndarray:
             return False
         dtype, shape = self._borrowed_form

@@ -97,23 +97,26 @@ class SharedInfos:
         ]
         self._own = [column[envs.start : envs.stop] for column in self._whole]
         self._pack = [_packing(column) for column in self._own]
+        self._types = [kind for kind in like.kinds for _ in envs]  # of all values, column by column
 
     def write(self, infos: Infos) -> bool:
         """Write the infos of the worker's environments; False if they are of another form."""
-        names, kinds = self.form
+        names, _ = self.form
+        count = len(infos)
         if set(map(len, infos)) != {len(names)}:
             return False
-        for name, kind, column, pack in zip(names, kinds, self._own, self._pack, strict=True):
-            try:
-                values = [info[name] for info in infos]
-            except KeyError:
-                return False
-            if set(map(type, values)) != {kind}:
-                return False
+        try:
+            values = [info[name] for name in names for info in infos]
+        except KeyError:
+            return False
+        if list(map(type, values)) != self._types:
+            return False
+        for place, (column, pack) in enumerate(zip(self._own, self._pack, strict=True)):
+            own = values[place * count : (place + 1) * count]
             if pack is None:
-                column[:] = values
+                column[:] = own
             else:
-                pack(column, 0, *values)
+                pack(column, 0, *own)
         return True
 
     def read(self, *, of_all: bool) -> InfoTable:

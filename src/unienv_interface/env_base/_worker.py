@@ -10,7 +10,7 @@ from typing import Any
 
 from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
-from ._channel import Channel, ChannelClosedError, Message, pickled
+from ._channel import Channel, ChannelClosedError, Message, give_way, pickled
 from ._env_group import EnvGroup
 from ._info_table import InfoTable, SharedInfos
 from ._mailbox import CAPACITY, Mailbox
@@ -107,6 +107,7 @@ class _Server:
             self.answers.served = number
             if is_boxed and len(answer) <= CAPACITY:
                 self.channel.leave(number, DONE, answer)
+                give_way()  # to the parent, which may be waiting for this very core
             else:
                 self.reply(number, DONE, answer)
         return code != CLOSE
@@ -127,7 +128,7 @@ class _Server:
         """A step of all environments here, with everything in shared memory; `payload` says which form of infos."""
         rows = self.own_rows
         positions = range(len(rows))
-        infos = self._step(positions, rows, self.own_actions.copy())
+        infos = self._step(positions, rows, self.own_actions)
         if self.heap.parts or not any(infos):
             return self.results(positions, infos, rows)
         known = self.shared_infos
@@ -147,9 +148,12 @@ class _Server:
         return self.results(positions, self._step(positions, rows, self.areas.actions.take(rows)), rows)
 
     def _step(self, positions: Sequence[int], rows: Sequence[int], actions: Rows) -> list[dict[str, Any]]:
-        layout, slots = actions.layout, self.areas.slots
+        layout, slots, group = actions.layout, self.areas.slots, self.group
         slots.clear_flags(slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
-        return self.group.step(positions, layout.space, layout.unpack(actions), slots, rows)
+        values = layout.unpack(actions)
+        if not group.can_borrow(values, len(positions)):  # else they are copied there
+            values = layout.unpack(actions.copy())
+        return group.step(positions, layout.space, values, slots, rows)
 
     def reset_seeded(self) -> bytes:
         """A reset of those environments for which there is a seed in shared memory."""
