@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,24 +137,24 @@ class SegmentIndex:
     def add_all(self, ranges: list[tuple[int, int]]) -> None:
         """Add records, after `prepare`; one store makes them count."""
         cells = self._counters.cells
-        number = cells[SEGMENTS]
-        for start, stop in ranges:
-            self._write(number, start, stop)
-            number += 1
-        cells[SEGMENTS] = number
+        self._write(cells[SEGMENTS], ranges)
+        cells[SEGMENTS] += len(ranges)
 
-    def _write(self, number: int, start: int, stop: int) -> None:
-        checked = _CHECKED.pack(start, stop, number & 0xFFFFFFFF)
-        at = self._place(number) * _SIZE
-        self._bytes[at : at + _SIZE] = checked + _CRC.pack(zlib.crc32(checked))
+    def _write(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Write records from this number on."""
+        ring, memory = self._ring, self._bytes
+        for start, stop in ranges:
+            checked = _CHECKED.pack(start, stop, number & 0xFFFFFFFF)
+            at = (number if ring is None else number % ring) * _SIZE
+            memory[at : at + _SIZE] = checked + _CRC.pack(zlib.crc32(checked))
+            number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
         """Put these in the place of all records; the counter is the caller's affair."""
         self._see(len(ranges))
         if self.file is not None:
             self.file.reserve(0, len(ranges))
-        for number, (start, stop) in enumerate(ranges.tolist()):
-            self._write(number, start, stop)
+        self._write(0, ranges.tolist())
 
     # -- looking ---------------------------------------------------------------------------------------------
 

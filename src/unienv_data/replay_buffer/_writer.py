@@ -112,8 +112,11 @@ class BufferWriter:
         """Write rows, and the segments that end with them, and make both count."""
         cells, capacity, storage = self._cells, self._capacity, self._storage
         head = cells[HEAD]
-        slot = head - base if capacity is None else (head - base) % capacity
-        first = count if capacity is None else min(count, capacity - slot)  # so many, then the rest from slot 0
+        slot, first = head - base, count
+        if capacity is not None:
+            slot %= capacity
+            if slot + count > capacity:
+                first = capacity - slot  # so many, then the rest from slot 0
         storage.prepare(slot, slot + first)
         if first < count:
             storage.prepare(0, count - first)
@@ -151,10 +154,13 @@ class BufferWriter:
                 self._commit(staged, lanes, cells[BASE], [])
                 return
             starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
-            tail = cells[TAIL] if self._capacity is None else max(cells[TAIL], head + lanes - self._capacity)
+            tail = cells[TAIL]
+            if self._capacity is not None and head + lanes - self._capacity > tail:
+                tail = head + lanes - self._capacity
             segments = []
             for lane in closing:
-                segments.append((max(starts[lane], tail + lane), head + lane + 1))
+                start, oldest = starts[lane], tail + lane
+                segments.append((start if start > oldest else oldest, head + lane + 1))
                 starts[lane] = head + lanes + lane
             self._commit(staged, lanes, cells[BASE], segments)
             self._open_starts = starts
