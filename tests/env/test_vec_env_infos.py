@@ -243,7 +243,12 @@ def test_shared_memory_holds_infos_of_its_form_and_refuses_others(
     shared = SharedInfos.after(7, like, area, envs)
     assert shared is not None
     assert shared.write(first)
-    assert typed(shared.read(of_all=False).infos()) == typed(first)
+    assert typed(shared.read().infos()) == typed(first)
+    of_all = shared.stacked(NumpyComputeBackend, None)
+    for name, column in stack_infos(first, NumpyComputeBackend).items():
+        assert of_all[name].dtype == column.dtype
+        np.testing.assert_array_equal(of_all[name][envs.start : envs.stop], column)
+        assert not any(np.shares_memory(of_all[name], row) for row in area)
     assert all(not row[:2].any() and not row[envs.stop :].any() for row in area)
     other = InfoTable.of(second)
     is_of_the_form = other is not None and (other.names, other.kinds) == (like.names, like.kinds)

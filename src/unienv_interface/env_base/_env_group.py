@@ -50,13 +50,17 @@ class EnvSpec:
 
 
 class Slots(NamedTuple):
-    """The memory that results are written to: one row per slot, or per result where it is made for one call."""
+    """The memory that results are written to: one row per slot, or per result where it is made for one call.
+
+    What lies in memory that `is_own`, nobody else writes to; else it has to be copied before it is handed out.
+    """
 
     observations: Rows
     contexts: Rows | None
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    is_own: bool = True
 
     @classmethod
     def empty(
@@ -76,16 +80,15 @@ class Slots(NamedTuple):
         """Say of no result in these rows that it ends an episode."""
         self.terminated[rows] = self.truncated[rows] = False
 
-    def copy(self) -> Slots:
-        """The same results in memory of their own, but for the heap."""
-        observations, contexts, *signals = self
-        return Slots(observations.copy(), contexts and contexts.copy(), *[signal.copy() for signal in signals])
-
     def take(self, indices: np.ndarray) -> Slots:
-        """The results at these indices, likewise."""
-        observations, contexts, *signals = self
-        taken = contexts and contexts.take(indices)
-        return Slots(observations.take(indices), taken, *[signal.take(indices) for signal in signals])
+        """The results at these indices in memory of their own, but for the heap."""
+        return Slots(
+            self.observations.take(indices),
+            self.contexts and self.contexts.take(indices),
+            self.rewards.take(indices),
+            self.terminated.take(indices),
+            self.truncated.take(indices),
+        )
 
 
 class EnvGroup:
@@ -156,7 +159,7 @@ class EnvGroup:
         The flags of these rows must be false, and actions, unless they `can_borrow`, in memory that nobody writes to.
         """
         infos = []
-        observations, _, rewards, terminations, truncations = slots
+        observations, _, rewards, terminations, truncations, _ = slots
         dtype, shape = observations.layout.plain_value
         column: Any = None if dtype is None else observations.columns[0]
         envs, first, progress = self.envs, self.first_index, self.progress

@@ -63,13 +63,13 @@ class InfoTable(NamedTuple):
         column = self.columns[place]
         return column.tolist() if self.kinds[place] in _OF_PYTHON else list(column)
 
-    def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
-        """What `stack_infos` makes of the infos."""
+    def stacked(self, backend: ComputeBackend, device: Any, copy: bool | None = None) -> dict[Any, Any]:
+        """What `stack_infos` makes of the infos; with `copy` nothing of it lies in the memory of the table."""
         found = {}
         for place, (name, kind, column) in enumerate(zip(*self, strict=True)):
             if kind in _OF_NUMPY:
                 try:
-                    found[name] = backend.from_numpy(column, device=device)
+                    found[name] = backend.from_numpy(column, device=device, copy=copy)
                     continue
                 except (OverflowError, TypeError):  # a dtype that the backend does not hold
                     pass
@@ -119,9 +119,13 @@ class SharedInfos:
                 pack(column, 0, *own)
         return True
 
-    def read(self, *, of_all: bool) -> InfoTable:
-        """What was written last, in memory of its own; of all environments if their infos are all of this form."""
-        return InfoTable(*self.form, [column.copy() for column in (self._whole if of_all else self._own)])
+    def read(self) -> InfoTable:
+        """What was written last of the worker's environments, in memory of its own."""
+        return InfoTable(*self.form, [column.copy() for column in self._own])
+
+    def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
+        """What `stack_infos` makes of what was written last, of all environments, if it is all of this form."""
+        return InfoTable(*self.form, self._whole).stacked(backend, device, copy=True)
 
 
 def _packing(column: np.ndarray) -> Callable[..., None] | None:

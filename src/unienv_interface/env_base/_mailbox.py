@@ -72,11 +72,6 @@ class Mailbox:
         """Whether there is a message that was not taken."""
         return self._words[_NUMBER] != self._taken
 
-    @property
-    def number(self) -> int:
-        """The number of the message that is there, or of the last one that was."""
-        return self._words[_NUMBER]
-
     def peek(self) -> tuple[int, int, bytes]:
         """The message that is there, number, code and payload; it stays there until it is `take_out`."""
         words = self._words

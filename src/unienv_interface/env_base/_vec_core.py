@@ -11,9 +11,10 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ..space import Space, validate
+from ..space.row_layout import Rows
 from ..space.space_utils import batch_utils
 from ._env_group import Access, EnvSpec, Slots
-from ._info_table import Infos, InfoTable
+from ._info_table import Infos, InfoTable, SharedInfos
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
@@ -27,6 +28,7 @@ class VecEnv(Env):
 
     has_steady_form = True  # all of it comes out of rows, but for infos
     _closed = False
+    _copies = True  # observations that lie in memory which is not their own
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
         """Take over what the environments say of themselves."""
@@ -74,7 +76,9 @@ class VecEnv(Env):
         """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
 
     @abc.abstractmethod
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
+    def _finish(
+        self, indices: np.ndarray, least: int | None
+    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
         """Wait; returns which environments are ready, their results in that order, and their infos."""
 
     @abc.abstractmethod
@@ -115,9 +119,8 @@ class VecEnv(Env):
         if indices is None:
             raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
         _, slots, infos = self._finish(indices, None)
-        observation = slots.observations.layout.unpack(slots.observations)
-        context = None if slots.contexts is None else slots.contexts.layout.unpack(slots.contexts)
-        return context, observation, self._stacked(infos)
+        context = None if slots.contexts is None else _values(slots.contexts, slots.is_own)
+        return context, self._observation(slots), self._stacked(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
@@ -158,18 +161,20 @@ class VecEnv(Env):
         ready, slots, infos = self._finish(pending, min_envs)
         if len(ready) < len(pending):
             self._stepping = pending[~np.isin(pending, ready)]
-        backend, device = self._backend, self._device
-        reward = backend.from_numpy(slots.rewards, dtype=self._reward_dtype, device=device)
-        terminated = backend.from_numpy(slots.terminated, device=device)
-        truncated = backend.from_numpy(slots.truncated, device=device)
+        backend, device, copy = self._backend, self._device, None if slots.is_own else True
+        reward = backend.from_numpy(slots.rewards, dtype=self._reward_dtype, device=device, copy=copy)
+        terminated = backend.from_numpy(slots.terminated, device=device, copy=copy)
+        truncated = backend.from_numpy(slots.truncated, device=device, copy=copy)
         info = self._stacked(infos)
         if min_envs is not None or pending is not self._all:
             info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
-        observation = slots.observations.layout.unpack(slots.observations)
-        return observation, reward, terminated, truncated, info
+        return self._observation(slots), reward, terminated, truncated, info
 
-    def _stacked(self, infos: Infos | InfoTable) -> dict[str, Any]:
-        if isinstance(infos, InfoTable):
+    def _observation(self, slots: Slots) -> Any:
+        return _values(slots.observations, slots.is_own or not self._copies)
+
+    def _stacked(self, infos: Infos | InfoTable | SharedInfos) -> dict[str, Any]:
+        if isinstance(infos, (InfoTable, SharedInfos)):
             return infos.stacked(self._backend, self._device)
         return stack_infos(infos, self._backend, self._device) if any(infos) else {}
 
@@ -297,6 +302,11 @@ class VecEnv(Env):
         if len(value) != len(targets):
             raise ValueError(f"{len(value)} values for {len(targets)} environments")
         return value
+
+
+def _values(rows: Rows, is_own: bool) -> Any:
+    """The values of rows, in memory of their own."""
+    return rows.layout.unpack(rows) if is_own else rows.layout.copy_out(rows)
 
 
 def _join(name: str, spaces: list[Space], device: Any) -> Space:

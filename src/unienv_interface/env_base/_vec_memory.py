@@ -76,7 +76,8 @@ class MemoryPlan:
             return Rows(layout, records, blocks, heap)
 
         contexts = None if self.context is None else rows(self.context, heap)
-        slots = Slots(rows(self.observation, heap), contexts, *map(area, SIGNAL_DTYPES))
+        observations, (reward, terminated, truncated) = rows(self.observation, heap), SIGNAL_DTYPES
+        slots = Slots(observations, contexts, area(reward), area(terminated), area(truncated))
         actions = rows(self.action, action_heap)
         return Areas(slots, actions, [area(_INFO_DTYPE) for _ in range(COLUMNS)], area(_SEED_DTYPE))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
@@ -38,6 +39,9 @@ class Request(NamedTuple):
 
     worker: int
     what: str
+
+
+_request = functools.lru_cache(maxsize=256)(Request)  # the same ones are made again and again
 
 
 class WorkerPool:
@@ -167,7 +171,7 @@ class WorkerPool:
                     self._flush(worker, what, timeout)
         except ChannelClosedError:
             raise self._death(worker, what) from None
-        self._awaited[number] = Request(worker, what)
+        self._awaited[number] = _request(worker, what)
         return number
 
     def _owes_nothing(self, worker: int) -> bool:
@@ -199,21 +203,25 @@ class WorkerPool:
         finally:
             self._sort_in(worker, self.channels[worker].read_already())
 
-    def left_answers(self, numbers: Iterable[int]) -> list[bytes] | None:
+    def left_answers(self, numbers: Collection[int]) -> list[bytes] | None:
         """What workers have left in their mailboxes to these requests, one to each of them, if that is how all answer.
 
         None if some do not, or not soon: those are for `outcomes`.
         """
         if self._answers:
             return None  # while something else was waited for
-        asked = [(number, self._inboxes[self._awaited[number].worker]) for number in numbers]
-        if not self._waiter.are_all_full(self._poll, [inbox for _, inbox in asked]):
+        awaited = self._awaited
+        inboxes = [self._inboxes[awaited[number].worker] for number in numbers]
+        if not self._waiter.are_all_full(self._poll, inboxes):
             return None
-        if any(inbox.number != number for number, inbox in asked):
-            return None
-        for number, _ in asked:
-            del self._awaited[number]
-        return [inbox.take()[2] for _, inbox in asked]
+        messages = [inbox.peek() for inbox in inboxes]
+        for number, message in zip(numbers, messages, strict=True):
+            if message[0] != number:
+                return None
+        for number, inbox in zip(numbers, inboxes, strict=True):
+            del awaited[number]
+            inbox.take_out(number)
+        return [payload for _, _, payload in messages]
 
     def outcomes(
         self, numbers: Sequence[int], deadline: float | None, least: int | None = None

@@ -120,13 +120,16 @@ class AsyncVecEnv(VecEnv):
             self._heap, self._action_heap = (PartedHeap(np.zeros(1, np.int32)) for _ in range(2))
             block = self._pool.block if shared_memory else None
             areas = plan.lay_out(block, self._heap, self._action_heap)
-            self._slots, self._actions, self._info_columns, self._seeds = areas
+            self._slots, self._actions, self._info_columns, self._seeds = areas._replace(
+                slots=areas.slots._replace(is_own=False)
+            )
         except BaseException:
             self._finalizer.cancel()
             self._pool.close(grace=_ABORT_GRACE)
             raise
         self._worker_of = [worker for worker, share in enumerate(shares) for _ in share]
         self._whole = [(worker, list(share)) for worker, share in enumerate(shares)]
+        self._all_in_memory = [IN_MEMORY] * workers
         self._requests: dict[int, tuple[int, list[int]]] = {}  # request: worker, environments
         # environments whose command has ended, with their infos, or with where those of all of their worker are
         self._ended: dict[int, dict[str, Any] | InfoTable | SharedInfos] = {}
@@ -222,7 +225,9 @@ class AsyncVecEnv(VecEnv):
         else:
             self._requests[number] = (worker, envs)
 
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
+    def _finish(
+        self, indices: np.ndarray, least: int | None
+    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
         if least is None and not self._ended and (payloads := self._pool.left_answers(self._requests)) is not None:
@@ -245,16 +250,12 @@ class AsyncVecEnv(VecEnv):
 
     def _finish_at_once(
         self, indices: np.ndarray, payloads: list[bytes]
-    ) -> tuple[np.ndarray, Slots, Infos | InfoTable]:
+    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
         """The rest of `_finish` where workers that are awake have left all answers in memory."""
         requests, self._requests = self._requests, {}
-        infos: Infos | InfoTable = []
-        if (
-            indices is self._all
-            and self._common_infos is not None
-            and all(payload == IN_MEMORY for payload in payloads)
-        ):
-            infos = self._common_infos.read(of_all=True)
+        infos: Infos | InfoTable | SharedInfos = []
+        if indices is self._all and self._common_infos is not None and payloads == self._all_in_memory:
+            infos = self._common_infos
         elif any(payloads):
             found: dict[int, Any] = {}
             for (number, (worker, envs)), payload in zip(requests.items(), payloads, strict=True):
@@ -281,7 +282,7 @@ class AsyncVecEnv(VecEnv):
             import_rows(result_arrays(self._slots), envs, records)
         return dict(zip(envs, infos, strict=True))
 
-    def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> Infos | InfoTable:
+    def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> Infos | InfoTable | SharedInfos:
         """The infos of environments that are ready, as one table if that is what they are; none if all are empty."""
         if all(info is _NO_INFO for info in infos.values()):
             return []
@@ -289,18 +290,15 @@ class AsyncVecEnv(VecEnv):
         answers = [infos.get(share.start) for share in shares]
         common = _if_alike(answers)
         if ready is self._all and common is not None:
-            return common.read(of_all=True)
+            return common
         for share, answer in zip(shares, answers, strict=True):
-            table = answer.read(of_all=False) if isinstance(answer, SharedInfos) else answer
+            table = answer.read() if isinstance(answer, SharedInfos) else answer
             if isinstance(table, InfoTable):
                 infos.update(zip(share, table.infos(), strict=True))
         return [infos[index] for index in ready.tolist()]
 
     def _handed_out(self, ready: np.ndarray) -> Slots:
-        if ready is not self._all:
-            return self._slots.take(ready)
-        copy = self._slots.copy()
-        return copy if self._copies else copy._replace(observations=self._slots.observations)
+        return self._slots if ready is self._all else self._slots.take(ready)
 
     def _give_up(self) -> None:
         if self._requests or self._ended:

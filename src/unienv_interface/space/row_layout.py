@@ -376,6 +376,12 @@ class RowLayout:
             rows = self.wrap(rows)  # type: ignore[arg-type]
         return self.assemble(rows.columns, rows.heap)
 
+    def copy_out(self, rows: Rows) -> Any:
+        """The value of the rows, in memory of its own: `unpack(rows.copy())` at less cost."""
+        if self.has_plain_records:
+            return self._build([column.copy() for column in rows.columns])
+        return self.unpack(rows.copy())
+
     def assemble(self, columns: Sequence[np.ndarray], heap: Heap | None = None) -> Any:
         """The value whose columns, in the order of `leaves`, these are."""
         if self._coded:
