@@ -17,6 +17,8 @@ class RowMemory:
     """Rows of one layout. `rows` is replaced when the memory grows; what was read before stays valid."""
 
     rows: Rows
+    #: Whether all of it is there, to be written by this process alone, without more ado.
+    is_private = False
     #: How many of the rows are slots of the storage.
     used: int
 
@@ -72,6 +74,8 @@ class RowMemory:
 
 class PrivateMemory(RowMemory):
     """Rows in this process's memory."""
+
+    is_private = True
 
     def __init__(self, layout: RowLayout, heap: Heap | None, length: int) -> None:
         super().__init__(layout, heap)

@@ -271,6 +271,8 @@ class PackedStorage(SpaceStorage):
 
     def prepare(self, start: int, stop: int) -> None:
         memory = self._memory
+        if memory.is_private and stop <= memory.used:
+            return
         if stop > len(memory.rows.records):
             self._grow(stop)
         elif stop > memory.used:
