@@ -19,6 +19,7 @@ from tensordict import TensorDict
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
 
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else whatever else runs here starves its workers
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     ray = pytest.importorskip("ray")
@@ -146,14 +147,14 @@ def _eventually(ask: Any, before: Any = (8.0,)) -> Any:
 
 
 def test_what_goes_wrong_in_the_constructor_is_not_taken_for_a_death() -> None:
-    actor = ReplayActor(ExperienceReplay, (), {"storage": "somewhere"}, None)
+    actor = ReplayActor(None)
     with pytest.raises(TypeError, match="storage is str"):
-        actor.make()
+        actor.make(ExperienceReplay, (), {"storage": "somewhere"})
 
 
 def test_a_call_that_ray_repeats_happens_once() -> None:
-    actor = ReplayActor(ExperienceReplay, (), {"storage": 8}, None)
-    actor.make()
+    actor = ReplayActor(None)
+    actor.make(ExperienceReplay, (), {"storage": 8})
     call = ("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0))
     first, again = (unpacked(actor.call(*call)) for _ in range(2))
     assert first.tolist() == again.tolist() == [0, 1]
@@ -164,8 +165,8 @@ def test_a_call_that_ray_repeats_happens_once() -> None:
 
 def test_an_actor_that_outlives_its_closing_answers_nobody() -> None:
     """Ray ends it some time after it was told to, and calls of others arrive until then."""
-    actor = ReplayActor(ExperienceReplay, (), {"storage": 8}, None)
-    actor.make()
+    actor = ReplayActor(None)
+    actor.make(ExperienceReplay, (), {"storage": 8})
     actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0))
     actor.call("close", (), {})
     for late in (

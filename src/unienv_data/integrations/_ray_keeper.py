@@ -4,13 +4,17 @@ from __future__ import annotations
 
 
 class Keeper:
-    """Remembers where a replay was last saved, for the time after its actor has died."""
+    """Remembers what a replay is made of, pickled, and where it was last saved, for when its actor has died."""
 
     def __init__(self) -> None:
-        self._path: str | None = None
+        self._made_of: bytes | None = None
+        self._saved: str | None = None
 
-    def put(self, path: str) -> None:
-        self._path = path
+    def keep_made_of(self, made_of: bytes) -> None:
+        self._made_of = made_of
 
-    def get(self) -> str | None:
-        return self._path
+    def keep_saved(self, path: str) -> None:
+        self._saved = path
+
+    def get(self) -> tuple[bytes | None, str | None]:
+        return self._made_of, self._saved

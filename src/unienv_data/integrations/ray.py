@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 
 from unienv_interface.utils.optional import need
@@ -95,21 +97,31 @@ def _boxed(tensor: torch.Tensor) -> Any:
 
 
 class ReplayActor:
-    """Runs in the actor: the replay, and whose calls have been answered."""
+    """Runs in the actor: the replay, and whose calls have been answered.
 
-    def __init__(self, cls: type[ExperienceReplay], args: Any, kwargs: Any, keeper: Any) -> None:
-        self._made_of, self._keeper = (cls, args, kwargs), keeper
+    An actor that Ray starts again finds what it is made of, and where it was saved, with a keeper of this name. Ray
+    itself would not do: it forgets what a constructor was given once nobody holds it any more, and then the restart
+    never ends.
+    """
+
+    def __init__(self, keeper: str | None) -> None:
+        self._keeper = None if keeper is None else ray.get_actor(keeper)
         self._answered: dict[str, tuple[int, Any]] = {}
         self._is_closed = False
-        if keeper is not None and ray.get_runtime_context().was_current_actor_reconstructed:
-            self.make()
-            saved = ray.get(keeper.get.remote())
+        if self._keeper is not None and ray.get_runtime_context().was_current_actor_reconstructed:
+            made_of, saved = ray.get(self._keeper.get.remote())
+            if made_of is not None:  # else it has died before it was made, and whoever makes it is told so
+                self._make(*pickle.loads(made_of))
             if saved is not None:
                 self._replay.loads(saved)
 
-    def make(self) -> None:
-        """Make the replay. Not at once, since an error there would be reported as the actor's death."""
-        cls, args, kwargs = self._made_of
+    def make(self, cls: type[ExperienceReplay], args: Any, kwargs: Any) -> None:
+        """Make the replay. Not with the actor, since an error there would be reported as the actor's death."""
+        self._make(cls, args, kwargs)
+        if self._keeper is not None:
+            ray.get(self._keeper.keep_made_of.remote(cloudpickle.dumps((cls, args, kwargs))))
+
+    def _make(self, cls: type[ExperienceReplay], args: Any, kwargs: Any) -> None:
         self._replay = cls(*unpacked(args), **unpacked(kwargs))
 
     def call(self, method: str, args: Any, kwargs: Any, ticket: Ticket | None = None) -> Any:
@@ -122,7 +134,7 @@ class ReplayActor:
         if method in ("dumps", "dump", "save"):
             path = str(Path(args[0] if args else kwargs["path"]).absolute())
             if self._keeper is not None:
-                ray.get(self._keeper.put.remote(path))
+                ray.get(self._keeper.keep_saved.remote(path))
         if ticket is not None:
             self._answered[ticket.client] = (ticket.number, result)
         self._is_closed = method == "close"
@@ -152,14 +164,16 @@ class RemoteClass:
 
     def __call__(self, *args: Any, **kwargs: Any) -> RemoteReplay:
         options = dict(self._options)
-        keeper = None
+        keeper = keeper_name = None
         if options.get("max_restarts"):
-            keeper = ray.remote(Keeper).options(num_cpus=0).remote()
-        handle: Any = ray.remote(ReplayActor).options(**options).remote(self._cls, packed(args), packed(kwargs), keeper)
+            keeper_name = f"keeper of a replay, {uuid.uuid4().hex}"
+            lifetime = options.get("lifetime")
+            keeper = ray.remote(Keeper).options(num_cpus=0, name=keeper_name, lifetime=lifetime).remote()
+        handle: Any = ray.remote(ReplayActor).options(**options).remote(keeper_name)
         name = options.get("name") or f"{self._cls.__name__} {handle._actor_id.hex()[:8]}"
         replay = RemoteReplay(handle, self._cls, name, keeper)
         try:
-            replay._answer(handle.make.remote())
+            replay._answer(handle.make.remote(self._cls, packed(args), packed(kwargs)))
         except BaseException:
             replay._kill()
             raise
