@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -30,6 +30,7 @@ from unienv_interface.space.space_utils.gym_utils import from_gym_space, to_gym_
 from unienv_interface.testing import check_env
 from unienv_interface.wrapper._gym_values import reader, writer
 from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv, ToGymnasiumEnv, ToGymnasiumVectorEnv
+from unienv_interface.wrapper.time_limit import TimeLimitWrapper
 
 NUMPY = NumpyComputeBackend
 WITHOUT_JAX = [backend for backend in BACKENDS if backend.simplified_name != "jax"]
@@ -198,6 +199,42 @@ def test_an_action_is_the_environments_own() -> None:
         observation, reward, terminated, truncated, _ = env.step(given)
         assert (observation.dtype, observation.tolist()) == (np.float32, [[0.5, 1.0], [1.5, 2.0]])
         assert (reward.tolist(), terminated.any(), truncated.any()) == ([1.5, 1.5], False, False)
+
+
+class Telling(Keeping):
+    """Says things in arrays and a dict of its own, which it uses again; all of its kind share the dict."""
+
+    told: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, size: int) -> None:
+        self.size, self.said = size, np.zeros(size)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.said += self.size
+        self.told["said"], self.told["size"] = self.said, np.float64(self.size)
+        return super().step(action)[0], 0.0, False, False, self.told
+
+
+def test_infos_are_the_callers_and_each_environments_own() -> None:
+    with SyncVecEnv([lambda size=size: FromGymnasiumEnv(Telling(size)) for size in (1, 2)]) as env:
+        env.reset(seed=0)
+        first = env.step(np.zeros((2, 2), np.float32))[4]
+        env.step(np.zeros((2, 2), np.float32))
+        assert [said.tolist() for said in first["said"]] == [[1.0], [2.0, 2.0]]
+        assert first["size"].tolist() == [1.0, 2.0]
+
+
+def test_a_step_or_an_environment_that_is_replaced_is_not_passed_by() -> None:
+    env = SyncVecEnv([lambda: FromGymnasiumEnv(gymnasium.make("CartPole-v1"))] * 2)
+    env.reset(seed=0)
+    seen: list[Any] = []
+    bridge = env.envs[0]
+    bridge.step = lambda action: seen.append(action) or FromGymnasiumEnv.step(bridge, action)
+    env.step(np.array([1, 0]))
+    assert seen == [1]
+    env.envs[1] = TimeLimitWrapper(env.envs[1], 1)
+    env.envs[1].reset(seed=0)
+    assert env.step(np.array([1, 0]))[3].tolist() == [False, True]
 
 
 def test_an_environment_put_in_the_place_of_another_is_the_one_that_steps() -> None:

@@ -187,7 +187,7 @@ def test_the_constructors_seed_fixes_the_seeds_that_are_drawn(make: Maker) -> No
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_seeds_are_of_the_generator_that_is_there_and_never_the_same_again(backend: Any) -> None:
-    """They are drawn many at a time; what is left is not used for another generator."""
+    """Also of one that was put back as it was: it is all that there is to their state."""
 
     def drawn(env: SyncVecEnv, resets: int) -> list[int]:
         return [seed for _ in range(resets) for seed in backend.to_numpy(env.reset()[2]["seed"]).tolist()]
@@ -198,6 +198,11 @@ def test_seeds_are_of_the_generator_that_is_there_and_never_the_same_again(backe
     drawn(other, 3)
     other.rng = backend.random.random_number_generator(1)
     assert drawn(other, 150) == of_one
+    if backend.simplified_name == "numpy":
+        saved = one.rng.bit_generator.state
+        afterwards = drawn(one, 3)
+        one.rng.bit_generator.state = saved
+        assert drawn(one, 3) == afterwards
     other.reset(seed=5)
     one.reset(seed=5)
     assert drawn(other, 3) == drawn(one, 3)

@@ -102,10 +102,10 @@ class _SlotRecorder(Recorder):
         if staged is None:
             self._record_each(data, ended)
             return
-        for buffer, sample in zip(buffers, staged, strict=True):
+        for place, (buffer, sample) in enumerate(zip(buffers, staged, strict=True)):
             buffer.append_staged(sample)
-        for place in ended:
-            buffers[place].mark_segment_end()
+            if place in ended:
+                buffer.mark_segment_end()
 
     def _record_each(self, data: Sequence[Any], ended: list[int]) -> None:
         """Record values that have to be converted, slot by slot."""

@@ -18,6 +18,10 @@ from .env import Env
 SIGNAL_DTYPES = (np.dtype(np.float64), np.dtype(np.bool_), np.dtype(np.bool_))
 
 Access = Literal["call", "get_attr", "set_attr"]
+# Of infos, what nobody can change: numbers and texts.
+_UNCHANGING = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {np.void, np.object_}
+)
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,12 @@ class EnvGroup:
         column: Any = None if dtype is None else observations.columns[0]
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
-        steps: list[Any]
-        if is_borrowed := self.can_borrow(actions, len(positions)):
-            steps = [envs[position].borrowed_step for position in positions]
-            singles: Sequence[Any] = list(actions.copy() if actions.ndim > 1 else actions)
+        steps: list[Any] = []
+        if self.can_borrow(actions, len(positions)):
+            actions, steps = actions.copy(), [envs[position].borrowed_step for position in positions]
+        is_borrowed = bool(steps) and all(steps)  # one of them may have been replaced meanwhile
+        if is_borrowed:
+            singles: Sequence[Any] = list(actions)
         else:
             steps = [envs[position].step for position in positions]
             singles = _split(action_space, actions, len(positions))
@@ -182,11 +188,14 @@ class EnvGroup:
             rewards[row] = float(reward)
             if terminated or truncated:
                 terminations[row], truncations[row] = bool(terminated), bool(truncated)
+            if is_borrowed and info:
+                is_plain = _UNCHANGING.issuperset(map(type, info.values()))
+                info = dict(info) if is_plain else envs[position].read_borrowed_info(info)
             infos.append(info)
         return infos
 
     def can_borrow(self, actions: Any, count: int) -> bool:
-        """Whether `borrowed_step` of all environments takes these actions; `step` then copies them."""
+        """Whether `borrowed_step` of all environments, as they were made, takes these actions; `step` copies those."""
         if self._borrowed_form is None or type(actions) is not np.ndarray:
             return False
         dtype, shape = self._borrowed_form

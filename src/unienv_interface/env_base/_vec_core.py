@@ -19,7 +19,6 @@ from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
 
-_AHEAD = 64  # numbers that are drawn at once
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
@@ -55,7 +54,6 @@ class VecEnv(Env):
             context_space=None if self.context_space is None else _single(self.context_space, first.context_space),
         )
         self.rng = first.backend.random.random_number_generator(seed, device=first.device)
-        self._drawn: tuple[Any, list[int]] = (None, [])  # by which generator, and what is left of it
         self._validates = validate_actions
         self._all = np.arange(self._count)
         self._backend, self._device = first.backend, first.device
@@ -208,19 +206,11 @@ class VecEnv(Env):
         validate(space, action, "action")
 
     def _drawn_seeds(self, indices: np.ndarray) -> list[int]:
-        """A seed for each of these environments, those of all being distinct, from one number of the generator."""
+        """A seed for each of these environments, those of all being distinct, from one draw of the generator."""
+        self.rng, drawn = self._backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
         # steps of an odd number meet no value twice within 2**32 of them
-        base, odd = self._next_number(), 0x9E3779B1
+        base, odd = int(drawn), 0x9E3779B1
         return [(base + index * odd) % 2**32 for index in indices.tolist()]
-
-    def _next_number(self) -> int:
-        """A number of the generator. Many are drawn at once, since one takes nearly as long."""
-        drawn_by, numbers = self._drawn
-        if not numbers or drawn_by is not self.rng:  # not ours any more: what another has drawn says nothing of it
-            self.rng, drawn = self._backend.random.random_discrete_uniform((_AHEAD,), 0, 2**31 - 1, rng=self.rng)
-            numbers = self._backend.to_numpy(drawn).tolist()
-            self._drawn = (self.rng, numbers)
-        return int(numbers.pop())
 
     # -- what the environments say -------------------------------------------------------------------------
 

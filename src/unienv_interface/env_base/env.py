@@ -88,6 +88,10 @@ class Env(
         """An observation of `borrowed_step` as one of the observation space."""
         return observation
 
+    def read_borrowed_info(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Infos of `borrowed_step` that no later step changes; not asked for those that are numbers and texts."""
+        return info
+
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:
         """Render the current environment state using the configured render mode; None if there is none."""

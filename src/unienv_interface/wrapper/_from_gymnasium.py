@@ -126,10 +126,14 @@ class FromGymnasiumEnv(Env):
 
     @property
     def borrowed_step(self) -> Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] | None:
-        return self.env.step if self._lends_step else None
+        is_replaced = "step" in self.__dict__
+        return self.env.step if self._lends_step and not is_replaced else None
 
     def read_borrowed(self, observation: Any) -> Any:
         return self._read_observation(observation)
+
+    def read_borrowed_info(self, info: dict[str, Any]) -> dict[str, Any]:
+        return owned_info(info)
 
     def _step_batch(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self._ended is None:
