@@ -145,23 +145,26 @@ def lay_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes, le
     patches: list[Patch] = []
     if query.looks_back:
         missing = start - first  # frames at the front, where it is more than 0
-        if missing.item(missing.argmax()) > 0:
-            cut = (missing > 0).nonzero()[0].tolist()
-            if len(cut) > few or first.item(first.argmin()) < 0:
-                return None
-            patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
+        cut = _cut(missing)
+        if len(cut) > few or (cut and first.item(first.argmin()) < 0):
+            return None
+        patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
     if query.looks_ahead:
         missing = first + count - stop  # frames at the back
-        if missing.item(missing.argmax()) > 0:
-            cut = (missing > 0).nonzero()[0].tolist()
-            if len(cut) > few or first.item(first.argmax()) + count > length:
-                return None
-            patches += [(window, count - missing.item(window), count, stop.item(window) - 1) for window in cut]
+        cut = _cut(missing)
+        if len(cut) > few or (cut and first.item(first.argmax()) + count > length):
+            return None
+        patches += [(window, count - missing.item(window), count, stop.item(window) - 1) for window in cut]
     valid = np.empty((len(positions), count), np.bool_)
     valid.fill(True)  # quicker than `ones`
     for window, begin, end, _ in patches:
         valid[window, begin:end] = False
     return Spans(first, valid, patches)
+
+
+def _cut(missing: np.ndarray) -> list[int]:
+    """The windows that frames are missing of."""
+    return (missing > 0).nonzero()[0].tolist() if missing.item(missing.argmax()) > 0 else []
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:

@@ -100,8 +100,7 @@ class ReplayActor:
     """Runs in the actor: the replay, and whose calls have been answered.
 
     An actor that Ray starts again finds what it is made of, and where it was saved, with a keeper of this name. Ray
-    itself would not do: it forgets what a constructor was given once nobody holds it any more, and then the restart
-    never ends.
+    itself would not do: it warns that it may lose what a constructor was given, and that a restart then fails.
     """
 
     def __init__(self, keeper: str | None) -> None:

@@ -277,8 +277,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         )
         recorder.record(data, ended)
         if slots is None:
-            is_plain_array = self._overwrites and type(next_observation) is np.ndarray
-            self._observation = next_observation.copy() if is_plain_array else owned_copy(next_observation)
+            self._observation = owned_copy(next_observation)
             self._counts.recorded += 1
         else:
             self._move_on(slots, next_observation)

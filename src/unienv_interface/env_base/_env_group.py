@@ -142,14 +142,10 @@ class EnvGroup:
         infos = []
         self.command = "reset"
         observations, contexts = slots.observations, slots.contexts
-        dtype, shape = observations.layout.plain_value
         for position, seed, row in zip(positions, seeds, rows, strict=True):
-            self.progress[0] = self.first_index + position
+            self.turn_to(position)
             context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
-                observations.columns[0][row] = observation  # a plain array that fits, without ceremony
-            else:
-                observations.layout.pack(observations, row, observation)
+            observations.layout.pack(observations, row, observation)
             if contexts is not None:
                 contexts.layout.pack(contexts, row, context)
             infos.append(info)

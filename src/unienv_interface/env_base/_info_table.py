@@ -128,6 +128,9 @@ class SharedInfos:
         return InfoTable(*self.form, self._whole).stacked(backend, device, copy=True)
 
 
+AnyInfos = Infos | InfoTable | SharedInfos
+
+
 def _packing(column: np.ndarray) -> Callable[..., None] | None:
     """`struct.Struct.pack_into` for a column whose numbers lie side by side: a third of the time of an assignment."""
     is_dense = column.itemsize == 8 and column.dtype.kind in "fiu"

@@ -14,7 +14,7 @@ from ..space import Space, validate
 from ..space.row_layout import Rows
 from ..space.space_utils import batch_utils
 from ._env_group import Access, EnvSpec, Slots
-from ._info_table import Infos, InfoTable, SharedInfos
+from ._info_table import AnyInfos, InfoTable, SharedInfos
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
@@ -74,9 +74,7 @@ class VecEnv(Env):
         """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
 
     @abc.abstractmethod
-    def _finish(
-        self, indices: np.ndarray, least: int | None
-    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, AnyInfos]:
         """Wait; returns which environments are ready, their results in that order, and their infos."""
 
     @abc.abstractmethod
@@ -171,7 +169,7 @@ class VecEnv(Env):
     def _observation(self, slots: Slots) -> Any:
         return _values(slots.observations, slots.is_own or not self._copies)
 
-    def _stacked(self, infos: Infos | InfoTable | SharedInfos) -> dict[str, Any]:
+    def _stacked(self, infos: AnyInfos) -> dict[str, Any]:
         if isinstance(infos, (InfoTable, SharedInfos)):
             return infos.stacked(self._backend, self._device)
         return stack_infos(infos, self._backend, self._device) if any(infos) else {}

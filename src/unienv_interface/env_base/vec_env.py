@@ -32,7 +32,7 @@ import numpy as np
 from ..space.row_layout import Rows
 from ._channel import pickled
 from ._env_group import Access, Slots
-from ._info_table import Infos, InfoTable, SharedInfos
+from ._info_table import AnyInfos, InfoTable, SharedInfos
 from ._stacking import data_stack
 from ._sync_vec_env import SyncVecEnv
 from ._vec_core import Call, VecEnv
@@ -225,9 +225,7 @@ class AsyncVecEnv(VecEnv):
         else:
             self._requests[number] = (worker, envs)
 
-    def _finish(
-        self, indices: np.ndarray, least: int | None
-    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, AnyInfos]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
         if least is None and not self._ended and (payloads := self._pool.left_answers(self._requests)) is not None:
@@ -248,12 +246,10 @@ class AsyncVecEnv(VecEnv):
             self._remember(ready)
         return ready, self._handed_out(ready), self._in_order(infos, ready)
 
-    def _finish_at_once(
-        self, indices: np.ndarray, payloads: list[bytes]
-    ) -> tuple[np.ndarray, Slots, Infos | InfoTable | SharedInfos]:
+    def _finish_at_once(self, indices: np.ndarray, payloads: list[bytes]) -> tuple[np.ndarray, Slots, AnyInfos]:
         """The rest of `_finish` where workers that are awake have left all answers in memory."""
         requests, self._requests = self._requests, {}
-        infos: Infos | InfoTable | SharedInfos = []
+        infos: AnyInfos = []
         if indices is self._all and self._common_infos is not None and payloads == self._all_in_memory:
             infos = self._common_infos
         elif any(payloads):
@@ -282,7 +278,7 @@ class AsyncVecEnv(VecEnv):
             import_rows(result_arrays(self._slots), envs, records)
         return dict(zip(envs, infos, strict=True))
 
-    def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> Infos | InfoTable | SharedInfos:
+    def _in_order(self, infos: dict[int, Any], ready: np.ndarray) -> AnyInfos:
         """The infos of environments that are ready, as one table if that is what they are; none if all are empty."""
         if all(info is _NO_INFO for info in infos.values()):
             return []
