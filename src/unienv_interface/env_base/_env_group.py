@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -53,57 +53,44 @@ class EnvSpec:
         )
 
 
-class Slots(NamedTuple):
-    """The memory that results are written to: one row per slot, or per result where it is made for one call.
+class Slots:
+    """The memory that results are written to, a row for each environment; every result overwrites the one before."""
 
-    What lies in memory that `is_own`, nobody else writes to; else it has to be copied before it is handed out.
-    """
-
-    observations: Rows
-    contexts: Rows | None
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    is_own: bool = True
+    def __init__(
+        self,
+        observations: Rows,
+        contexts: Rows | None,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> None:
+        self.observations = observations
+        self.contexts = contexts
+        self.rewards = rewards
+        self.terminated = terminated
+        self.truncated = truncated
+        # The same memory again, in the form that small values are quickest to write to one by one.
+        self.signals = rewards.data, terminated.data, truncated.data
+        self.vectors = _vectors(observations)
 
     @classmethod
     def empty(
         cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap | None
     ) -> Slots:
         contexts = None if context_layout is None else context_layout.empty(count, heap)
-        reward, terminated, truncated = SIGNAL_DTYPES
-        return cls(
-            observation_layout.empty(count, heap),
-            contexts,
-            np.empty(count, reward),
-            np.zeros(count, terminated),
-            np.zeros(count, truncated),
-        )
-
-    def clear_flags(self, rows: Any) -> None:
-        """Say of no result in these rows that it ends an episode."""
-        self.terminated[rows] = self.truncated[rows] = False
-
-    def take(self, indices: np.ndarray) -> Slots:
-        """The results at these indices in memory of their own, but for the heap."""
-        return Slots(
-            self.observations.take(indices),
-            self.contexts and self.contexts.take(indices),
-            self.rewards.take(indices),
-            self.terminated.take(indices),
-            self.truncated.take(indices),
-        )
+        signals = [np.zeros(count, dtype) for dtype in SIGNAL_DTYPES]
+        return cls(observation_layout.empty(count, heap), contexts, *signals)
 
 
 class EnvGroup:
     """Environments of one process, by their index in the group."""
 
-    def __init__(self, first_index: int = 0, progress: np.ndarray | None = None) -> None:
+    def __init__(self, first_index: int = 0, progress: list[int] | memoryview | None = None) -> None:
         """`progress` is where the number of the environment at work is noted: shared memory if the parent watches."""
         self.envs: list[Env] = []
         self.specs: list[EnvSpec] = []
         self.first_index = first_index
-        self.progress = np.zeros(1, np.int32) if progress is None else progress
+        self.progress: list[int] | memoryview = [0] if progress is None else progress
         self.command = "construction"
         self._borrowed_form: tuple[Any, tuple[int, ...]] | None = None
         self.turn_to(0)
@@ -156,42 +143,39 @@ class EnvGroup:
     ) -> list[dict[str, Any]]:
         """Step the environments at these positions, with one action each, into these rows; returns their infos.
 
-        The flags of these rows must be false, and actions, unless they `can_borrow`, in memory that nobody writes to.
+        Actions, unless they `can_borrow`, must be in memory that nobody writes to.
         """
         infos = []
-        observations, _, rewards, terminations, truncations, _ = slots
-        dtype, shape = observations.layout.plain_value
-        column: Any = None if dtype is None else observations.columns[0]
+        observations, vectors = slots.observations, slots.vectors
+        rewards, terminations, truncations = slots.signals
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
         steps: list[Any] = []
         if self.can_borrow(actions, len(positions)):
-            actions, steps = actions.copy(), [envs[position].borrowed_step for position in positions]
+            steps = [envs[position].lender.step for position in positions]
         is_borrowed = bool(steps) and all(steps)  # one of them may have been replaced meanwhile
         if is_borrowed:
-            singles: Sequence[Any] = list(actions)
+            singles: Sequence[Any] = list(actions if actions.ndim == 1 else actions.copy())  # numbers are copies
         else:
             steps = [envs[position].step for position in positions]
             singles = _split(action_space, actions, len(positions))
         for position, row, step, action in zip(positions, rows, steps, singles, strict=True):
             progress[0] = first + position
             observation, reward, terminated, truncated, info = step(action)
-            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
-                column[row] = observation  # a plain array that fits, without ceremony
-            else:
+            try:
+                vectors[row][:] = observation  # which takes nothing but an array of just this dtype and shape
+            except (TypeError, ValueError):
                 value = envs[position].read_borrowed(observation) if is_borrowed else observation
                 observations.layout.pack(observations, row, value)
-            rewards[row] = float(reward)
-            if terminated or truncated:
-                terminations[row], truncations[row] = bool(terminated), bool(truncated)
-            if is_borrowed and info:
+            rewards[row], terminations[row], truncations[row] = reward, terminated, truncated
+            if info and is_borrowed:
                 is_plain = _UNCHANGING.issuperset(map(type, info.values()))
                 info = dict(info) if is_plain else envs[position].read_borrowed_info(info)
             infos.append(info)
         return infos
 
     def can_borrow(self, actions: Any, count: int) -> bool:
-        """Whether `borrowed_step` of all environments, as they were made, takes these actions; `step` copies those."""
+        """Whether all environments, as they were made, lend a step that takes these actions; `step` copies those."""
         if self._borrowed_form is None or type(actions) is not np.ndarray:
             return False
         dtype, shape = self._borrowed_form
@@ -222,9 +206,17 @@ class EnvGroup:
             raise first
 
 
+def _vectors(rows: Rows) -> Any:
+    """Of values that are plain vectors, the memory of each; otherwise as many times None."""
+    dtype, shape = rows.layout.plain_value
+    if dtype is None or len(shape) != 1:
+        return [None] * len(rows)
+    return [vector.data for vector in rows.columns[0]]
+
+
 def _borrowed_form(envs: Sequence[Env]) -> tuple[Any, tuple[int, ...]] | None:
     """Dtype and shape of the actions that the borrowed steps of all of them take; None if some have none."""
-    if any(env.borrowed_step is None for env in envs):
+    if any(env.lender.step is None for env in envs):
         return None
     forms = {(env.action_space.dtype, env.action_space.shape or ()) for env in envs}
     return forms.pop() if len(forms) == 1 else None

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..space.row_layout import MemoryHeap, RowLayout
+from ..space.row_layout import RowLayout
 from ._env_group import Access, EnvGroup, Slots
 from ._info_table import Infos
 from ._vec_core import Call, VecEnv
-from ._vec_memory import export_rows, import_rows, result_arrays
+from ._vec_memory import PartedHeap
 from .env import Env
 
 
@@ -31,47 +31,37 @@ class SyncVecEnv(VecEnv):
         except BaseException:
             self._group.close(quiet=True)
             raise
-        self._observation_layout = RowLayout(self._spec.observation_space)
-        self._context_layout = None if self._spec.context_space is None else RowLayout(self._spec.context_space)
-        has_heap = any(
-            layout is not None and layout.has_heap for layout in (self._observation_layout, self._context_layout)
+        context_space = self._spec.context_space
+        self._heap = PartedHeap(self._group.progress)
+        self._slots = Slots.empty(
+            RowLayout(self._spec.observation_space),
+            None if context_space is None else RowLayout(context_space),
+            self._count,
+            self._heap,
         )
-        self._new_heap: Callable[[], MemoryHeap | None] = MemoryHeap if has_heap else lambda: None
-        self._heap = self._new_heap()
-        self._done: list[tuple[np.ndarray, Slots, Infos]] = []
-
-    def _slots(self, count: int, heap: MemoryHeap | None) -> Slots:
-        # made for one call: what is handed out of it is the caller's
-        return Slots.empty(self._observation_layout, self._context_layout, count, heap)
+        self._done: list[dict[str, Any]] = []  # infos of what was asked and not yet waited for
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        slots = self._slots(len(indices), self._heap)
-        infos = self._group.reset(indices.tolist(), seeds, args, kwargs, slots, range(len(indices)))
-        self._done.append((indices, slots, infos))
+        positions = indices.tolist()
+        self._clear(positions)
+        self._done += self._group.reset(positions, seeds, args, kwargs, self._slots, positions)
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        count = len(indices)
-        slots, rows = self._slots(count, self._heap), range(count)
-        positions = rows if indices is self._all else indices.tolist()
-        infos = self._group.step(positions, self.action_space, action, slots, rows)
-        self._done.append((indices, slots, infos))
+        positions = range(self._count) if indices is self._all else indices.tolist()
+        self._clear(positions)
+        self._done += self._group.step(positions, self.action_space, action, self._slots, positions)
 
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, Infos]:
+    def _clear(self, positions: Iterable[int]) -> None:
+        """Forget what earlier results of these environments have in the heap."""
+        if self._heap.parts:
+            for position in positions:
+                self._heap.parts.pop(position, None)
+
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Infos]:
         done, self._done = self._done, []
-        heap, self._heap = self._heap, self._new_heap()
-        if len(done) == 1:
-            return done[0]
-        # several partial steps, waited for together
-        slots = self._slots(sum(len(part) for part, _, _ in done), heap)
-        start = 0
-        for part, results, _ in done:
-            rows = list(range(start, start + len(part)))
-            import_rows(result_arrays(slots), rows, export_rows(result_arrays(results), list(range(len(part)))))
-            start += len(part)
-        ready = np.concatenate([part for part, _, _ in done])
-        return ready, slots, [info for _, _, infos in done for info in infos]
+        return indices, done
 
     def _give_up(self) -> None:
         self._done = []

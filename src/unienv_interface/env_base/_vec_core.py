@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..backends.base import ComputeBackend
+from ..backends.numpy import NumpyComputeBackend
 from ..space import Space, validate
 from ..space.row_layout import Rows
 from ..space.space_utils import batch_utils
-from ._env_group import Access, EnvSpec, Slots
+from ..utils.seed_util import next_seed_rng
+from ._env_group import SIGNAL_DTYPES, Access, EnvSpec, Slots
 from ._info_table import AnyInfos, InfoTable, SharedInfos
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
@@ -27,7 +29,8 @@ class VecEnv(Env):
 
     has_steady_form = True  # all of it comes out of rows, but for infos
     _closed = False
-    _copies = True  # observations that lie in memory which is not their own
+    _copies = True  # observations, so that they are the caller's
+    _slots: Slots  # what `_finish` has waited for
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
         """Take over what the environments say of themselves."""
@@ -57,7 +60,9 @@ class VecEnv(Env):
         self._validates = validate_actions
         self._all = np.arange(self._count)
         self._backend, self._device = first.backend, first.device
-        self._reward_dtype = first.backend.default_floating_dtype
+        reward, flag, _ = SIGNAL_DTYPES
+        self._read_reward = _signal_reader(first.backend, first.device, reward, first.backend.default_floating_dtype)
+        self._read_flag = _signal_reader(first.backend, first.device, flag, first.backend.default_boolean_dtype)
         self._resetting: np.ndarray | None = None
         self._stepping: np.ndarray | None = None
 
@@ -74,8 +79,8 @@ class VecEnv(Env):
         """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
 
     @abc.abstractmethod
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, AnyInfos]:
-        """Wait; returns which environments are ready, their results in that order, and their infos."""
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
+        """Wait; returns which environments have their results in `_slots`, `indices` itself if all, and their infos."""
 
     @abc.abstractmethod
     def _give_up(self) -> None:
@@ -114,9 +119,10 @@ class VecEnv(Env):
         indices, self._resetting = self._resetting, None
         if indices is None:
             raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
-        _, slots, infos = self._finish(indices, None)
-        context = None if slots.contexts is None else _values(slots.contexts, slots.is_own)
-        return context, self._observation(slots), self._stacked(infos)
+        ready, infos = self._finish(indices, None)
+        contexts = self._slots.contexts
+        context = None if contexts is None else self._values(contexts, ready, True)
+        return context, self._values(self._slots.observations, ready, self._copies), self._stacked(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
@@ -154,20 +160,24 @@ class VecEnv(Env):
         if min_envs is not None and not 1 <= min_envs <= len(pending):
             raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
         self._stepping = None  # whatever goes wrong now, the next reset begins anew
-        ready, slots, infos = self._finish(pending, min_envs)
-        if len(ready) < len(pending):
+        ready, infos = self._finish(pending, min_envs)
+        if ready is not pending:
             self._stepping = pending[~np.isin(pending, ready)]
-        backend, device, copy = self._backend, self._device, None if slots.is_own else True
-        reward = backend.from_numpy(slots.rewards, dtype=self._reward_dtype, device=device, copy=copy)
-        terminated = backend.from_numpy(slots.terminated, device=device, copy=copy)
-        truncated = backend.from_numpy(slots.truncated, device=device, copy=copy)
+        slots, read_flag = self._slots, self._read_flag
+        rewards, terminated, truncated = slots.rewards, slots.terminated, slots.truncated
+        if ready is not self._all:
+            rewards, terminated, truncated = rewards[ready], terminated[ready], truncated[ready]
         info = self._stacked(infos)
         if min_envs is not None or pending is not self._all:
-            info["env_index"] = backend.from_numpy(ready, device=device, copy=True)
-        return self._observation(slots), reward, terminated, truncated, info
+            info["env_index"] = self._backend.from_numpy(ready, device=self._device, copy=True)
+        observation = self._values(slots.observations, ready, self._copies)
+        return observation, self._read_reward(rewards), read_flag(terminated), read_flag(truncated), info
 
-    def _observation(self, slots: Slots) -> Any:
-        return _values(slots.observations, slots.is_own or not self._copies)
+    def _values(self, rows: Rows, ready: np.ndarray, copies: bool) -> Any:
+        """What these environments have in rows, in memory of its own unless told otherwise."""
+        if ready is not self._all:
+            return rows.layout.gather(rows, ready)
+        return rows.layout.copy_out(rows) if copies else rows.layout.unpack(rows)
 
     def _stacked(self, infos: AnyInfos) -> dict[str, Any]:
         if isinstance(infos, (InfoTable, SharedInfos)):
@@ -205,9 +215,8 @@ class VecEnv(Env):
 
     def _drawn_seeds(self, indices: np.ndarray) -> list[int]:
         """A seed for each of these environments, those of all being distinct, from one draw of the generator."""
-        self.rng, drawn = self._backend.random.random_discrete_uniform((), 0, 2**31 - 1, rng=self.rng)
-        # steps of an odd number meet no value twice within 2**32 of them
-        base, odd = int(drawn), 0x9E3779B1
+        self.rng, base = next_seed_rng(self.rng, self._backend)
+        odd = 0x9E3779B1  # steps of an odd number meet no value twice within 2**32 of them
         return [(base + index * odd) % 2**32 for index in indices.tolist()]
 
     # -- what the environments say -------------------------------------------------------------------------
@@ -292,9 +301,11 @@ class VecEnv(Env):
         return value
 
 
-def _values(rows: Rows, is_own: bool) -> Any:
-    """The values of rows, in memory of their own."""
-    return rows.layout.unpack(rows) if is_own else rows.layout.copy_out(rows)
+def _signal_reader(backend: ComputeBackend, device: Any, kept: np.dtype, dtype: Any) -> Callable[[np.ndarray], Any]:
+    """A function that copies rewards or flags, which are kept with one dtype, to an array of the backend."""
+    if backend is NumpyComputeBackend and dtype == kept:
+        return np.ndarray.copy
+    return lambda values: backend.from_numpy(values, dtype=dtype, device=device, copy=True)
 
 
 def _join(name: str, spaces: list[Space], device: Any) -> Space:

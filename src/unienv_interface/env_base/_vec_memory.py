@@ -103,7 +103,7 @@ class PartedHeap:
     Writing is on behalf of the environment whose number is in `at_work`.
     """
 
-    def __init__(self, at_work: np.ndarray) -> None:
+    def __init__(self, at_work: Sequence[int]) -> None:
         self.parts: dict[int, bytearray] = {}
         self._at_work = at_work
 

@@ -45,7 +45,7 @@ def worker_main(
     """Build the environments, then serve commands until told to close or until the parent is gone."""
     commands, answers = mailboxes(block, worker)
     channel = Channel(connection, inbox=commands, outbox=answers)
-    progress = block.array(PROGRESS, (worker + 1,))["index"][worker:]
+    progress = block.array(PROGRESS, (worker + 1,))["index"][worker:].data
     server = _Server(worker, channel, answers, block, EnvGroup(first_index, progress))
     with contextlib.suppress(ChannelClosedError):
         if server.build(factories):
@@ -149,7 +149,6 @@ class _Server:
 
     def _step(self, positions: Sequence[int], rows: Sequence[int], actions: Rows) -> list[dict[str, Any]]:
         layout, slots, group = actions.layout, self.areas.slots, self.group
-        slots.clear_flags(slice(rows.start, rows.stop) if isinstance(rows, range) else rows)
         values = layout.unpack(actions)
         if not group.can_borrow(values, len(positions)):  # else they are copied there
             values = layout.unpack(actions.copy())

@@ -31,7 +31,7 @@ import numpy as np
 
 from ..space.row_layout import Rows
 from ._channel import pickled
-from ._env_group import Access, Slots
+from ._env_group import Access
 from ._info_table import AnyInfos, InfoTable, SharedInfos
 from ._stacking import data_stack
 from ._sync_vec_env import SyncVecEnv
@@ -117,12 +117,10 @@ class AsyncVecEnv(VecEnv):
             self._set_up(self._pool.reports(range(workers), timeout), seed, validate)
             plan = MemoryPlan.of(self._spec, self._count, workers * PROGRESS.itemsize)
             self._pool.attach(plan, shared_memory, timeout)
-            self._heap, self._action_heap = (PartedHeap(np.zeros(1, np.int32)) for _ in range(2))
+            self._heap, self._action_heap = (PartedHeap([0]) for _ in range(2))
             block = self._pool.block if shared_memory else None
             areas = plan.lay_out(block, self._heap, self._action_heap)
-            self._slots, self._actions, self._info_columns, self._seeds = areas._replace(
-                slots=areas.slots._replace(is_own=False)
-            )
+            self._slots, self._actions, self._info_columns, self._seeds = areas
         except BaseException:
             self._finalizer.cancel()
             self._pool.close(grace=_ABORT_GRACE)
@@ -225,7 +223,7 @@ class AsyncVecEnv(VecEnv):
         else:
             self._requests[number] = (worker, envs)
 
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Slots, AnyInfos]:
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         wanted = len(indices) if least is None else least
         if least is None and not self._ended and (payloads := self._pool.left_answers(self._requests)) is not None:
@@ -244,9 +242,9 @@ class AsyncVecEnv(VecEnv):
         ready = indices if len(infos) == len(indices) else indices[np.isin(indices, list(infos))]
         if self.on_worker_error == "restart":
             self._remember(ready)
-        return ready, self._handed_out(ready), self._in_order(infos, ready)
+        return ready, self._in_order(infos, ready)
 
-    def _finish_at_once(self, indices: np.ndarray, payloads: list[bytes]) -> tuple[np.ndarray, Slots, AnyInfos]:
+    def _finish_at_once(self, indices: np.ndarray, payloads: list[bytes]) -> tuple[np.ndarray, AnyInfos]:
         """The rest of `_finish` where workers that are awake have left all answers in memory."""
         requests, self._requests = self._requests, {}
         infos: AnyInfos = []
@@ -259,7 +257,7 @@ class AsyncVecEnv(VecEnv):
             infos = self._in_order(found, indices)
         if self.on_worker_error == "restart":
             self._remember(indices)
-        return indices, self._handed_out(indices), infos
+        return indices, infos
 
     def _results(self, worker: int, envs: list[int], number: int, payload: bytes) -> dict[int, Any]:
         """The infos of a worker's answer. Results that are not in shared memory are in the answer, and taken in."""
@@ -292,9 +290,6 @@ class AsyncVecEnv(VecEnv):
             if isinstance(table, InfoTable):
                 infos.update(zip(share, table.infos(), strict=True))
         return [infos[index] for index in ready.tolist()]
-
-    def _handed_out(self, ready: np.ndarray) -> Slots:
-        return self._slots if ready is self._all else self._slots.take(ready)
 
     def _give_up(self) -> None:
         if self._requests or self._ended:

@@ -232,6 +232,11 @@ class RowLayout:
         """
         if type(rows) is not Rows:
             rows = self.wrap(rows)  # type: ignore[arg-type]
+        if type(index) is int and type(data) is np.ndarray and rows.records.ndim == 1:
+            dtype, shape = self.plain_value
+            if data.dtype is dtype and data.shape == shape:  # all there is to it, without ceremony
+                rows.columns[0][index] = data
+                return
         if type(index) is tuple:
             index = _without_ellipsis(index, rows.records.ndim)
         encoded = self.encode(data, _selected_shape(rows.records.shape, index))
@@ -347,6 +352,8 @@ class RowLayout:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
         if self.block_leaves or self.has_heap or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
+        if self.plain_value[0] is not None:
+            return rows.columns[0].take(indices, 0, None, mode)
         return self.unpack_records(rows.records.take(indices, 0, None, mode))
 
     def gather_spans(self, rows: Rows, first: np.ndarray, count: int, patches: Sequence[Patch]) -> Any:
@@ -378,6 +385,8 @@ class RowLayout:
 
     def copy_out(self, rows: Rows) -> Any:
         """The value of the rows, in memory of its own: `unpack(rows.copy())` at less cost."""
+        if self.plain_value[0] is not None:
+            return rows.columns[0].copy()
         if self.has_plain_records:
             return self._build([column.copy() for column in rows.columns])
         return self.unpack(rows.copy())

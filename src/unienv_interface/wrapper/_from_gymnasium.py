@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,8 +62,7 @@ class FromGymnasiumEnv(Env):
         self.env: Any = env
         self.backend = backend
         self.device = device
-        self._rng: Any = None
-        self._rng_seed: int | None = None
+        self._sampling: list[Any] = [None, None]  # the generator, once it was asked for, and the seed it comes of
         self._closed = False
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._init_batch(env)
@@ -76,17 +75,16 @@ class FromGymnasiumEnv(Env):
         self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
         self._write_action = writer(env.action_space, self.action_space, "action")
         self._read_observation = reader(env.observation_space, self.observation_space, "observation")
-        # values that are the other side's as they stand, and no step of a subclass that would be passed by
-        self._lends_step = (
+        if (
             self.backend is NumpyComputeBackend
             and is_carried_as_it_is(env.action_space, self.action_space)
             and isinstance(env.observation_space, gymnasium.spaces.Box)
-            and type(self).step is FromGymnasiumEnv.step
-        )
+            and type(self).step is FromGymnasiumEnv.step  # else that of a subclass would be passed by
+        ):
+            self.lender = env
 
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
         self.batch_size = env.num_envs
-        self._lends_step = False
         actions, observations = env.single_action_space, env.single_observation_space
         place = self.backend, self.device
         self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
@@ -98,17 +96,23 @@ class FromGymnasiumEnv(Env):
         self._resets_some = _resets_some(env)
         self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("env", "step") and self.lender.step is not None:
+            self.lender = self if "step" in vars(self) else self.env  # a step that was set here is not passed by
+
     @property
     def rng(self) -> Any:
         """The generator that sampling uses; made when it is asked for, since most resets are not followed by that."""
-        if self._rng is None:
-            seed = None if self._rng_seed is None else _sampling_seed(self._rng_seed)
-            self._rng = self.backend.random.random_number_generator(seed, device=self.device)
-        return self._rng
+        rng, seed = self._sampling
+        if rng is None:
+            seed = None if seed is None else _sampling_seed(seed)
+            rng = self._sampling[0] = self.backend.random.random_number_generator(seed, device=self.device)
+        return rng
 
     @rng.setter
     def rng(self, value: Any) -> None:
-        self._rng = value
+        self._sampling[0] = value
 
     # -- the verbs -----------------------------------------------------------------------------------------
 
@@ -123,11 +127,6 @@ class FromGymnasiumEnv(Env):
             bool(truncated),
             owned_info(info) if info else {},
         )
-
-    @property
-    def borrowed_step(self) -> Callable[[Any], tuple[Any, Any, Any, Any, dict[str, Any]]] | None:
-        is_replaced = "step" in self.__dict__
-        return self.env.step if self._lends_step and not is_replaced else None
 
     def read_borrowed(self, observation: Any) -> Any:
         return self._read_observation(observation)
@@ -158,7 +157,7 @@ class FromGymnasiumEnv(Env):
             options = {**(options or {}), **kwargs}
         chosen = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
         if seed is not None:
-            self._rng, self._rng_seed = None, seed
+            self._sampling[:] = None, seed
         if chosen is not None and not chosen.all():
             return self._reset_some(chosen, seed, options or {})
         observation, info = self.env.reset(seed=seed, options=options)
