@@ -164,6 +164,55 @@ print("done", flush=True)
         assert script.ends(20) == 0
 
 
+# -- observations as environments give them ----------------------------------------------------------------
+
+
+class OddEnv(CounterEnv):
+    """Gives its observations in a form of its own, after the first."""
+
+    def __init__(self, form: Callable[[np.ndarray], Any]) -> None:
+        super().__init__(3)
+        self.form = form
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        return (self.form(observation), *others)
+
+
+FITTING: dict[str, Callable[[np.ndarray], Any]] = {
+    "reversed in memory": lambda values: values[::-1].copy()[::-1],
+    "every other one": lambda values: np.repeat(values, 2)[::2],
+    "the other byte order": lambda values: values.astype(">f4"),
+    "read only": lambda values: np.frombuffer(values.tobytes(), np.float32),
+}
+NOT_FITTING: dict[str, Callable[[np.ndarray], Any]] = {
+    "one for all": lambda values: values[:1],
+    "no axis": lambda values: values[0],
+    "an axis more": lambda values: values[None],
+    "other numbers": lambda values: values.astype(np.float64),
+    "as many bytes": lambda values: values.view(np.int32),
+    "bytes": lambda values: values.tobytes(),
+    "nothing": lambda values: None,
+}
+
+
+@both
+@pytest.mark.parametrize("form", FITTING)
+def test_an_observation_may_lie_in_memory_as_it_likes(make: Maker, form: str) -> None:
+    with make([lambda: OddEnv(FITTING[form])] * 2) as env:
+        env.reset(seed=0)
+        assert env.step(zeros(2))[0][:, :3].tolist() == [[3.0, 1.0, 1.0]] * 2
+
+
+@both
+@pytest.mark.parametrize("form", NOT_FITTING)
+def test_an_observation_that_is_not_of_the_space_is_an_error(make: Maker, form: str) -> None:
+    with make([lambda: OddEnv(NOT_FITTING[form])] * 2) as env:
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match=r"the space wants|wanted|an array"):
+            env.step(zeros(2))
+
+
 # -- whose the results are -------------------------------------------------------------------------------
 
 
@@ -201,8 +250,9 @@ def test_what_the_caller_gave_may_change_at_once_and_what_it_got_may_be_written_
         assert env.step(zeros(3))[0][:, [0, 2]].tolist() == [[0.0, 3.0], [1.0, 2.0], [2.0, 3.0]]
 
 
-def test_without_a_copy_the_batch_is_the_shared_memory_itself() -> None:
-    with make_async(counters(3), copy=False) as env:
+@both
+def test_without_a_copy_the_batch_is_the_memory_itself(make: Maker) -> None:
+    with make(counters(3), copy=False) as env:
         first = env.reset(seed=0)[1]
         second = env.step(zeros(3))[0]
         assert np.shares_memory(first, second)
@@ -211,6 +261,9 @@ def test_without_a_copy_the_batch_is_the_shared_memory_itself() -> None:
         assert not np.shares_memory(env.step_wait()[0], first)  # rows of some are gathered
         copied = first.copy()
     assert first.tolist() == copied.tolist()  # also after close
+
+
+def test_without_shared_memory_there_is_always_a_copy() -> None:
     with make_async(counters(3), copy=False, shared_memory=False) as env:
         assert not np.shares_memory(env.reset(seed=0)[1], env.step(zeros(3))[0])
 

@@ -22,6 +22,7 @@ from ._mailbox import Mailbox
 
 _HEADER = struct.Struct("<QQB")
 _WAKE_UP = 0  # the number of a message that says no more than to look into the mailbox
+_AT_ONCE = 5e-6  # seconds: sooner than that nobody comes back who has let another one go first
 _READ_SIZE = 1 << 16  # a buffer of a megabyte would cost more than what is mostly read, a few bytes
 
 
@@ -49,21 +50,24 @@ class Waiter:
 
     def __init__(self) -> None:
         self._is_alert = False
+        self.was_alone = False  # on its core, so that nobody else could go before it the last time
 
     def are_all_full(self, poll: select.poll, inboxes: Sequence[Mailbox]) -> bool:
         """Whether all mailboxes are full before something else happens, for as long as one who is awake stays so."""
         if not self._is_alert:
             return False
-        end, look = time.monotonic() + self.ALERT, poll.poll
+        start = time.monotonic()
+        give_way()  # first of all: whom it waits for may be waiting for this core
+        self.was_alone = time.monotonic() - start < _AT_ONCE
         while True:
-            give_way()  # first of all: whom it waits for may be waiting for this core
             for inbox in inboxes:
                 if not inbox.is_full:
                     break
             else:
                 return True
-            if look(0) or time.monotonic() >= end:
+            if poll.poll(0) or time.monotonic() >= start + self.ALERT:
                 return False
+            give_way()
 
     def wait(
         self,

@@ -18,6 +18,7 @@ from .env import Env
 SIGNAL_DTYPES = (np.dtype(np.float64), np.dtype(np.bool_), np.dtype(np.bool_))
 
 Access = Literal["call", "get_attr", "set_attr"]
+_WHOLE = slice(None)
 # Of infos, what nobody can change: numbers and texts.
 _UNCHANGING = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()} - {np.void, np.object_}
@@ -163,7 +164,7 @@ class EnvGroup:
             progress[0] = first + position
             observation, reward, terminated, truncated, info = step(action)
             try:
-                vectors[row][:] = observation  # which takes nothing but an array of just this dtype and shape
+                vectors[row][_WHOLE] = observation  # which takes nothing but an array of just this dtype and shape
             except (TypeError, ValueError):
                 value = envs[position].read_borrowed(observation) if is_borrowed else observation
                 observations.layout.pack(observations, row, value)

@@ -18,11 +18,20 @@ from .env import Env
 class SyncVecEnv(VecEnv):
     """Run multiple non-batched environments synchronously in one process."""
 
-    def __init__(self, env_fn: Iterable[Callable[[], Env]], seed: int | None = None, *, validate: bool = False) -> None:
+    def __init__(
+        self,
+        env_fn: Iterable[Callable[[], Env]],
+        seed: int | None = None,
+        *,
+        copy: bool = True,
+        validate: bool = False,
+    ) -> None:
         """Instantiate every environment immediately and batch their interfaces.
 
-        `validate` checks every action against the action space before any environment moves.
+        - `copy`: False hands out the memory that observations are written to, which the next step overwrites.
+        - `validate`: check every action against the action space before any environment moves.
         """
+        self._copies = copy
         self._group = EnvGroup()
         self._group.build(list(env_fn))
         self.envs = self._group.envs
@@ -45,19 +54,15 @@ class SyncVecEnv(VecEnv):
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         positions = indices.tolist()
-        self._clear(positions)
+        if self._heap.parts:
+            self._heap.drop(positions)
         self._done += self._group.reset(positions, seeds, args, kwargs, self._slots, positions)
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
         positions = range(self._count) if indices is self._all else indices.tolist()
-        self._clear(positions)
-        self._done += self._group.step(positions, self.action_space, action, self._slots, positions)
-
-    def _clear(self, positions: Iterable[int]) -> None:
-        """Forget what earlier results of these environments have in the heap."""
         if self._heap.parts:
-            for position in positions:
-                self._heap.parts.pop(position, None)
+            self._heap.drop(positions)
+        self._done += self._group.step(positions, self.action_space, action, self._slots, positions)
 
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Infos]:
         done, self._done = self._done, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,19 +29,19 @@ def mailboxes(block: SharedBlock, worker: int) -> tuple[Mailbox, Mailbox]:
 
 # A reference to a heap holds the environment's number above the offset.
 _HEAP_SHIFT = 40
-# A number of an info, whatever its kind.
-_INFO_DTYPE = np.dtype(np.uint64)
+# The numbers of an environment's infos, whatever their kind.
+_INFO_DTYPE = np.dtype((np.uint64, (COLUMNS,)))
 # The seed to reset an environment with, or `NO_SEED` if it is not to be reset.
 _SEED_DTYPE = np.dtype(np.int64)
 NO_SEED = -1
 
 
 class Areas(NamedTuple):
-    """The memory of a vector environment: rows for results and actions, columns for infos, and seeds."""
+    """The memory of a vector environment: rows for results, actions and infos, and seeds."""
 
     slots: Slots
     actions: Rows
-    infos: list[np.ndarray]
+    infos: np.ndarray
     seeds: np.ndarray
 
 
@@ -79,7 +79,7 @@ class MemoryPlan:
         observations, (reward, terminated, truncated) = rows(self.observation, heap), SIGNAL_DTYPES
         slots = Slots(observations, contexts, area(reward), area(terminated), area(truncated))
         actions = rows(self.action, action_heap)
-        return Areas(slots, actions, [area(_INFO_DTYPE) for _ in range(COLUMNS)], area(_SEED_DTYPE))
+        return Areas(slots, actions, area(_INFO_DTYPE), area(_SEED_DTYPE))
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +88,7 @@ class MemoryPlan:
         areas = [layout.itemsize for layout in layouts]
         areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
         areas += [dtype.itemsize for dtype in SIGNAL_DTYPES]
-        areas += [_INFO_DTYPE.itemsize] * COLUMNS + [_SEED_DTYPE.itemsize]
+        areas += [_INFO_DTYPE.itemsize, _SEED_DTYPE.itemsize]
         return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
 
 
@@ -113,6 +113,11 @@ class PartedHeap:
         offset = (owner << _HEAP_SHIFT) + len(part)
         part += data
         return offset
+
+    def drop(self, owners: Iterable[int]) -> None:
+        """Forget the parts of these environments."""
+        for owner in owners:
+            self.parts.pop(owner, None)
 
     def read(self, offset: int, length: int) -> memoryview:
         start = offset & ((1 << _HEAP_SHIFT) - 1)

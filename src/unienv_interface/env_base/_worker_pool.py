@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, Waiter, pickled
+from ._core_sharing import CoreSharing, part
 from ._mailbox import CAPACITY, Mailbox
 from ._starting import default_context, no_interrupt, portable, start_worker
 from ._vec_memory import PROGRESS, MemoryPlan, mailboxes
@@ -73,6 +74,7 @@ class WorkerPool:
         self._mute: set[int] = set()  # workers from which nothing more can come
         self._poll = select.poll()
         self._waiter = Waiter()
+        self._sharing = CoreSharing(len(self.shares))
         self._inboxes: list[Mailbox] = []
         self._last_sent: list[int] = []  # the last request to each worker
         self._worker_at: dict[int, int] = {}  # by the descriptor of its channel
@@ -221,6 +223,9 @@ class WorkerPool:
         for number, inbox in zip(numbers, inboxes, strict=True):
             del awaited[number]
             inbox.take_out(number)
+        sharing = self._sharing
+        if sharing.is_possible and len(inboxes) == len(self._inboxes) and sharing.is_likely(self._waiter.was_alone):
+            part([process.pid for process in self.processes])
         return [payload for _, _, payload in messages]
 
     def outcomes(

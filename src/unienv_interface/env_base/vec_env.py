@@ -4,8 +4,9 @@
 common is in `VecEnv` (`_vec_core.py`). Asking and waiting are two verbs, and in the synchronous one the asking already
 does the work.
 
-The returned batch is the caller's: it does not change at the next step. With `copy=False` an `AsyncVecEnv` hands out
-its shared memory itself, which the next step overwrites.
+Both keep a row of memory for each environment, and all results are written there. The returned batch is the caller's:
+it does not change at the next step. With `copy=False` observations are those rows themselves, which the next step
+overwrites.
 
 Seeds: `reset(seed=s)` gives each environment a seed of its own derived from s, the same one whatever the number of
 workers and whichever other environments are reset with it. Without a seed, one is drawn from `rng`.
@@ -120,7 +121,7 @@ class AsyncVecEnv(VecEnv):
             self._heap, self._action_heap = (PartedHeap([0]) for _ in range(2))
             block = self._pool.block if shared_memory else None
             areas = plan.lay_out(block, self._heap, self._action_heap)
-            self._slots, self._actions, self._info_columns, self._seeds = areas
+            self._slots, self._actions, self._info_rows, self._seeds = areas
         except BaseException:
             self._finalizer.cancel()
             self._pool.close(grace=_ABORT_GRACE)
@@ -268,7 +269,7 @@ class AsyncVecEnv(VecEnv):
             return dict.fromkeys(envs, known)
         infos, parts, records = pickle.loads(payload)
         if isinstance(infos, InfoTable):
-            self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_columns, self._pool.shares[worker])
+            self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_rows, self._pool.shares[worker])
             self._common_infos = _if_alike(self._shared_infos)
             return dict.fromkeys(envs, infos)
         self._heap.parts.update(parts)
@@ -420,7 +421,7 @@ class AsyncVecEnv(VecEnv):
         self._resetting = self._stepping = None
         self._shared_infos, self._common_infos, self._ended = [], None, {}
         # the shared memory goes with the last array over it
-        del self._slots, self._actions, self._info_columns, self._seeds
+        del self._slots, self._actions, self._info_rows, self._seeds
         reports = self._pool.close()
         self._finalizer.cancel()
         if reports:
