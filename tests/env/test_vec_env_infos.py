@@ -1,4 +1,4 @@
-"""Infos by way of tables and shared memory: always what the synchronous vector environment gives."""
+"""Infos by way of tables and of rows in memory: always what the environments have said, stacked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vec_processes import context, forks_with_threads, only_on_linux
 from unienv_interface import AsyncVecEnv, SyncVecEnv
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.backends.pytorch import PyTorchComputeBackend
-from unienv_interface.env_base._info_table import COLUMNS, InfoTable, SharedInfos
+from unienv_interface.env_base._info_table import COLUMNS, InfoRows, InfoTable
 from unienv_interface.env_base._stacking import stack_infos
 
 pytestmark = forks_with_threads
@@ -108,14 +108,16 @@ def make(kind: type, tell: Tell, backend: ComputeBackend = NumpyComputeBackend, 
 
 @pytest.mark.parametrize("backend", [NumpyComputeBackend, PyTorchComputeBackend], ids=["numpy", "pytorch"])
 @pytest.mark.parametrize("tell", TELLING)
-def test_they_are_those_of_the_synchronous_one(tell: Tell, backend: ComputeBackend) -> None:
+def test_they_are_those_of_the_environments_stacked(tell: Tell, backend: ComputeBackend) -> None:
     action = backend.from_numpy(np.zeros((4, 2), np.float32))
     with make(SyncVecEnv, tell, backend) as here, make(AsyncVecEnv, tell, backend, num_workers=2) as apart:
         here.reset(seed=0), apart.reset(seed=0)
-        for _ in range(30):
-            expected, found = here.step(action)[4], apart.step(action)[4]
-            assert plain(found) == plain(expected)
-            assert list(found) == list(expected)
+        for step in range(1, 31):
+            expected = stack_infos([tell(index, step) for index in range(4)], backend)
+            for env in (here, apart):
+                found = env.step(action)[4]
+                assert plain(found) == plain(expected)
+                assert list(found) == list(expected)
 
 
 @pytest.mark.parametrize("tell", TELLING)
@@ -133,8 +135,9 @@ def test_they_are_also_where_some_step_alone(tell: Tell) -> None:
             assert found[0] == found[1]
 
 
-def test_what_is_handed_out_does_not_change() -> None:
-    with make(AsyncVecEnv, numbers, num_workers=2, copy=False) as env:
+@pytest.mark.parametrize("kind", [SyncVecEnv, AsyncVecEnv])
+def test_what_is_handed_out_does_not_change(kind: type) -> None:
+    with make(kind, numbers, copy=False) as env:
         env.reset(seed=0)
         action = np.zeros((4, 2), np.float32)
         infos = [env.step(action)[4] for _ in range(4)]
@@ -240,7 +243,7 @@ def test_shared_memory_holds_infos_of_its_form_and_refuses_others(
         return
     area = np.zeros((len(first) + 3, COLUMNS), np.uint64)
     envs = range(2, 2 + len(first))
-    shared = SharedInfos.after(7, like, area, envs)
+    shared = InfoRows.after(7, like, area, envs)
     assert shared is not None
     assert shared.write(first)
     assert typed(shared.read().infos()) == typed(first)
@@ -260,6 +263,6 @@ def test_there_is_no_shared_memory_for_a_table_that_is_too_wide() -> None:
     area = np.zeros((1, COLUMNS), np.uint64)
     wide, fitting = InfoTable.of([too_many(0, 1)]), InfoTable.of([just_enough(0, 1)])
     assert wide is not None
-    assert SharedInfos.after(1, wide, area, range(1)) is None
+    assert InfoRows.after(1, wide, area, range(1)) is None
     assert fitting is not None
-    assert SharedInfos.after(1, fitting, area, range(1)) is not None
+    assert InfoRows.after(1, fitting, area, range(1)) is not None

@@ -1,8 +1,11 @@
-"""Infos on their way from workers to the vector environment.
+"""Infos on their way from environments to who has stepped them.
 
 Most environments say the same things at every step, all of them numbers. Such infos are a table with a column for each
-thing. The first one that a worker has it sends, which takes a tenth of the time that it takes to pickle every number by
-itself; those after it, while they are of the same form, it writes to shared memory. Everything else is pickled.
+thing. Those that come after the first one, while they are of the same form, are written to memory that has a row for
+each environment, so that a column is all there is to be copied.
+
+A worker sends the first table that it has, which takes a tenth of the time that it takes to pickle every number by
+itself, and writes the others to memory that it shares with its parent. Everything else is pickled.
 
 Which form is meant is the parent's to say: it names the request whose answer had the table. So it does no harm if an
 answer was thrown away because it came too late.
@@ -23,8 +26,10 @@ from ._stacking import data_stack
 
 Infos = list[dict[str, Any]]
 
-#: Tables of more columns are pickled every time.
+#: Tables of more columns are made anew, and pickled, every time.
 COLUMNS = 32
+#: The numbers of one environment, whatever their kind.
+INFO_ROW = np.dtype((np.uint64, (COLUMNS,)))
 # What an array holds without loss and gives back as it was, with its letter in `struct`; of Python's own integers not
 # all are.
 _OF_NUMPY: dict[type, str] = {
@@ -90,19 +95,19 @@ class InfoTable(NamedTuple):
         return found
 
 
-class SharedInfos:
-    """Where tables of one form lie in shared memory, of all environments and of those of one worker.
+class InfoRows:
+    """Where tables of one form lie in memory, of all environments and of those that one process writes.
 
     Their `name` is for commands; it comes of the number of the request whose answer had the first of them.
     """
 
     @classmethod
-    def after(cls, number: int, like: InfoTable, area: np.ndarray, envs: range) -> SharedInfos | None:
+    def after(cls, number: int, like: InfoTable, area: np.ndarray, envs: range) -> InfoRows | None:
         """Those of the form of a table that was an answer; None if it has too many columns."""
         return cls(number, like, area, envs) if len(like.names) <= COLUMNS else None
 
     def __init__(self, number: int, like: InfoTable, area: np.ndarray, envs: range) -> None:
-        """`area` has a row for each environment, of `COLUMNS` times 8 bytes."""
+        """`area` has an `INFO_ROW` for each of all environments, `envs` are the process's own."""
         self.name, self.form = number.to_bytes(8, "little"), (like.names, like.kinds)
         self._whole: list[np.ndarray] = [
             np.ndarray(len(area), column.dtype, area, place * area.itemsize, area.strides[:1])
@@ -120,7 +125,7 @@ class SharedInfos:
         self._pack = functools.partial(packing.pack_into, area.data, envs.start * area.strides[0])
 
     def write(self, infos: Infos) -> bool:
-        """Write the infos of the worker's environments; False if they are of another form."""
+        """Write the infos of the own environments; False if they are of another form."""
         names, _ = self.form
         if set(map(len, infos)) != self._lengths:
             return False
@@ -134,7 +139,7 @@ class SharedInfos:
         return True
 
     def read(self) -> InfoTable:
-        """What was written last of the worker's environments, in memory of its own."""
+        """What was written last of the own environments, in memory of its own."""
         return InfoTable(*self.form, [column.copy() for column in self._own])
 
     def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
@@ -144,4 +149,4 @@ class SharedInfos:
         return InfoTable(*self.form, self._whole).stacked(backend, device, copy=True)
 
 
-AnyInfos = Infos | InfoTable | SharedInfos
+AnyInfos = Infos | InfoTable | InfoRows

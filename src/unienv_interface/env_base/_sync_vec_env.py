@@ -9,7 +9,7 @@ import numpy as np
 
 from ..space.row_layout import RowLayout
 from ._env_group import Access, EnvGroup, Slots
-from ._info_table import Infos
+from ._info_table import INFO_ROW, AnyInfos, InfoRows, Infos, InfoTable
 from ._vec_core import Call, VecEnv
 from ._vec_memory import PartedHeap
 from .env import Env
@@ -48,7 +48,11 @@ class SyncVecEnv(VecEnv):
             self._count,
             self._heap,
         )
-        self._done: list[dict[str, Any]] = []  # infos of what was asked and not yet waited for
+        self._info_area = np.zeros(self._count, INFO_ROW)
+        self._info_rows: InfoRows | None = None  # of the form that infos had last
+        # of what was asked and not yet waited for: of all environments at once, or of some after others
+        self._done: AnyInfos = []
+        self._parts: Infos = []
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -56,20 +60,36 @@ class SyncVecEnv(VecEnv):
         positions = indices.tolist()
         if self._heap.parts:
             self._heap.drop(positions)
-        self._done += self._group.reset(positions, seeds, args, kwargs, self._slots, positions)
+        self._done = self._group.reset(positions, seeds, args, kwargs, self._slots, positions)
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
         positions = range(self._count) if indices is self._all else indices.tolist()
         if self._heap.parts:
             self._heap.drop(positions)
-        self._done += self._group.step(positions, self.action_space, action, self._slots, positions)
+        infos = self._group.step(positions, self.action_space, action, self._slots, positions)
+        if indices is self._all:
+            self._done = self._tabulated(infos)
+        else:
+            self._parts += infos
 
-    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, Infos]:
-        done, self._done = self._done, []
+    def _tabulated(self, infos: Infos) -> AnyInfos:
+        """The infos of all environments as a table or in rows, which are quick to stack, if they are alike."""
+        if not any(infos):
+            return []
+        rows = self._info_rows
+        if rows is not None and rows.write(infos):
+            return rows
+        table = InfoTable.of(infos)
+        self._info_rows = None if table is None else InfoRows.after(0, table, self._info_area, range(self._count))
+        return infos if table is None else table
+
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
+        done = self._parts or self._done
+        self._give_up()
         return indices, done
 
     def _give_up(self) -> None:
-        self._done = []
+        self._done, self._parts = [], []
 
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
         return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]

@@ -16,7 +16,7 @@ from ..space.row_layout import Rows
 from ..space.space_utils import batch_utils
 from ..utils.seed_util import next_seed_rng
 from ._env_group import SIGNAL_DTYPES, Access, EnvSpec, Slots
-from ._info_table import AnyInfos, InfoTable, SharedInfos
+from ._info_table import AnyInfos, InfoRows, InfoTable
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
 from .env import Env
@@ -180,7 +180,7 @@ class VecEnv(Env):
         return rows.layout.copy_out(rows) if copies else rows.layout.unpack(rows)
 
     def _stacked(self, infos: AnyInfos) -> dict[str, Any]:
-        if isinstance(infos, (InfoTable, SharedInfos)):
+        if isinstance(infos, (InfoTable, InfoRows)):
             return infos.stacked(self._backend, self._device)
         return stack_infos(infos, self._backend, self._device) if any(infos) else {}
 

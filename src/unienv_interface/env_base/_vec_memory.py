@@ -12,7 +12,7 @@ from ..space.row_layout import Heap, RowLayout, Rows
 from ..utils.shared_block import SharedBlock
 from . import _mailbox
 from ._env_group import SIGNAL_DTYPES, EnvSpec, Slots
-from ._info_table import COLUMNS
+from ._info_table import INFO_ROW
 from ._mailbox import Mailbox
 
 # What each worker has at the beginning of the block: a cache line with the environment that it is at work on, then a
@@ -29,8 +29,6 @@ def mailboxes(block: SharedBlock, worker: int) -> tuple[Mailbox, Mailbox]:
 
 # A reference to a heap holds the environment's number above the offset.
 _HEAP_SHIFT = 40
-# The numbers of an environment's infos, whatever their kind.
-_INFO_DTYPE = np.dtype((np.uint64, (COLUMNS,)))
 # The seed to reset an environment with, or `NO_SEED` if it is not to be reset.
 _SEED_DTYPE = np.dtype(np.int64)
 NO_SEED = -1
@@ -79,7 +77,7 @@ class MemoryPlan:
         observations, (reward, terminated, truncated) = rows(self.observation, heap), SIGNAL_DTYPES
         slots = Slots(observations, contexts, area(reward), area(terminated), area(truncated))
         actions = rows(self.action, action_heap)
-        return Areas(slots, actions, area(_INFO_DTYPE), area(_SEED_DTYPE))
+        return Areas(slots, actions, area(INFO_ROW), area(_SEED_DTYPE))
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +86,7 @@ class MemoryPlan:
         areas = [layout.itemsize for layout in layouts]
         areas += [leaf.codec.dtype.itemsize for layout in layouts for leaf in layout.block_leaves]
         areas += [dtype.itemsize for dtype in SIGNAL_DTYPES]
-        areas += [_INFO_DTYPE.itemsize, _SEED_DTYPE.itemsize]
+        areas += [INFO_ROW.itemsize, _SEED_DTYPE.itemsize]
         return _next_line(self.start) + sum(_next_line(self.count * itemsize) for itemsize in areas)
 
 

@@ -12,7 +12,7 @@ from ..space.row_layout import Rows
 from ..utils.shared_block import SharedBlock
 from ._channel import Channel, ChannelClosedError, Message, give_way, pickled
 from ._env_group import EnvGroup
-from ._info_table import InfoTable, SharedInfos
+from ._info_table import InfoRows, InfoTable
 from ._mailbox import CAPACITY, Mailbox
 from ._starting import Factories
 from ._vec_memory import (
@@ -68,7 +68,7 @@ class _Server:
         self.areas: Areas
         self.own_rows: range
         self.own_actions: Rows
-        self.shared_infos: SharedInfos | None = None
+        self.shared_infos: InfoRows | None = None
 
     def build(self, factories: Factories) -> bool:
         try:
@@ -137,7 +137,7 @@ class _Server:
         table = InfoTable.of(infos)
         if table is None:
             return self.results(positions, infos, rows)
-        self.shared_infos = SharedInfos.after(number, table, self.areas.infos, rows)
+        self.shared_infos = InfoRows.after(number, table, self.areas.infos, rows)
         return pickled((table, {}, []))
 
     def step(self, payload: bytes) -> bytes:

@@ -33,7 +33,7 @@ import numpy as np
 from ..space.row_layout import Rows
 from ._channel import pickled
 from ._env_group import Access
-from ._info_table import AnyInfos, InfoTable, SharedInfos
+from ._info_table import AnyInfos, InfoRows, InfoTable
 from ._stacking import data_stack
 from ._sync_vec_env import SyncVecEnv
 from ._vec_core import Call, VecEnv
@@ -131,9 +131,9 @@ class AsyncVecEnv(VecEnv):
         self._all_in_memory = [IN_MEMORY] * workers
         self._requests: dict[int, tuple[int, list[int]]] = {}  # request: worker, environments
         # environments whose command has ended, with their infos, or with where those of all of their worker are
-        self._ended: dict[int, dict[str, Any] | InfoTable | SharedInfos] = {}
-        self._shared_infos: list[SharedInfos | None] = [None] * workers
-        self._common_infos: SharedInfos | None = None  # if all of them are of one form, any of them
+        self._ended: dict[int, dict[str, Any] | InfoTable | InfoRows] = {}
+        self._shared_infos: list[InfoRows | None] = [None] * workers
+        self._common_infos: InfoRows | None = None  # if all of them are of one form, any of them
         self._commands: dict[int, list[int]] = {}  # environment: requests of send_command, oldest first
         self._reset: _Reset | None = None  # the one under way
         self._lost: set[int] = set()  # restarted, and the caller does not know it yet
@@ -269,7 +269,7 @@ class AsyncVecEnv(VecEnv):
             return dict.fromkeys(envs, known)
         infos, parts, records = pickle.loads(payload)
         if isinstance(infos, InfoTable):
-            self._shared_infos[worker] = SharedInfos.after(number, infos, self._info_rows, self._pool.shares[worker])
+            self._shared_infos[worker] = InfoRows.after(number, infos, self._info_rows, self._pool.shares[worker])
             self._common_infos = _if_alike(self._shared_infos)
             return dict.fromkeys(envs, infos)
         self._heap.parts.update(parts)
@@ -287,7 +287,7 @@ class AsyncVecEnv(VecEnv):
         if ready is self._all and common is not None:
             return common
         for share, answer in zip(shares, answers, strict=True):
-            table = answer.read() if isinstance(answer, SharedInfos) else answer
+            table = answer.read() if isinstance(answer, InfoRows) else answer
             if isinstance(table, InfoTable):
                 infos.update(zip(share, table.infos(), strict=True))
         return [infos[index] for index in ready.tolist()]
@@ -432,14 +432,14 @@ class AsyncVecEnv(VecEnv):
 _NO_INFO: dict[str, Any] = {}
 
 
-def _if_alike(found: Sequence[Any]) -> SharedInfos | None:
+def _if_alike(found: Sequence[Any]) -> InfoRows | None:
     """The first of them, if all of them are infos in shared memory and of one form."""
     first = found[0]
-    is_one = all(isinstance(one, SharedInfos) and one.form == first.form for one in found)
+    is_one = all(isinstance(one, InfoRows) and one.form == first.form for one in found)
     return first if is_one else None
 
 
-def _is_restarted(info: dict[str, Any] | InfoTable | SharedInfos | None) -> bool:
+def _is_restarted(info: dict[str, Any] | InfoTable | InfoRows | None) -> bool:
     return isinstance(info, dict) and "restarted" in info
 
 
