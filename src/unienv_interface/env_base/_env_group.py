@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,7 +156,7 @@ class EnvGroup:
             steps = [envs[position].lender.step for position in positions]
         is_borrowed = bool(steps) and all(steps)  # one of them may have been replaced meanwhile
         if is_borrowed:
-            singles: Sequence[Any] = list(actions if actions.ndim == 1 else actions.copy())  # numbers are copies
+            singles: Iterable[Any] = actions if actions.ndim == 1 else actions.copy()  # numbers are copies as they come
         else:
             steps = [envs[position].step for position in positions]
             singles = _split(action_space, actions, len(positions))

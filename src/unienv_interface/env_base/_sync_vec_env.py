@@ -84,8 +84,7 @@ class SyncVecEnv(VecEnv):
         return infos if table is None else table
 
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
-        done = self._parts or self._done
-        self._give_up()
+        done, self._done, self._parts = self._parts or self._done, [], []
         return indices, done
 
     def _give_up(self) -> None:
