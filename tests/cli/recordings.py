@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unienv_data import ReplayBuffer
-from unienv_data.replay_buffer._segments import _CHECKED, _RECORD
+from unienv_data.replay_buffer._segments import _RECORD, _pack_checked
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 
@@ -165,7 +165,7 @@ def move_segment(path: Path, place: int, start: int = 0, stop: int = 0) -> None:
     file = path / "segments.bin"
     records = np.frombuffer(file.read_bytes(), _RECORD).copy()
     old_start, old_stop, number, _ = records[place].tolist()
-    checked = _CHECKED.pack(old_start + start, old_stop + stop, number)
+    checked = _pack_checked(old_start + start, old_stop + stop, number)
     records[place] = (old_start + start, old_stop + stop, number, zlib.crc32(checked))
     file.write_bytes(records.tobytes())
 

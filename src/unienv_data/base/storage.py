@@ -11,7 +11,7 @@ import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows
+from unienv_interface.space.row_layout import RowLayout, Rows, RowScratch
 from unienv_interface.space.space_utils import batch_space, get_at
 
 from ._index import IndexableType, resolve_index
@@ -244,10 +244,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return None
 
-    def stage_each(self, leaves: Sequence[Any], count: int) -> list[Any] | None:
-        """The samples of a batch, which is given as in `stage_leaves`, each staged by itself; None as there.
+    def scratch(self, count: int) -> RowScratch | None:
+        """Memory in which a batch of `count`, staged by `stage_leaves`, becomes samples each staged by itself, if any.
 
-        A storage of the same space takes them, too.
+        A storage of the same kind and space takes them, too.
         """
         return None
 

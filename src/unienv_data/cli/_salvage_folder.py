@@ -8,7 +8,6 @@ without, at a price that is told.
 from __future__ import annotations
 
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..replay_buffer._counters import _SIZE, BASE, EDIT, HEAD, SEGMENTS, TAIL, MappedCounters
 from ..replay_buffer._metadata import FILE_NAME, Metadata, read_metadata, read_space
-from ..replay_buffer._segments import _CHECKED, _RECORD, _SLACK
+from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, SEGMENT_FILE
 from ..storages.registry import storage_by_name
 from ._episodes import as_ranges, table_of
@@ -202,8 +201,8 @@ def _valid_records(path: Path) -> np.ndarray:
     """The records of the file, each in its place; those that do not match their checksum are zeros."""
     content = _content(path)
     records = np.frombuffer(content[: len(content) // _RECORD.itemsize * _RECORD.itemsize], _RECORD).copy()
-    for place, (start, stop, number, crc) in enumerate(records.tolist()):
-        if zlib.crc32(_CHECKED.pack(start, stop, number)) != crc:
+    for place, record in enumerate(records.tolist()):
+        if not is_sound(*record):
             records[place] = 0
     return records
 

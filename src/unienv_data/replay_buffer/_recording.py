@@ -59,7 +59,7 @@ def make_recorder(
         is_per_env = mode == "per_env"
         return _SlotRecorder(env, buffers, [builder(buffer, None, is_per_env) for buffer in buffers], is_per_env)
     kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
-    return kind(env, buffers[0], builder(buffers[0], slots, True))
+    return kind(env, buffers[0], builder(buffers[0], slots, True), slots)
 
 
 class _OneRecorder(Recorder):
@@ -79,6 +79,33 @@ class _OneRecorder(Recorder):
             self._buffer.mark_segment_end()
 
 
+class _Staging:
+    """The leaves of a step of several slots, as a storage takes them.
+
+    All but the action comes from the environment, or is counted here. If the environment always gives the same dtypes
+    and shapes, then these are looked at once.
+    """
+
+    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
+        self._leaves, self._stage, self._count = builder.leaves, buffer.storage.stage_leaves, count
+        self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
+        self._action_dtype: Any = None  # with which, and the shape below, all is as it was before
+        self._action_shape: tuple[int, ...] = ()
+
+    def leaves(self, data: Sequence[Any]) -> Sequence[Any] | None:
+        """Those of a step, in the order of `RowLayout`; None if they have to be converted."""
+        if self._leaves is None:
+            return None
+        leaves, action = self._leaves(data), data[_ACTION]
+        is_array = type(action) is np.ndarray
+        if is_array and action.dtype is self._action_dtype and action.shape == self._action_shape:
+            return leaves
+        staged: Sequence[Any] | None = self._stage(leaves, self._count)
+        if staged is not None and self._is_steady and is_array:
+            self._action_dtype, self._action_shape = action.dtype, action.shape
+        return staged
+
+
 class _SlotRecorder(Recorder):
     """A batch, and a buffer for each of its slots."""
 
@@ -92,20 +119,21 @@ class _SlotRecorder(Recorder):
         first, *others = buffers
         is_one_kind = all(type(other.storage) is type(first.storage) for other in others)
         is_one_space = all(other.single_space == first.single_space for other in others)
-        self._leaves = builders[0].leaves if is_one_kind and is_one_space else None
+        self._staging = _Staging(env, first, builders[0], len(buffers))
+        self._scratch = first.storage.scratch(len(buffers)) if is_one_kind and is_one_space else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        buffers = self._buffers
-        staged = None if self._leaves is None else buffers[0].storage.stage_each(self._leaves(data), len(buffers))
-        if staged is None:
+        scratch = self._scratch
+        leaves = None if scratch is None else self._staging.leaves(data)
+        if scratch is None or leaves is None:
             self._record_each(data, ended)
             return
-        for place, (buffer, sample) in enumerate(zip(buffers, staged, strict=True)):
+        for buffer, sample in zip(self._buffers, scratch.fill(leaves), strict=True):
             buffer.append_staged(sample)
-            if place in ended:
-                buffer.mark_segment_end()
+        for place in ended:
+            self._buffers[place].mark_segment_end()
 
     def _record_each(self, data: Sequence[Any], ended: list[int]) -> None:
         """Record values that have to be converted, slot by slot."""
@@ -155,49 +183,31 @@ def _info_of_slot(info: dict[str, Any], slot: int, count: int) -> dict[str, Any]
 class _BatchRecorder(Recorder):
     """A batch, and one buffer that takes its rows as they come, without episodes."""
 
-    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
+    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
         super().__init__(builder.needs)
-        self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
-        self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
-        self._steady_form: tuple[Any, ...] | None = None  # of the action, with which all is as it was before
+        self._buffer, self._build, self._count = buffer, builder.build, count
+        self._staging = _Staging(env, buffer, builder, count)
         self.env_index = _slot_numbers(env)
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        staged = self._staged(data)
-        if staged is None:
+        leaves = self._staging.leaves(data)
+        if leaves is None:
             self._buffer.extend(self._build(data))
         else:
-            self._buffer.extend_staged(staged, len(self.env_index))
-
-    def _staged(self, data: Sequence[Any]) -> Any:
-        """The leaves of the step, staged; None if they have to be converted.
-
-        All but the action comes from the environment, or is counted here. If the environment always gives the same
-        dtypes and shapes, then these are looked at once.
-        """
-        if self._leaves is None:
-            return None
-        leaves, action = self._leaves(data), data[_ACTION]
-        form = (action.dtype, action.shape) if type(action) is np.ndarray else None
-        if form is not None and form == self._steady_form:
-            return leaves
-        staged = self._buffer.storage.stage_leaves(leaves, len(self.env_index))
-        if staged is not None and self._is_steady:
-            self._steady_form = form
-        return staged
+            self._buffer.extend_staged(leaves, self._count)
 
 
 class _LaneRecorder(_BatchRecorder):
     """A batch, and one buffer with a lane for each of its slots."""
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        staged = self._staged(data)
-        if staged is None:
-            flags = np.zeros(len(self.env_index), np.bool_)
+        leaves = self._staging.leaves(data)
+        if leaves is None:
+            flags = np.zeros(self._count, np.bool_)
             flags[ended] = True
             self._buffer.extend_lanes(self._build(data), flags)
         else:
-            self._buffer.extend_lanes_staged(staged, ended)
+            self._buffer.extend_lanes_staged(leaves, ended)
 
 
 class EpisodeCounts:

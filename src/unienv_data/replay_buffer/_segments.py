@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import bisect
 import struct
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -26,11 +26,16 @@ from ..base.mapped import MappedFile
 from ._counters import BASE, CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
-_CHECKED, _CRC = struct.Struct("<qqI"), struct.Struct("<I")
+_pack_checked, _pack_crc = struct.Struct("<qqI").pack, struct.Struct("<I").pack
 _SIZE = _RECORD.itemsize
 # A reader may look at records for this many more episodes before they are overwritten under its eyes.
 _SLACK = 1024
 _NOTHING = np.zeros(0, np.int64)
+
+
+def is_sound(start: int, stop: int, number: int, crc: int) -> bool:
+    """Whether a record matches its checksum."""
+    return crc32(_pack_checked(start, stop, number)) == crc
 
 
 class _Edges(NamedTuple):
@@ -137,16 +142,17 @@ class SegmentIndex:
     def add_all(self, ranges: list[tuple[int, int]]) -> None:
         """Add records, after `prepare`; one store makes them count."""
         cells = self._counters.cells
-        self._write(cells[SEGMENTS], ranges)
-        cells[SEGMENTS] += len(ranges)
+        number = cells[SEGMENTS]
+        self._write(number, ranges)
+        cells[SEGMENTS] = number + len(ranges)
 
     def _write(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Write records from this number on."""
         ring, memory = self._ring, self._bytes
         for start, stop in ranges:
-            checked = _CHECKED.pack(start, stop, number & 0xFFFFFFFF)
+            checked = _pack_checked(start, stop, number & 0xFFFFFFFF)
             at = (number if ring is None else number % ring) * _SIZE
-            memory[at : at + _SIZE] = checked + _CRC.pack(zlib.crc32(checked))
+            memory[at : at + _SIZE] = checked + _pack_crc(crc32(checked))
             number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
@@ -296,8 +302,8 @@ class SegmentIndex:
         return None
 
     def _finding(self, place: int) -> str | None:
-        start, stop, number, crc = self._records[place].tolist()
-        if (start, stop, number, crc) == (0, 0, 0, 0) or zlib.crc32(_CHECKED.pack(start, stop, number)) == crc:
+        record = self._records[place].tolist()
+        if record == (0, 0, 0, 0) or is_sound(*record):
             return None
         return f"{self.file or 'segments'}: record {place} does not match its checksum"
 

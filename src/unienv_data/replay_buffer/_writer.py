@@ -31,7 +31,7 @@ class BufferWriter:
         self._failure: OSError | None = None
         self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
         self._writing = state.writing
-        self._lanes = state.segments.lanes
+        self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
 
     def check(self) -> None:
@@ -83,30 +83,47 @@ class BufferWriter:
                 storage.write(slot, staged)
             cells[HEAD] = head + 1
 
-    def extend(self, value: Any, known: tuple[Any, int] | None = None) -> None:
-        """Add a batch of samples as a segment of its own; one that is staged already may be given as that."""
+    def extend(self, value: Any) -> None:
+        """Add a batch of samples as a segment of its own."""
         if self._is_guarded:
             self.check()
-        staged, count = (None, _batch_length(value)) if known is None else known
+        count = _batch_length(value)
         if count is None:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
+        with self._writing:
+            self._check_extends()
+            staged = self._storage.stage(value, count)
+            if count:
+                self._add_segment(staged, count)
+
+    def extend_staged(self, staged: Any, count: int) -> None:
+        """`extend` by samples that are staged already, one at least."""
+        if self._is_guarded:
+            self.check()
+        with self._writing:
+            self._check_extends()
+            self._add_segment(staged, count)
+
+    def _check_extends(self) -> None:
+        """Raise unless a segment of its own can be added now."""
         if self._lanes > 1:
             raise self._wants_all_lanes("extend")
-        with self._writing:
-            cells = self._cells
-            if cells[CLOSED] < cells[HEAD] and self._state.open_start() is not None:
-                raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
-            if staged is None:
-                staged = self._storage.stage(value, count)
-            if not count:
-                return
-            base, capacity = cells[BASE], self._capacity
-            if capacity is not None and count >= capacity:
-                staged, count = self._storage.part(staged, count, count - capacity, count), capacity
-                base = cells[HEAD]  # from slot 0, so that the oldest lies there
-            self._commit(staged, count, base, [(cells[HEAD], cells[HEAD] + count)] if self._maintains else [])
-            self._segment_ended()
+        closed, head = self._cells[CLOSED], self._cells[HEAD]
+        if closed < head and self._state.open_start() is not None:
+            raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
+        if closed > head:
+            self._recover()
+
+    def _add_segment(self, staged: Any, count: int) -> None:
+        cells, capacity = self._cells, self._capacity
+        head, base = cells[HEAD], cells[BASE]
+        if capacity is not None and count >= capacity:
+            staged, count = self._storage.part(staged, count, count - capacity, count), capacity
+            base = head  # from slot 0, so that the oldest lies there
+        self._commit(staged, count, base, [(head, head + count)] if self._maintains else [])
+        if self._durable:
+            self._flush()
 
     def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]]) -> None:
         """Write rows, and the segments that end with them, and make both count."""
@@ -121,7 +138,7 @@ class BufferWriter:
         if first < count:
             storage.prepare(0, count - first)
         if ended:
-            self._prepare_segments(len(ended))
+            self._segments.prepare(len(ended))
         if capacity is not None and head + count - cells[TAIL] > capacity:
             cells[COMING] = head + count
             cells[TAIL] = head + count - capacity
@@ -133,7 +150,7 @@ class BufferWriter:
             storage.write(slice(0, count - first), storage.part(staged, count, first, count))
         cells[CLOSED] = head + count
         if ended:
-            self._state.segments.add_all(ended)
+            self._segments.add_all(ended)
         cells[HEAD] = head + count  # this one store makes the samples count, and their segments
 
     # -- lanes -----------------------------------------------------------------------------------------------
@@ -164,7 +181,8 @@ class BufferWriter:
                 starts[lane] = head + lanes + lane
             self._commit(staged, lanes, cells[BASE], segments)
             self._open_starts = starts
-            self._segment_ended()
+            if self._durable:
+                self._flush()
 
     def end_lanes(self, ended: np.ndarray) -> None:
         """Close the open segments of these lanes; of one that has none, nothing happens."""
@@ -176,20 +194,20 @@ class BufferWriter:
             starts, self._open_starts = self._lane_starts(), None
             closing = [lane for lane in ended.nonzero()[0].tolist() if starts[lane] < head]
             if closing:
-                segments, tail = self._state.segments, cells[TAIL]
-                segments.prepare(len(closing))
-                segments.add_all([(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing])
+                tail = cells[TAIL]
+                self._segments.prepare(len(closing))
+                self._segments.add_all([(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing])
                 for lane in closing:
                     starts[lane] = head + lane
-                self._segment_ended()
+                if self._durable:
+                    self._flush()
             self._open_starts = starts
 
     def _lane_starts(self) -> list[int]:
         """Where the open segment of each lane starts; its next sample if none is open."""
-        segments = self._state.segments
         if self._open_starts is not None and not self._state.shared:  # else another process may have closed some
             return self._open_starts
-        return cast(LanedSegmentIndex, segments).open_starts(self._cells[TAIL], self._cells[HEAD])
+        return cast(LanedSegmentIndex, self._segments).open_starts(self._cells[TAIL], self._cells[HEAD])
 
     def _wants_all_lanes(self, verb: str) -> TypeError:
         return TypeError(
@@ -210,25 +228,16 @@ class BufferWriter:
             if self._storage.is_segment_aware:
                 self._storage.mark_segment_end()
             if self._maintains:
-                self._prepare_segments(1)
-                self._state.segments.add(start, self._cells[HEAD])
+                self._segments.prepare(1)
+                self._segments.add_all([(start, self._cells[HEAD])])
             self._cells[CLOSED] = self._cells[HEAD]
-            self._segment_ended()
-
-    def _prepare_segments(self, count: int) -> None:
-        """Make sure that so many segments can be recorded."""
-        if self._cells[CLOSED] > self._cells[HEAD]:
-            self._recover()
-        self._state.segments.prepare(count)
+            if self._durable:
+                self._flush()
 
     def _recover(self) -> None:
         """Take back the segments of an extend that was interrupted: its samples do not count."""
         self._open_starts = None
         self._state.recover()
-
-    def _segment_ended(self) -> None:
-        if self._durable:
-            self._flush()
 
     # -- changing --------------------------------------------------------------------------------------------
 

@@ -186,8 +186,8 @@ class ReplayBufferCollectionWrapper(Wrapper):
         """Put the rows of the slots that were reset in the place of what was known of them."""
         if self._overwrites and len(observation) == len(chosen):
             kept = self._observation  # ours, and not handed out since it was made
-            for slot, row in zip(chosen, observation, strict=True):  # most often there is just one
-                kept[slot] = row
+            for row, slot in enumerate(chosen):  # most often there is just one
+                kept[slot] = observation[row]
         else:
             self._observation = self.env.update_observation_post_reset(self._observation, observation, slots)
         if self._has_context:
@@ -250,12 +250,15 @@ class ReplayBufferCollectionWrapper(Wrapper):
             slots, recorder, observation, context = None, self._recorder, self._observation, self._context
         else:
             slots, recorder, observation, context = part
-        done: Any
+        done: Any = None
+        ended: list[int] = []
         if self._is_batched:
-            done = terminated | truncated
-            if type(done) is not np.ndarray:
-                done = self._to_numpy(done)
-            ended = done.nonzero()[0].tolist()
+            if type(terminated) is not np.ndarray or type(truncated) is not np.ndarray:
+                done = self._to_numpy(terminated | truncated)
+                ended = done.nonzero()[0].tolist()
+            elif any(terminated.tobytes()) or any(truncated.tobytes()) or "done" in recorder.needs:  # none, mostly
+                done = terminated | truncated
+                ended = done.nonzero()[0].tolist()
         else:
             done = bool(terminated) or bool(truncated)
             ended = [0] if done else []

@@ -323,7 +323,7 @@ class ReplayBuffer(BatchBase):
 
     def extend_staged(self, staged: Any, count: int) -> None:
         """`extend` by so many, one at least, as said above."""
-        self._writer.extend(None, (staged, count))
+        self._writer.extend_staged(staged, count)
 
     def extend_lanes_staged(self, staged: Any, closing: list[int]) -> None:
         """`extend_lanes`, as said above; `closing` are the lanes whose episodes end, in ascending order."""

@@ -27,7 +27,7 @@ class RowMemory:
     def __init__(self, layout: RowLayout, heap: Heap | None, used: int = 0) -> None:
         self.layout, self.heap, self.used = layout, heap, used
 
-    def write_record(self, slot: int, record: bytes) -> None:
+    def write_record(self, slot: int, record: bytes | memoryview) -> None:
         """Overwrite one record; this is much quicker than by way of its fields."""
         raw = self._raw
         if raw is None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows
+from unienv_interface.space.row_layout import RowLayout, Rows, RowScratch
 
 from ..base._index import resolve_index
 from ..base.storage import SpaceStorage, StorageCorruptedError
@@ -257,8 +257,8 @@ class PackedStorage(SpaceStorage):
     def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
         return self._layout.encode_leaves(leaves, count)
 
-    def stage_each(self, leaves: Sequence[Any], count: int) -> list[bytes] | None:
-        return self._layout.encode_each(leaves, count)
+    def scratch(self, count: int) -> RowScratch | None:
+        return self._layout.scratch(count)
 
     def _stage_columns(self, value: Any, count: int | None) -> list[Any]:
         encoded = self._layout.encode(value, () if count is None else (count,))
@@ -282,13 +282,13 @@ class PackedStorage(SpaceStorage):
         else:
             memory.reserve(start, stop)
 
-    def write(self, slots: int | slice, staged: list[Any] | bytes) -> None:
+    def write(self, slots: int | slice, staged: Sequence[Any] | bytes | memoryview) -> None:
         if self._checks is not None:
             start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
             self._checks.writing(start, stop)
         if self._memory.heap is not None:
             self._free(slots)
-        if isinstance(staged, bytes):
+        if isinstance(staged, (bytes, memoryview)):
             self._memory.write_record(slots, staged)  # type: ignore[arg-type] # one record is for one slot
         else:
             self._layout.write(self._memory.rows, slots, staged)

