@@ -13,7 +13,7 @@ from row_cases import NUMPY, box, zeroed
 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
-from unienv_interface.space.space_utils import batch_space
+from unienv_interface.space.space_utils import batch_space, batch_utils
 from unienv_interface.space.spaces import BinarySpace, DictSpace, TextSpace, TupleSpace
 
 
@@ -137,3 +137,19 @@ def test_leaves_of_a_batch_are_those_that_encode_gives(space: Space) -> None:
     if encoded:
         assert layout.encode_leaves(encoded, 4) is None
         assert layout.encode_leaves([None, *encoded[1:]], 3) is None
+
+
+@pytest.mark.parametrize("space", space_cases(backends=[NUMPY]))
+def test_rows_of_a_scratch_are_those_of_each_value(space: Space) -> None:
+    layout, rng = RowLayout(space), NUMPY.random.random_number_generator(0)
+    scratch = layout.scratch(3)
+    if not layout.leaves:
+        assert scratch is None
+        return
+    for _ in range(2):  # it is used again and again
+        rng, batch = batch_space(space, 3).sample(rng)
+        singles = [layout.encode_row(value) for value in batch_utils.iterate(batch_space(space, 3), batch)]
+        if scratch is None:
+            assert singles == [None] * 3
+        else:
+            assert [bytes(row) for row in scratch.fill(layout.encode(batch, (3,)))] == singles
