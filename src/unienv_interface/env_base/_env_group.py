@@ -72,7 +72,7 @@ class Slots:
         self.truncated = truncated
         # The same memory again, in the form that small values are quickest to write to one by one.
         self.signals = rewards.data, terminated.data, truncated.data
-        self.vectors = _vectors(observations)
+        self.fitting = _fitting(observations)
 
     @classmethod
     def empty(
@@ -147,7 +147,7 @@ class EnvGroup:
         Actions, unless they `can_borrow`, must be in memory that nobody writes to.
         """
         infos = []
-        observations, vectors = slots.observations, slots.vectors
+        observations, fitting = slots.observations, slots.fitting
         rewards, terminations, truncations = slots.signals
         envs, first, progress = self.envs, self.first_index, self.progress
         self.command = "step"
@@ -165,7 +165,7 @@ class EnvGroup:
             progress[0] = first + position
             observation, reward, terminated, truncated, info = step(action)
             try:
-                vectors[row][_WHOLE] = observation  # which takes nothing but an array of just this dtype and shape
+                fitting[row][_WHOLE] = observation
             except (TypeError, ValueError):
                 value = envs[position].read_borrowed(observation) if is_borrowed else observation
                 observations.layout.pack(observations, row, value)
@@ -208,12 +208,29 @@ class EnvGroup:
             raise first
 
 
-def _vectors(rows: Rows) -> Any:
-    """Of values that are plain vectors, the memory of each; otherwise as many times None."""
+class _FittingArray:
+    """The memory of one array, to which nothing can be assigned but an array of just its dtype and shape."""
+
+    __slots__ = ("_array", "_form")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array, self._form = array, (array.dtype, array.shape)
+
+    def __setitem__(self, whole: slice, value: Any) -> None:
+        if type(value) is not np.ndarray or (value.dtype, value.shape) != self._form:
+            raise TypeError("another form")
+        self._array[whole] = value
+
+
+def _fitting(rows: Rows) -> list[Any]:
+    """Of every row something that takes its value if that is an array which just fits, and raises if it is not.
+
+    Of a vector that is a memoryview, which is the quickest there is. Rows that are no plain arrays take nothing.
+    """
     dtype, shape = rows.layout.plain_value
-    if dtype is None or len(shape) != 1:
+    if dtype is None or not shape:
         return [None] * len(rows)
-    return [vector.data for vector in rows.columns[0]]
+    return [array.data if len(shape) == 1 else _FittingArray(array) for array in rows.columns[0]]
 
 
 def _borrowed_form(envs: Sequence[Env]) -> tuple[Any, tuple[int, ...]] | None:
