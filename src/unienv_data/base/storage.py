@@ -60,6 +60,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_column_access: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
+    #: All its slots can be written at any time, and `prepare` has nothing to do.
+    is_prepared: bool = False
     #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
     has_raw_rows: bool = False
     #: What `set` has written is read back by another process after this one was killed.

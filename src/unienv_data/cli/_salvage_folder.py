@@ -18,7 +18,7 @@ from unienv_interface.space.row_layout import RowLayout
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ..replay_buffer._counters import _SIZE, BASE, EDIT, HEAD, SEGMENTS, TAIL, MappedCounters
+from ..replay_buffer._counters import _SIZE, BASE, EDIT, HEAD, SEGMENTS, TAIL, Cells, MappedCounters
 from ..replay_buffer._metadata import FILE_NAME, Metadata, read_metadata, read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, SEGMENT_FILE
@@ -166,7 +166,7 @@ def _read_copy(path: Path) -> Counters | None:
         return None
 
 
-def _checked(cells: memoryview, sizes: tuple[int, int, int] | None = None) -> Counters | None:
+def _checked(cells: Cells, sizes: tuple[int, int, int] | None = None) -> Counters | None:
     head, tail, base, segments = (cells[place] for place in (HEAD, TAIL, BASE, SEGMENTS))
     return Counters(head, tail, base, segments, sizes) if 0 <= base <= tail <= head and segments >= 0 else None
 

@@ -48,11 +48,15 @@ _HALF = struct.Struct(f"<Q{_COUNT}q")  # a sequence number and the counters; the
 _SEAL_TAG = 0x5EA1ED << 32  # a seal is never 0, nor one bit away from it
 
 
-class Counters:
-    """Counters in this process's memory; `cells` is the array that they are, of Python ints."""
+#: What counters are, to be read and written one by one: a list where this process alone has them, which is quicker.
+Cells = list[int] | memoryview
 
-    def __init__(self, cells: memoryview | None = None) -> None:
-        self.cells = memoryview(bytearray(8 * _COUNT)).cast("q") if cells is None else cells
+
+class Counters:
+    """Counters in this process's memory."""
+
+    def __init__(self, cells: Cells | None = None) -> None:
+        self.cells: Cells = [0] * _COUNT if cells is None else cells
 
     #: What the buffer kept when it was closed in order; None if it was not.
     closed_sizes: tuple[int, int, int] | None = None
@@ -70,11 +74,11 @@ class Counters:
     def close(self) -> None:
         """Release what holds the counters."""
 
-    def __getstate__(self) -> bytes:
-        return bytes(self.cells)
+    def __getstate__(self) -> list[int]:
+        return list(self.cells)
 
-    def __setstate__(self, state: bytes) -> None:
-        self.cells = memoryview(bytearray(state)).cast("q")
+    def __setstate__(self, state: list[int]) -> None:
+        self.cells = state
 
 
 class MappedCounters(Counters):
@@ -134,12 +138,13 @@ class MappedCounters(Counters):
             self._page[_SEAL:_SIZE] = bytes(8)
             self.cells[BOOT], self.cells[WRITER] = _boot_number(), 0
 
-    def _go_back_to(self, cells: memoryview) -> None:
+    def _go_back_to(self, cells: Cells) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""
         if self._file.writable:
-            self.cells[:] = cells
+            for place, value in enumerate(cells):
+                self.cells[place] = value
         else:
-            self.cells = memoryview(bytearray(cells)).cast("q")
+            self.cells = list(cells)
 
     def is_closed(self) -> bool:
         """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
@@ -201,7 +206,7 @@ def _check_magic(page: bytes | memoryview, place: object) -> None:
         raise StorageCorruptedError(f"{place}: not the header of a replay buffer")
 
 
-def _is_of_an_earlier_boot(cells: memoryview) -> bool:
+def _is_of_an_earlier_boot(cells: Cells) -> bool:
     return cells[BOOT] not in (_boot_number(), 0)
 
 

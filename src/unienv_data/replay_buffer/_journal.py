@@ -45,7 +45,7 @@ def make(edit: Edit, storage: SpaceStorage, counters: Counters, index: SegmentIn
     if edit.segments is not None:
         index.replace_all(edit.segments)
     for cell, value in edit.counters.items():
-        counters.cells[cell] = value
+        counters.cells[cell] = int(value)
 
 
 class Journal:

@@ -30,6 +30,7 @@ class BufferWriter:
         self._maintains, self._durable = maintains, durable
         self._failure: OSError | None = None
         self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
+        self._prepares = not state.storage.is_prepared
         self._writing = state.writing
         self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
@@ -69,7 +70,8 @@ class BufferWriter:
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
             if staged is None:
                 staged = storage.stage(value, None)
-            storage.prepare(slot, slot + 1)
+            if self._prepares:
+                storage.prepare(slot, slot + 1)
             if cells[CLOSED] > head:
                 self._recover()
             if capacity is not None and head - cells[TAIL] >= capacity:
@@ -134,9 +136,10 @@ class BufferWriter:
             slot %= capacity
             if slot + count > capacity:
                 first = capacity - slot  # so many, then the rest from slot 0
-        storage.prepare(slot, slot + first)
-        if first < count:
-            storage.prepare(0, count - first)
+        if self._prepares:
+            storage.prepare(slot, slot + first)
+            if first < count:
+                storage.prepare(0, count - first)
         if ended:
             self._segments.prepare(len(ended))
         if capacity is not None and head + count - cells[TAIL] > capacity:

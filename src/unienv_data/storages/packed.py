@@ -60,6 +60,7 @@ class PackedStorage(SpaceStorage):
         self.is_mutable = mutable
         self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
         self.survives_kill = path is not None
+        self.is_prepared = memory.is_private and capacity is not None
         self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
         self._layout = memory.layout
         self._memory = memory

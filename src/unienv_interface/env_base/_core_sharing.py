@@ -45,7 +45,7 @@ def part(pids: Sequence[int]) -> int | None:
     """Draw one of the processes that share a core to the core of the caller, and give back which; None if none do.
 
     It may go wherever it could before. One that may not come here, because its environment has chosen its cores, is
-    left where it is.
+    left where it is. They should be waiting: a thread that one of them starts just now would have to stay here.
     """
     try:
         here, cores = core_of("thread-self"), [core_of(pid) for pid in pids]

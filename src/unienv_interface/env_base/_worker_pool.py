@@ -223,7 +223,7 @@ class WorkerPool:
         for number, inbox in zip(numbers, inboxes, strict=True):
             del awaited[number]
             inbox.take_out(number)
-        sharing = self._sharing
+        sharing = self._sharing  # which is seen to now, while all of them wait
         if sharing.is_possible and len(inboxes) == len(self._inboxes) and sharing.is_likely(self._waiter.was_alone):
             part([process.pid for process in self.processes])
         return [payload for _, _, payload in messages]
