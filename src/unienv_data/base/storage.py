@@ -253,6 +253,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return None
 
+    @property
+    def own_rows(self) -> memoryview | None:
+        """The memory of all rows of a storage that `is_prepared`, if to write one that is staged is to assign it there.
+
+        Of those, that is, which are staged as bytes.
+        """
+        return None
+
     def part(self, staged: Any, count: int, start: int, stop: int) -> Any:
         """The samples [start, stop) of a staged batch of `count`."""
         return get_at(batch_space(self.single_instance_space, count), staged, slice(start, stop))

@@ -30,7 +30,7 @@ class BufferWriter:
         self._maintains, self._durable = maintains, durable
         self._failure: OSError | None = None
         self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
-        self._prepares = not state.storage.is_prepared
+        self._prepares, self._own_rows = not state.storage.is_prepared, state.storage.own_rows
         self._writing = state.writing
         self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
@@ -77,7 +77,10 @@ class BufferWriter:
             if capacity is not None and head - cells[TAIL] >= capacity:
                 cells[COMING] = head + 1
                 cells[TAIL] = head + 1 - capacity
-            if storage.is_segment_aware:
+            if self._own_rows is not None and isinstance(staged, (bytes, memoryview)):
+                start = slot * len(staged)
+                self._own_rows[start : start + len(staged)] = staged  # all that `write` would do
+            elif storage.is_segment_aware:
                 if not storage.has_open_segment:
                     storage.mark_segment_start(slot)
                 storage.append(staged)

@@ -29,11 +29,15 @@ class RowMemory:
 
     def write_record(self, slot: int, record: bytes | memoryview) -> None:
         """Overwrite one record; this is much quicker than by way of its fields."""
-        raw = self._raw
-        if raw is None:
-            self._raw = raw = memoryview(self.rows.records.view(np.uint8))  # type: ignore[arg-type]
         start = slot * len(record)
-        raw[start : start + len(record)] = record
+        self.raw[start : start + len(record)] = record
+
+    @property
+    def raw(self) -> memoryview:
+        """The bytes of the records."""
+        if self._raw is None:
+            self._raw = memoryview(self.rows.records.view(np.uint8))  # type: ignore[arg-type]
+        return self._raw
 
     def _hold(self, rows: Rows) -> None:
         """Take these rows in the place of those that were there."""

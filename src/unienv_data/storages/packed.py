@@ -270,6 +270,11 @@ class PackedStorage(SpaceStorage):
     def part(self, staged: list[Any], count: int, start: int, stop: int) -> list[Any]:
         return [column[start:stop] for column in staged]
 
+    @property
+    def own_rows(self) -> memoryview | None:
+        is_all = self._memory.heap is None and self._checks is None
+        return self._memory.raw if self.is_prepared and is_all else None
+
     def prepare(self, start: int, stop: int) -> None:
         memory = self._memory
         if memory.is_private and stop <= memory.used:
