@@ -237,6 +237,21 @@ def test_a_step_or_an_environment_that_is_replaced_is_not_passed_by() -> None:
     assert env.step(np.array([1, 0]))[3].tolist() == [False, True]
 
 
+def test_a_step_that_is_there_before_the_bridge_is_made_is_not_passed_by() -> None:
+    class Richer(FromGymnasiumEnv):
+        def __init__(self, env: gymnasium.Env) -> None:
+            self.step = self.richer  # type: ignore[method-assign]
+            super().__init__(env)
+
+        def richer(self, action: Any) -> Any:
+            observation, reward, *others = FromGymnasiumEnv.step(self, action)
+            return (observation, reward + 99.0, *others)
+
+    env = SyncVecEnv([lambda: Richer(gymnasium.make("CartPole-v1"))] * 2)
+    env.reset(seed=0)
+    assert env.step(np.array([0, 1]))[1].tolist() == [100.0, 100.0]
+
+
 def test_an_environment_put_in_the_place_of_another_is_the_one_that_steps() -> None:
     env = SyncVecEnv([lambda: FromGymnasiumEnv(gymnasium.make("CartPole-v1"))])
     env.reset(seed=0)

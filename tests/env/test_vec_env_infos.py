@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,12 @@ def in_any_order(index: int, step: int) -> dict[str, Any]:
     return dict(reversed(info.items())) if (index + step) % 2 else info
 
 
+def making_up_what_they_lack(index: int, step: int) -> dict[str, Any]:
+    return defaultdict(float, {"a": float(index), "b" if step % 4 else "c": float(step)})
+
+
 TELLING = [
+    making_up_what_they_lack,
     numbers,
     pythons_own,
     other_form_now_and_then,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from catalogue import BACKENDS
@@ -211,6 +214,34 @@ def test_an_observation_that_is_not_of_the_space_is_an_error(make: Maker, form: 
         env.reset(seed=0)
         with pytest.raises(ValueError, match=r"the space wants|wanted|an array"):
             env.step(zeros(2))
+
+
+@pytest.mark.skipif(not any(b.simplified_name == "jax" for b in BACKENDS), reason="needs JAX")
+def test_an_array_of_another_library_that_lends_no_memory_is_read_in_the_usual_way() -> None:
+    import jax.numpy as jnp
+
+    with SyncVecEnv([lambda: OddEnv(lambda values: jnp.asarray(values, jnp.bfloat16))] * 2) as env:
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match="the space wants an array of numpy"):
+            env.step(zeros(2))
+
+
+# -- copies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(cloudpickle.dumps(env))])
+@pytest.mark.parametrize("space", [discrete, nested, rich_space])
+def test_a_copy_goes_on_by_itself(space: Callable[[ComputeBackend], Space], copied: Callable[[Any], Any]) -> None:
+    observation, action = space(np_backend), discrete(np_backend)
+    env = SyncVecEnv([lambda: SamplingEnv(observation, action, observation)] * 3)
+    env.reset(seed=0)
+    actions = np.zeros(3, np.int64)
+    kept = env.step(actions)
+    before, other = frozen(kept), copied(env)
+    assert [frozen(env.step(actions)) for _ in range(3)] == [frozen(other.step(actions)) for _ in range(3)]
+    other.reset(seed=1)
+    assert frozen(env.step(actions)) != frozen(other.step(actions))
+    assert frozen(kept) == before
 
 
 # -- whose the results are -------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ class BufferWriter:
 
     def __init__(self, state: BufferState, *, maintains: bool, durable: bool) -> None:
         self._state, self._cells, self._storage = state, state.cells, state.storage
-        self._capacity, self._backend = state.storage.capacity, state.storage.backend
+        capacity = state.storage.capacity
+        self._capacity, self._backend = None if capacity is None else int(capacity), state.storage.backend
         self._maintains, self._durable = maintains, durable
         self._failure: OSError | None = None
         self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say

@@ -74,6 +74,9 @@ class Slots:
         self.signals = rewards.data, terminated.data, truncated.data
         self.fitting = _fitting(observations)
 
+    def __reduce__(self) -> tuple[type[Slots], tuple[Any, ...]]:
+        return Slots, (self.observations, self.contexts, self.rewards, self.terminated, self.truncated)
+
     @classmethod
     def empty(
         cls, observation_layout: RowLayout, context_layout: RowLayout | None, count: int, heap: Heap | None
@@ -166,7 +169,7 @@ class EnvGroup:
             observation, reward, terminated, truncated, info = step(action)
             try:
                 fitting[row][_WHOLE] = observation
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, BufferError):
                 value = envs[position].read_borrowed(observation) if is_borrowed else observation
                 observations.layout.pack(observations, row, value)
             rewards[row], terminations[row], truncations[row] = reward, terminated, truncated

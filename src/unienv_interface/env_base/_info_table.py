@@ -108,6 +108,7 @@ class InfoRows:
 
     def __init__(self, number: int, like: InfoTable, area: np.ndarray, envs: range) -> None:
         """`area` has an `INFO_ROW` for each of all environments, `envs` are the process's own."""
+        self._made_of = number, like, area, envs
         self.name, self.form = number.to_bytes(8, "little"), (like.names, like.kinds)
         self._whole: list[np.ndarray] = [
             np.ndarray(len(area), column.dtype, area, place * area.itemsize, area.strides[:1])
@@ -116,7 +117,7 @@ class InfoRows:
         self._own = [column[envs.start : envs.stop] for column in self._whole]
         self._is_of_numpy = all(kind in _OF_NUMPY for kind in like.kinds)
         self._types = like.kinds * len(envs)
-        self._lengths = {len(like.names)}
+        self._lengths, self._dicts = {len(like.names)}, [dict] * len(envs)
         # all values of a worker at once, a third of the time that it takes to assign them
         letters = [(_OF_NUMPY.get(kind) or _OF_PYTHON[kind]) for kind in like.kinds]
         row = "".join(f"{letter}{area.itemsize - struct.calcsize('=' + letter)}x" for letter in letters)
@@ -124,11 +125,14 @@ class InfoRows:
         packing = struct.Struct("=" + rest.join([row] * len(envs)))
         self._pack = functools.partial(packing.pack_into, area.data, envs.start * area.strides[0])
 
+    def __reduce__(self) -> tuple[type[InfoRows], tuple[Any, ...]]:
+        return InfoRows, self._made_of
+
     def write(self, infos: Infos) -> bool:
         """Write the infos of the own environments; False if they are of another form."""
         names, _ = self.form
-        if set(map(len, infos)) != self._lengths:
-            return False
+        if set(map(len, infos)) != self._lengths or list(map(type, infos)) != self._dicts:
+            return False  # or dicts of another kind, which may make up what they lack
         try:
             values = [info[name] for info in infos for name in names]
         except KeyError:

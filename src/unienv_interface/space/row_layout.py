@@ -77,6 +77,9 @@ class Rows:
             self.columns = [records[name] for name in layout.names]
         self._opaque: list[np.ndarray] | None = None
 
+    def __reduce__(self) -> tuple[type[Rows], tuple[Any, ...]]:
+        return Rows, (self.layout, self.records, self.blocks, self.heap)  # so that columns are views of the copy, too
+
     @property
     def opaque(self) -> list[np.ndarray]:
         """The columns, those of vectors with one opaque element for each vector; see `RowLayout.write`."""

@@ -80,6 +80,7 @@ class FromGymnasiumEnv(Env):
             and is_carried_as_it_is(env.action_space, self.action_space)
             and isinstance(env.observation_space, gymnasium.spaces.Box)
             and type(self).step is FromGymnasiumEnv.step  # else that of a subclass would be passed by
+            and "step" not in vars(self)
         ):
             self.lender = env
 
