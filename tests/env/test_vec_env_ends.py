@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from interrupter import Interrupter, interrupt
 from vec_envs import (
     CounterEnv,
     counters,
@@ -38,6 +39,9 @@ from vec_processes import (
     only_on_linux,
     wait_until,
 )
+
+from unienv_interface import SyncVecEnv
+from unienv_interface.env_base import _sync_vec_env, _vec_core
 
 pytestmark = [only_on_linux, *forks_with_threads]
 
@@ -163,15 +167,31 @@ def test_ctrl_c_at_any_moment_never_confuses_what_comes_after_it(shared_memory: 
                     env.step(ACTIONS)
                     env.get_attr("pid")
             keyboard.timer.join()
-            for wait in (env.step_wait, env.reset_wait):  # in case it came between asking and waiting
-                with contextlib.suppress(RuntimeError):
-                    wait()
             observation = env.reset(seed=1, start=start)[1]
             assert observation[:, ::2].tolist() == [[index, start] for index in range(3)]
             assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
     finally:
         keyboard.put_away()
     close_in_time(env)
+
+
+def test_ctrl_c_at_every_point_of_a_step_in_this_process() -> None:
+    env = SyncVecEnv(counters(3))
+
+    def play() -> None:
+        env.reset(seed=0)
+        env.step(ACTIONS)
+        env.reset(seed=0, mask=[True, False, True])
+
+    with Interrupter((_vec_core, _sync_vec_env), 0, interrupt) as counter:
+        play()
+    assert counter.count > 50
+    for start in range(counter.count):
+        with pytest.raises(KeyboardInterrupt), Interrupter((_vec_core, _sync_vec_env), start + 1, interrupt):
+            play()
+        assert env.reset(seed=1, start=start)[1][:, ::2].tolist() == [[index, start] for index in range(3)]
+        assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
+    env.close()
 
 
 def test_ctrl_c_in_close_does_not_leave_anything_either() -> None:

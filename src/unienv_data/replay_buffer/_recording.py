@@ -16,12 +16,15 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
 
+from ._deferred import Share, StepBlock, block_length
 from ._recording_modes import ReplayMode
 from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
 from .replay_buffer import ReplayBuffer
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
 _ACTION = FIELDS.index("action")
+#: If buffers are looked at before so many steps could be written at once, the next ones are written as they come.
+_FEW_STEPS, _DIRECT_STEPS = 10, 128
 
 
 class Recorder(abc.ABC):
@@ -57,9 +60,13 @@ def make_recorder(
         return _OneRecorder(buffers[0], builder(buffers[0], None, False))
     if mode == "per_env" or slots == 1:
         is_per_env = mode == "per_env"
-        return _SlotRecorder(env, buffers, [builder(buffer, None, is_per_env) for buffer in buffers], is_per_env)
-    kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
-    return kind(env, buffers[0], builder(buffers[0], slots, True), slots)
+        builders = [builder(buffer, None, is_per_env) for buffer in buffers]
+        recorder: _SlotRecorder | _BatchRecorder = _SlotRecorder(env, buffers, builders, is_per_env)
+    else:
+        kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
+        recorder = kind(env, buffers[0], builder(buffers[0], slots, True), slots)
+    length, staging = block_length(buffers, slots), recorder.staging
+    return recorder if length == 1 or staging is None else _DeferringRecorder(recorder, staging, buffers, length)
 
 
 class _OneRecorder(Recorder):
@@ -119,14 +126,15 @@ class _SlotRecorder(Recorder):
         first, *others = buffers
         is_one_kind = all(type(other.storage) is type(first.storage) for other in others)
         is_one_space = all(other.single_space == first.single_space for other in others)
-        self._staging = _Staging(env, first, builders[0], len(buffers))
-        self._scratch = first.storage.scratch(len(buffers)) if is_one_kind and is_one_space else None
+        is_uniform = is_one_kind and is_one_space
+        self.staging = _Staging(env, first, builders[0], len(buffers)) if is_uniform else None
+        self._scratch = first.storage.scratch(len(buffers)) if is_uniform else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        scratch = self._scratch
-        leaves = None if scratch is None else self._staging.leaves(data)
+        staging, scratch = self.staging, self._scratch
+        leaves = None if staging is None or scratch is None else staging.leaves(data)
         if scratch is None or leaves is None:
             self._record_each(data, ended)
             return
@@ -134,6 +142,10 @@ class _SlotRecorder(Recorder):
             buffer.append_staged(sample)
         for place in ended:
             self._buffers[place].mark_segment_end()
+
+    def shares(self, block: StepBlock) -> list[Share]:
+        """What each buffer gets of a block."""
+        return [Share(block, slot, keeps_episodes=True) for slot in range(len(self._buffers))]
 
     def _record_each(self, data: Sequence[Any], ended: list[int]) -> None:
         """Record values that have to be converted, slot by slot."""
@@ -183,31 +195,94 @@ def _info_of_slot(info: dict[str, Any], slot: int, count: int) -> dict[str, Any]
 class _BatchRecorder(Recorder):
     """A batch, and one buffer that takes its rows as they come, without episodes."""
 
+    _keeps_episodes = False
+
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
         super().__init__(builder.needs)
         self._buffer, self._build, self._count = buffer, builder.build, count
-        self._staging = _Staging(env, buffer, builder, count)
+        self.staging = _Staging(env, buffer, builder, count)
         self.env_index = _slot_numbers(env)
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        leaves = self._staging.leaves(data)
+        leaves = self.staging.leaves(data)
         if leaves is None:
             self._buffer.extend(self._build(data))
         else:
             self._buffer.extend_staged(leaves, self._count)
 
+    def shares(self, block: StepBlock) -> list[Share]:
+        """What the buffer gets of a block."""
+        return [Share(block, None, self._keeps_episodes)]
+
 
 class _LaneRecorder(_BatchRecorder):
     """A batch, and one buffer with a lane for each of its slots."""
 
+    _keeps_episodes = True
+
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        leaves = self._staging.leaves(data)
+        leaves = self.staging.leaves(data)
         if leaves is None:
             flags = np.zeros(self._count, np.bool_)
             flags[ended] = True
             self._buffer.extend_lanes(self._build(data), flags)
         else:
             self._buffer.extend_lanes_staged(leaves, ended)
+
+
+class _DeferringRecorder(Recorder):
+    """Stages the steps of a batch, to have many written at once; what cannot be staged another recorder writes.
+
+    That one also takes over for a while if the buffers are looked at so often that few steps are written at once.
+    """
+
+    def __init__(
+        self, direct: _SlotRecorder | _BatchRecorder, staging: _Staging, buffers: Sequence[ReplayBuffer], length: int
+    ) -> None:
+        super().__init__(direct.needs)
+        self._direct, self._staging, self._buffers, self._length = direct, staging, list(buffers), length
+        self.env_index = direct.env_index
+        self._block: StepBlock | None = None  # from the first step on
+        self._shares: list[Share] = []
+        self._awaited_at = -_FEW_STEPS  # how many steps had been staged when the buffers began to await more
+        self._direct_steps = 0  # so many are yet to be written as they come
+
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        if self._direct_steps:
+            self._direct_steps -= 1
+            self._direct.record(data, ended)
+            return
+        leaves, block = self._staging.leaves(data), self._block
+        if leaves is None:
+            self._direct.record(data, ended)
+            return
+        if block is None:
+            block = self._block = StepBlock(leaves, self._length)
+            self._shares = self._direct.shares(block)
+        if block.count % self._length == 0:
+            for share, buffer in zip(self._shares, self._buffers, strict=True):
+                share.keep_up(buffer)
+        if not block.is_awaited:  # somebody has looked
+            if block.count - self._awaited_at < _FEW_STEPS:
+                self._direct_steps, self._awaited_at = _DIRECT_STEPS, block.count - _FEW_STEPS
+                self._direct.record(data, ended)
+                return
+            self._await_steps(block)
+        block.add(leaves, ended)
+        if not block.is_awaited:  # just now
+            self._await_steps(block)
+
+    def _await_steps(self, block: StepBlock) -> None:
+        """Have every buffer await its share of the block."""
+        self._awaited_at = block.count
+        try:
+            while not block.is_awaited:
+                block.is_awaited = True
+                for share, buffer in zip(self._shares, self._buffers, strict=True):
+                    share.await_steps(buffer)
+        except BaseException:
+            block.is_awaited = False
+            raise
 
 
 class EpisodeCounts:

@@ -78,9 +78,8 @@ class SegmentIndex:
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
 
     def _hold(self, records: np.ndarray) -> None:
-        self._records = records
-        # writing to this is much quicker than to the array
-        self._bytes = memoryview(records.view(np.uint8))  # type: ignore[arg-type]
+        # writing to the bytes is much quicker than to the array; an interrupt must not part the two
+        self._bytes, self._records = memoryview(records.view(np.uint8)), records  # type: ignore[arg-type]
 
     @classmethod
     def create(cls, counters: Counters, capacity: int | None, path: Path | None, lanes: int = 1) -> SegmentIndex:

@@ -32,9 +32,14 @@ class BufferWriter:
         self._failure: OSError | None = None
         self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
         self._prepares, self._own_rows = not state.storage.is_prepared, state.storage.own_rows
-        self._writing = state.writing
+        self.writing = state.writing
         self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+
+    @property
+    def head(self) -> int:
+        """How many samples were ever written."""
+        return self._cells[HEAD]
 
     def check(self) -> None:
         """Raise unless this process may write."""
@@ -65,7 +70,7 @@ class BufferWriter:
             self.check()
         if self._lanes > 1:
             raise self._wants_all_lanes("append")
-        with self._writing:
+        with self.writing:
             cells, capacity, storage = self._cells, self._capacity, self._storage
             head = cells[HEAD]
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
@@ -97,22 +102,22 @@ class BufferWriter:
         if count is None:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
-        with self._writing:
-            self._check_extends()
+        with self.writing:
+            self.check_extends()
             staged = self._storage.stage(value, count)
             if count:
-                self._add_segment(staged, count)
+                self.add_segment(staged, count)
 
     def extend_staged(self, staged: Any, count: int) -> None:
         """`extend` by samples that are staged already, one at least."""
         if self._is_guarded:
             self.check()
-        with self._writing:
-            self._check_extends()
-            self._add_segment(staged, count)
+        with self.writing:
+            self.check_extends()
+            self.add_segment(staged, count)
 
-    def _check_extends(self) -> None:
-        """Raise unless a segment of its own can be added now."""
+    def check_extends(self) -> None:
+        """Raise unless a segment of its own can be added now, by whoever holds the right to write."""
         if self._lanes > 1:
             raise self._wants_all_lanes("extend")
         closed, head = self._cells[CLOSED], self._cells[HEAD]
@@ -121,18 +126,19 @@ class BufferWriter:
         if closed > head:
             self._recover()
 
-    def _add_segment(self, staged: Any, count: int) -> None:
+    def add_segment(self, staged: Any, count: int) -> None:
+        """Add samples as a segment of its own, for whoever holds the right to write, after `check_extends`."""
         cells, capacity = self._cells, self._capacity
         head, base = cells[HEAD], cells[BASE]
         if capacity is not None and count >= capacity:
             staged, count = self._storage.part(staged, count, count - capacity, count), capacity
             base = head  # from slot 0, so that the oldest lies there
-        self._commit(staged, count, base, [(head, head + count)] if self._maintains else [])
+        self._commit(staged, count, base, [(head, head + count)] if self._maintains else [], head + count)
         if self._durable:
             self._flush()
 
-    def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]]) -> None:
-        """Write rows, and the segments that end with them, and make both count."""
+    def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]], closed: int) -> None:
+        """Write rows, and the segments that end with them, and make both count; before `closed` no segment is open."""
         cells, capacity, storage = self._cells, self._capacity, self._storage
         head = cells[HEAD]
         slot, first = head - base, count
@@ -155,7 +161,7 @@ class BufferWriter:
         else:
             storage.write(slice(slot, slot + first), storage.part(staged, count, 0, first))
             storage.write(slice(0, count - first), storage.part(staged, count, first, count))
-        cells[CLOSED] = head + count
+        cells[CLOSED] = closed
         if ended:
             self._segments.add_all(ended)
         cells[HEAD] = head + count  # this one store makes the samples count, and their segments
@@ -168,33 +174,43 @@ class BufferWriter:
             self.check()
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
-        with self._writing:
-            cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
+        with self.writing:
             if staged is None:
-                staged = self._storage.stage(value, lanes)
-            if cells[CLOSED] > head:
-                self._recover()
-            if not closing:
-                self._commit(staged, lanes, cells[BASE], [])
-                return
-            starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
-            tail = cells[TAIL]
-            if self._capacity is not None and head + lanes - self._capacity > tail:
-                tail = head + lanes - self._capacity
-            segments = []
-            for lane in closing:
-                start, oldest = starts[lane], tail + lane
-                segments.append((start if start > oldest else oldest, head + lane + 1))
-                starts[lane] = head + lanes + lane
-            self._commit(staged, lanes, cells[BASE], segments)
-            self._open_starts = starts
-            if self._durable:
-                self._flush()
+                staged = self._storage.stage(value, self._lanes)
+            self.extend_open(staged, self._lanes, closing)
+
+    def extend_open(self, staged: Any, count: int, closing: list[int]) -> None:
+        """Add samples to the open segments, for whoever holds the right to write: one, or with lanes one of each.
+
+        `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends.
+        """
+        cells, lanes, capacity, head = self._cells, self._lanes, self._capacity, self._cells[HEAD]
+        if cells[CLOSED] > head:
+            self._recover()
+        if not closing:
+            self._commit(staged, count, cells[BASE], [], head + count if lanes > 1 else cells[CLOSED])
+            return
+        starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
+        tail, segments = cells[TAIL], []
+        for place in closing:
+            lane = place % lanes
+            start, sample = starts[lane], head + place
+            if start < tail + lane:
+                start = tail + lane
+            if capacity is not None and start < sample + lanes - capacity:
+                start = sample + lanes - capacity  # the oldest of the lane by then
+            segments.append((start, sample + 1))
+            starts[lane] = sample + lanes
+        closed = head + (count if lanes > 1 else closing[-1] + 1)
+        self._commit(staged, count, cells[BASE], segments if self._maintains else [], closed)
+        self._open_starts = starts
+        if self._durable:
+            self._flush()
 
     def end_lanes(self, ended: np.ndarray) -> None:
         """Close the open segments of these lanes; of one that has none, nothing happens."""
         self.check()
-        with self._writing:
+        with self.writing:
             cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
             if cells[CLOSED] > head:
                 self._recover()
@@ -212,6 +228,8 @@ class BufferWriter:
 
     def _lane_starts(self) -> list[int]:
         """Where the open segment of each lane starts; its next sample if none is open."""
+        if self._lanes == 1:
+            return [max(self._cells[CLOSED], self._cells[TAIL])]
         if self._open_starts is not None and not self._state.shared:  # else another process may have closed some
             return self._open_starts
         return cast(LanedSegmentIndex, self._segments).open_starts(self._cells[TAIL], self._cells[HEAD])
@@ -228,7 +246,7 @@ class BufferWriter:
         """Close the open segment; without one, nothing happens."""
         if self._is_guarded:
             self.check()
-        with self._writing:
+        with self.writing:
             start = self._state.open_start()
             if start is None:
                 return
@@ -251,7 +269,7 @@ class BufferWriter:
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
-        with self._writing:
+        with self.writing:
             cells, storage = self._cells, self._storage
             position = resolve_index(self._backend, idx, cells[HEAD] - cells[TAIL])
             count = None if isinstance(position, int) else len(position)
@@ -277,7 +295,7 @@ class BufferWriter:
     def remove_at(self, idx: Any) -> None:
         """Remove samples and close the gaps."""
         self.check()
-        with self._writing:
+        with self.writing:
             cells, state = self._cells, self._state
             head, tail = cells[HEAD], cells[TAIL]
             removed = np.unique(np.atleast_1d(resolve_index(self._backend, idx, head - tail))) + tail
@@ -310,7 +328,7 @@ class BufferWriter:
     def clear(self) -> None:
         """Drop all samples and episodes."""
         self.check()
-        with self._writing:
+        with self.writing:
             cells = self._cells
             if self._storage.has_open_segment:
                 self._storage.abort_segment()
@@ -329,7 +347,7 @@ class BufferWriter:
     def flush(self) -> None:
         """Make everything that was written survive a power cut."""
         self.check()
-        with self._writing:
+        with self.writing:
             self._flush()
 
     def _flush(self) -> None:

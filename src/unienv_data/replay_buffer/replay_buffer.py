@@ -62,6 +62,7 @@ class ReplayBuffer(BatchBase):
     """
 
     checks_positions = True
+    _share: Any = None  # of steps that are staged and not yet written, see `_deferred`
 
     def __init__(
         self,
@@ -186,6 +187,13 @@ class ReplayBuffer(BatchBase):
         return _folder.received, (self._storage_path_relative, self._cache_path, state, options)
 
     # -- what it is ------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        name, storage = self.__class__.__name__, type(self.storage).__name__
+        if self._closed:
+            return f"<{name}, closed>"
+        room = "" if self._capacity is None else f" of {self._capacity}"
+        return f"<{name}: {len(self)}{room} samples, {storage} {self._cache_path or 'in memory'}>"
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -412,6 +420,9 @@ class ReplayBuffer(BatchBase):
                 _folder.write_description(self, own)
             return
         with self._state.writing if self.is_mutable else contextlib.nullcontext():
+            share = object.__getattribute__(self, "_share")
+            if share is not None:  # a step may have come since, and nothing else may hand it over now
+                share.hand_over(self)
             _folder.write_snapshot(self, Path(path))
 
     def close(self) -> None:

@@ -96,8 +96,13 @@ class VecEnv(Env):
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
         """Reset all environments or those of the mask; returns context, observation and infos of these alone."""
-        self.reset_async(*args, mask=mask, seed=seed, **kwargs)
-        return self.reset_wait()
+        resetting = self._resetting
+        try:
+            self.reset_async(*args, mask=mask, seed=seed, **kwargs)
+            return self.reset_wait()
+        except BaseException:
+            self._resetting = resetting  # if this was begun here and interrupted, nobody will wait for it
+            raise
 
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         """Begin a reset; `reset_wait` completes it."""
@@ -126,8 +131,13 @@ class VecEnv(Env):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
-        self.step_async(action)
-        return self.step_wait()
+        stepping = self._stepping
+        try:
+            self.step_async(action)
+            return self.step_wait()
+        except BaseException:
+            self._stepping = stepping  # as in `reset`
+            raise
 
     def step_async(self, action: Any, index: Any = None) -> None:
         """Begin a step; `step_wait` completes it.

@@ -1,0 +1,51 @@
+"""Signals at any point of some code, one after the other."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Self
+
+
+class Interrupter:
+    """Calls something at the n-th point in some modules at which Python runs signal handlers; for n = 0 it only counts.
+
+    These are behind calls, where functions begin, and where loops do again.
+    """
+
+    def __init__(self, modules: Sequence[ModuleType], at: int, call: Callable[[], None]) -> None:
+        self.at, self.count, self._call = at, 0, call
+        self._files = {module.__file__ for module in modules}
+        self._last: dict[Any, str] = {}  # the instruction that each frame is at
+
+    def __enter__(self) -> Self:
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        sys.settrace(None)
+        self._last.clear()
+
+    def _enter(self, frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._trace
+
+    def _trace(self, frame: Any, event: str, _: Any) -> Any:
+        if event != "opcode":
+            return self._trace
+        last = self._last.get(frame, "")
+        self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+            self.count += 1
+            if self.count == self.at:
+                sys.settrace(None)
+                self._call()
+        return self._trace
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
