@@ -6,7 +6,9 @@ import dis
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 
 class Interrupter:
