@@ -41,7 +41,7 @@ def see_the_steps() -> None:
 
 
 def fork_while_a_thread_writes() -> None:
-    """That thread is not there in the child, so its lock is held for ever: what it has not written is not seen."""
+    """That thread is not there in the child, which would wait for it for ever."""
     recording = Recording("shared", 2)
     recording.step(15)
     buffer = recording.buffers[0]
@@ -58,7 +58,7 @@ def fork_while_a_thread_writes() -> None:
     thread.start()
     assert has_it.wait(TIMEOUT)
     try:
-        assert count_in_child(buffer) == 30
+        assert count_in_child(buffer) == 60
     finally:
         is_over.set()
         thread.join(TIMEOUT)

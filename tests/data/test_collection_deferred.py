@@ -23,6 +23,7 @@ from unienv_data.batches import CombinedBatch, FrameStackedBatch
 from unienv_data.replay_buffer import _deferred, _recording
 from unienv_data.replay_buffer._deferred import AwaitingBuffer
 from unienv_data.storages.list_storage import ListStorage
+from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace, DictSpace
 
@@ -219,6 +220,13 @@ def test_buffers_that_are_written_as_steps_come(tmp_path: Path) -> None:
             assert len(buffer) == 6
 
 
+def test_a_buffer_whose_counters_alone_are_shared_is_written_as_steps_come() -> None:
+    env = vector("sync", 2)
+    storage = PackedStorage.create(buffers_for("shared", env, infos=False).single_space, capacity=100)
+    with ReplayBuffer(storage, "storage", multiprocessing=True) as buffer:
+        assert _deferred.block_length([buffer], 2) == 1
+
+
 def test_large_rows_are_not_staged() -> None:
     space = BoxSpace(NumpyComputeBackend, 0.0, 1.0, "float32", shape=(20_000,))
     buffer = ReplayBuffer.create(DictSpace(NumpyComputeBackend, {"obs": space}), capacity=100)
@@ -270,7 +278,7 @@ def test_a_step_of_another_form_is_an_error() -> None:
     block.add([np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))], ())
     (leaf,), ended = block.between(0, 1)
     assert leaf.tolist() == [[[0, 1, 2], [3, 4, 5]]]
-    assert ended == [()]
+    assert ended == []
     with pytest.raises(ValueError, match="its form has changed"):
         block.add([np.zeros((2, 3), np.float64)], ())
     assert block.count == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from recording_envs import as_rows, buffers_for, vector
 from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper
-from unienv_data.replay_buffer import _deferred, _lanes, _recording, _segments, _state, _writer
+from unienv_data.replay_buffer import _deferred, _lanes, _recording, _segments, _state, _writer, replay_buffer
 from unienv_data.storages import packed
 from unienv_interface.space import row_layout
 
@@ -69,15 +69,25 @@ def test_an_interrupt_anywhere_loses_no_step_and_writes_none_twice(mode: str) ->
 
 
 def _check(recording: Recording, at: int) -> None:
-    """Every step that has returned is there, once and in order; the one that has not, once or not at all."""
+    """Every step that has returned is there, once, in order and in its episode; one that has not, so or not at all."""
     for place, buffer in enumerate(recording.buffers):
-        rows = as_rows(buffer)
+        rows, segments, is_open = as_rows(buffer), buffer.get_segments(), False
+        wanted = []
         slots = range(recording.slots) if len(recording.buffers) == 1 else [place]
         for slot in slots:
-            times = [row["obs"][1:] for row in rows if row["obs"][0] == slot]
-            assert times == sorted(times), f"point {at}: out of order, {times}"
-            assert len(set(map(tuple, times))) == len(times), f"point {at}: written twice, {times}"
+            numbers = [number for number, row in enumerate(rows) if row["obs"][0] == slot]
+            times = [tuple(rows[number]["obs"][1:]) for number in numbers]
+            assert times == sorted(set(times)), f"point {at}: {times}"
             assert 0 <= len(times) - recording.returned <= recording.interrupted, f"point {at}: {times}"
+            for episode in sorted({time[0] for time in times}):
+                first, *_, last = [n for n in numbers if rows[n]["obs"][1] == episode] * 2
+                if last == numbers[-1] and not rows[last]["done"]:
+                    is_open = True
+                else:
+                    wanted.append((first, last + 1))
+        if buffer.is_segment_aware:
+            assert segments == sorted(wanted), f"point {at}"
+            assert buffer.has_open_segment == is_open, f"point {at}"
 
 
 @pytest.mark.usefixtures("few_at_once")
@@ -90,14 +100,62 @@ def test_a_handler_may_look_anywhere(mode: str) -> None:
     for at in range(1, MOST_POINTS):
         recording, seen = Recording(mode, 2), []
         recording.step(3)
-        rows = len(recording.buffers[0]) // recording.returned
-        with Interrupter(OURS, at, lambda: seen.append(len(recording.buffers[0]))) as points:  # noqa: B023 - at once
+        rows, *_ = (len(buffer) // recording.returned for buffer in recording.buffers)
+        with Interrupter(OURS, at, lambda: seen.extend(map(len, recording.buffers[::-1] * 2))) as points:  # noqa: B023
             _play(recording)
         assert [contents(buffer) for buffer in recording.buffers] == wanted, f"point {at}"
         if points.count < at:
             break
-        assert seen[0] in range(3 * rows, 13 * rows + 1, rows)
+        assert all(count in range(3 * rows, 13 * rows + 1, rows) for count in seen)
     assert 100 < at < MOST_POINTS - 1
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_interrupts_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first comes when steps were written and are not yet known to be, the second when that is looked into."""
+    recording = Recording("per_env", 2)
+    recording.step(3)
+    add_all = _segments.SegmentIndex.add_all
+
+    def interrupted(*arguments: Any) -> None:
+        add_all(*arguments)
+        monkeypatch.setattr(_segments.SegmentIndex, "add_all", add_all)
+        monkeypatch.setattr(_state.BufferState, "recover", interrupted_again)
+        raise KeyboardInterrupt
+
+    recover = _state.BufferState.recover
+
+    def interrupted_again(*arguments: Any) -> None:
+        recover(*arguments)
+        monkeypatch.setattr(_state.BufferState, "recover", recover)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_segments.SegmentIndex, "add_all", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            len(recording.buffers[0])
+    _check(recording, 0)
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_a_step_that_is_interrupted_once_it_is_staged_stays_in_its_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording("per_env", 2)
+    recording.step(1)
+    add = _deferred.StepBlock.add
+
+    def looked_at_and_interrupted(*arguments: Any) -> None:
+        len(recording.buffers[0])  # as another thread may, just now
+        add(*arguments)
+        monkeypatch.setattr(_deferred.Share, "await_steps", lambda *_: interrupt())
+
+    with monkeypatch.context() as monkeypatch:
+        monkeypatch.setattr(_deferred.StepBlock, "add", looked_at_and_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            recording.step()
+    recording.reset()
+    recording.step(3)
+    _check(recording, 0)
+    assert recording.buffers[0].get_segments() == [(0, 2)]
 
 
 # -- threads -------------------------------------------------------------------------------------------------
@@ -156,10 +214,20 @@ def test_two_environments_are_recorded_into_one_buffer_at_once(few: int, monkeyp
         except BaseException as error:
             failures.append(error)
 
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            len(buffer)
+
     threads = [threading.Thread(target=play, args=(reward,)) for reward in (0.0, 1.0)]
-    for thread in threads:
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for thread in [*lookers, *threads]:
         thread.start()
     for thread in threads:
+        thread.join(TIMEOUT)
+    is_over.set()
+    for thread in lookers:
         thread.join(TIMEOUT)
     assert not failures
     assert len(buffer) == 2 * 2 * 300
@@ -195,6 +263,62 @@ def test_snapshots_while_another_thread_steps(tmp_path: Any) -> None:
     assert not thread.is_alive()
     assert not failures
     assert counts == sorted(counts)
+
+
+def _run_in_thread(action: Callable[[], None]) -> list[BaseException]:
+    """Do something in another thread and wait for it; what it has raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            action()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+    return raised
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_step_while_another_thread_appends(is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording("shared", 2, is_direct=is_direct)
+    buffer = recording.buffers[0]
+    recording.step(12)
+    append, row = _writer.BufferWriter.append, buffer[0]
+
+    def after_a_step(*arguments: Any) -> None:
+        assert not _run_in_thread(recording.step)
+        append(*arguments)
+
+    with monkeypatch.context() as monkeypatch:
+        monkeypatch.setattr(_writer.BufferWriter, "append", after_a_step)
+        buffer.append(row)
+    with pytest.raises(RuntimeError, match="while a segment of append is open"):
+        recording.step()
+    assert as_rows(buffer)[-1]["obs"] == row["obs"].tolist()
+    assert len(buffer) == 2 * 13 + 1
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_step_while_another_thread_closes(is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording("per_env", 2, is_direct=is_direct)
+    recording.step(12)
+    buffer, closed, failures = recording.buffers[0], replay_buffer._Closed, []
+
+    def during_a_step() -> Any:
+        thread = threading.Thread(target=lambda: failures.extend(_run_in_thread(recording.step)))
+        thread.start()
+        thread.join(0.05)  # where steps are deferred, it waits for this very call to return
+        return closed()
+
+    monkeypatch.setattr(replay_buffer, "_Closed", during_a_step)
+    buffer.close()
+    buffer.close()
+    assert repr(buffer) == f"<{type(buffer).__name__}, closed>"
+    assert buffer.capacity == 1200
 
 
 # -- forks ---------------------------------------------------------------------------------------------------

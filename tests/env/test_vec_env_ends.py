@@ -194,6 +194,17 @@ def test_ctrl_c_at_every_point_of_a_step_in_this_process() -> None:
     env.close()
 
 
+def test_a_step_that_is_refused_leaves_the_one_under_way_alone() -> None:
+    env = SyncVecEnv(counters(3))
+    env.reset(seed=0)
+    env.step_async(ACTIONS)
+    for refused in (lambda: env.step(ACTIONS), env.reset):
+        with pytest.raises(RuntimeError, match="while a step is under way"):
+            refused()
+    assert env.step_wait()[0][:, 2].tolist() == [1.0, 1.0, 1.0]
+    env.close()
+
+
 def test_ctrl_c_in_close_does_not_leave_anything_either() -> None:
     env = make(faulty(3, VICTIM, "step", "stubborn_hang"))
     env.reset(seed=0)

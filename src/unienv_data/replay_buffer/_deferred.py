@@ -1,8 +1,8 @@
 """Steps that are staged and not yet written, since to write many at once takes little longer than to write one.
 
-Nobody can tell. A buffer that has yet to get some is of the class `AwaitingBuffer`: whatever is looked up on it first
-hands them over, and makes it a `ReplayBuffer` again. This is for buffers in this process's own memory, where writing
-what is staged cannot fail; on disk, a step that has returned is to survive a kill.
+Nobody can tell, but by `type`. A buffer that may have yet to get some is an `AwaitingBuffer`: whatever is looked up on
+it first hands them over, and makes it a `ReplayBuffer` again. And whoever writes to a buffer first has written what is
+staged for it. This is for buffers in this process's own memory; on disk, a step that has returned must survive a kill.
 
 Threads. One at a time stages steps. Any may look at a buffer and so hand over what it has yet to get, under the lock
 that all who write to it hold, and no other. A step counts from the store of `StepBlock.count` on. Who stages looks
@@ -10,13 +10,15 @@ after that whether the buffers still await steps; who hands over looks, after he
 there are more: one of the two finds out.
 
 Signals. An exception that a handler raises loses no step and writes none twice. A handler that looks at a buffer while
-its own thread is handing over sees it without those steps.
+its own thread is writing to it sees the buffer as it is by then.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,19 +27,31 @@ import numpy as np
 from ._writer import BufferWriter
 from .replay_buffer import ReplayBuffer
 
-_MOST_STEPS, _MOST_BYTES = 64, 1 << 16
-_BUSY: set[int] = set()  # threads that have, or wait for, the right to write
-os.register_at_fork(after_in_child=_BUSY.clear)
+_MOST_STEPS, _MOST_BYTES = 128, 1 << 16
+# How long a look waits for others who write. None of them takes long, so if it is in vain they are this very thread.
+_PATIENCE = 1.0
+_AWAITING: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those whose buffers have, or have had, yet to get steps
+
+
+def _renew_locks() -> None:
+    """In a forked process: threads that held locks are not there."""
+    for writer in list(_AWAITING):
+        writer.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def block_length(buffers: Sequence[ReplayBuffer], slots: int) -> int:
     """How many steps of so many slots to write to these buffers at once."""
     rows, length = slots if len(buffers) == 1 else 1, _MOST_STEPS
     for buffer in buffers:
-        storage, capacity = buffer.storage, buffer.capacity
-        if type(buffer) is not ReplayBuffer or storage.own_rows is None or capacity is None:
+        if type(buffer) not in (ReplayBuffer, AwaitingBuffer):
             return 1
-        length = min(length, capacity // (2 * rows), _MOST_BYTES // max(1, slots * storage.row_nbytes))
+        storage, capacity = buffer.storage, buffer.capacity
+        if storage.own_rows is None or capacity is None or buffer._state.shared or not storage.row_nbytes:
+            return 1
+        length = min(length, capacity // (2 * rows), _MOST_BYTES // (slots * storage.row_nbytes))
     return max(length, 1)
 
 
@@ -46,7 +60,7 @@ class StepBlock:
 
     def __init__(self, leaves: Sequence[np.ndarray], length: int) -> None:
         """For steps that have leaves such as these."""
-        self.length, self.process = length, os.getpid()
+        self.length = length
         self._names = [f"leaf {place}" for place in range(len(leaves))]
         self._dtype = np.dtype([(name, leaf.dtype, leaf.shape) for name, leaf in zip(self._names, leaves, strict=True)])
         self._nbytes = self._dtype.itemsize
@@ -68,13 +82,14 @@ class StepBlock:
         self._steps[place], self._ended[place] = step, ended
         self.count += 1
 
-    def between(self, start: int, stop: int) -> tuple[list[np.ndarray], list[Sequence[int]]]:
-        """Some steps, one at least, by their leaves, and the slots whose episodes end with each."""
+    def between(self, start: int, stop: int) -> tuple[list[np.ndarray], list[tuple[int, Sequence[int]]]]:
+        """Some steps, one at least, by their leaves; which of them end episodes, and in which slots."""
         steps, found = self._last_read
         if steps != (start, stop):  # else another buffer has just got its share of them
             places = slice(start % self.length, (stop - 1) % self.length + 1)
             read = np.frombuffer(b"".join(self._steps[places]), self._dtype)
-            found = [read[name] for name in self._names], self._ended[places]
+            ended = [(step, slots) for step, slots in enumerate(self._ended[places]) if slots]
+            found = [read[name] for name in self._names], ended
             self._last_read = (start, stop), found
         return found
 
@@ -85,110 +100,131 @@ class Share:
     def __init__(self, block: StepBlock, slot: int | None, keeps_episodes: bool) -> None:
         self.block, self._slot, self._keeps_episodes = block, slot, keeps_episodes
         self._written = block.count  # steps, of those that the block has had
+        self._under_way: tuple[int, int] | None = None  # the head before a write, and what is written if it moves
 
-    def await_steps(self, buffer: ReplayBuffer) -> None:
-        """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none."""
-        if type(buffer) is AwaitingBuffer and _share_of(buffer) is self:
-            return
+    # -- for whoever holds the right to write ----------------------------------------------------------------
 
-        def begin(writer: BufferWriter) -> None:
-            other = _share_of(buffer)
-            if other is not None and type(buffer) is AwaitingBuffer:
-                other.hand_over(buffer)  # of another environment that is recorded into it, too
-            writer.check()
-            if not self._keeps_episodes:
-                writer.check_extends()
-            buffer._share = self
-            buffer.__class__ = AwaitingBuffer
+    def write(self, writer: BufferWriter) -> None:
+        """Write what is staged."""
+        if self._under_way is not None:  # it was interrupted
+            head, stop = self._under_way
+            self._written, self._under_way = stop if writer.head != head else self._written, None
+        start, stop = self._written, self.block.count
+        if start != stop:
+            leaves, ended = self.block.between(start, stop)
+            self._under_way = writer.head, stop
+            self._write_steps(writer, leaves, ended)
+            self._written, self._under_way = stop, None
 
-        _write(buffer, begin)
-
-    def keep_up(self, buffer: ReplayBuffer) -> None:
-        """Write what is staged, and go on waiting for more."""
-        if self._written < self.block.count:
-            _write(buffer, self._catch_up)
-
-    def settle(self, buffer: ReplayBuffer) -> None:
-        """Write what is staged, and wait no more."""
-        if _is_locked(buffer):
-            if threading.get_ident() in _BUSY:
-                return
-            if self.block.process != os.getpid():  # by a thread that was not forked with this one, and so for ever
-                _stop_waiting(self.block, buffer)
-                return
-        _write(buffer, lambda _: self.hand_over(buffer))
-
-    def hand_over(self, buffer: ReplayBuffer) -> None:
-        """`settle`, for whoever holds the right to write."""
-        while True:
-            self._catch_up(_writer_of(buffer))
-            _stop_waiting(self.block, buffer)
-            if self._written == self.block.count:
-                return
-
-    def _catch_up(self, writer: BufferWriter) -> None:
-        start, stop, head = self._written, self.block.count, writer.head
-        if start == stop:
-            return
-        try:
-            self._write_steps(writer, *self.block.between(start, stop))
-            self._written = stop
-        except BaseException:
-            if writer.head != head:  # interrupted, but they count
-                self._written = stop
-            raise
-
-    def _write_steps(self, writer: BufferWriter, leaves: list[np.ndarray], ended: list[Sequence[int]]) -> None:
+    def _write_steps(
+        self, writer: BufferWriter, leaves: list[np.ndarray], ended: list[tuple[int, Sequence[int]]]
+    ) -> None:
         count, slots = leaves[0].shape[:2]
         if self._slot is not None:
-            closing = [step for step, those in enumerate(ended) if self._slot in those]
+            closing = [step for step, those in ended if self._slot in those]
             writer.extend_open([leaf[:, self._slot] for leaf in leaves], count, closing)
             return
         rows = [leaf.reshape(count * slots, *leaf.shape[2:]) for leaf in leaves]
         if self._keeps_episodes:
-            closing = [step * slots + slot for step, those in enumerate(ended) for slot in those]
+            closing = [step * slots + slot for step, those in ended for slot in those]
             writer.extend_open(rows, count * slots, closing)
         else:
             writer.add_segment(rows, count * slots)
+
+    def hand_over(self, writer: BufferWriter, buffer: ReplayBuffer | None = None) -> None:
+        """Write what is staged, and wait for no more: somebody looks at `buffer`, or without it is about to write."""
+        if buffer is None:
+            writer.thread = threading.get_ident()
+        while True:
+            self.write(writer)
+            if buffer is None:
+                writer.pending = None
+            else:
+                buffer.__class__ = ReplayBuffer
+            self.block.is_awaited = False  # last: who stages may have looked in between
+            if self._written == self.block.count:
+                return
+
+    # -- for whoever stages steps ----------------------------------------------------------------------------
+
+    def keep_up(self, buffer: ReplayBuffer) -> None:
+        """Write what is staged, and go on waiting for more."""
+        if self._written != self.block.count:
+            writer = _writer_of(buffer)
+            _write(writer, lambda: self.write(writer))
+
+    def await_steps(self, buffer: ReplayBuffer) -> None:
+        """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none."""
+        writer = _writer_of(buffer)
+        if type(buffer) is AwaitingBuffer and writer.pending is self:
+            return
+
+        def begin() -> None:
+            _writer_of(buffer).check()  # it may have been closed meanwhile
+            other = writer.pending
+            if other is not None and other is not self:  # another environment is recorded into it, too
+                other.hand_over(writer, buffer)
+            if not self._keeps_episodes:
+                writer.check_extends()
+            _AWAITING.add(writer)
+            writer.pending = self
+            buffer.__class__ = AwaitingBuffer
+
+        _write(writer, begin)
 
 
 class AwaitingBuffer(ReplayBuffer):
     """A buffer that may have yet to get some steps, and does as soon as it is looked at."""
 
+    __module__, __qualname__ = ReplayBuffer.__module__, ReplayBuffer.__qualname__
+
     def __getattribute__(self, name: str) -> Any:
-        object.__getattribute__(self, "_share").settle(self)
+        _settle(self)
         return object.__getattribute__(self, name)
 
 
-# What is needed of a buffer without looking at it.
+AwaitingBuffer.__name__ = ReplayBuffer.__name__
+
+
+def _settle(buffer: ReplayBuffer) -> None:
+    """Write what is staged for a buffer, unless this thread is writing to it already."""
+    writer = _writer_of(buffer)
+
+    def hand_over() -> None:
+        if writer.pending is not None:
+            writer.pending.hand_over(writer, buffer)
+        else:
+            buffer.__class__ = ReplayBuffer
+
+    if type(writer) is not BufferWriter:  # it was closed just after it began to wait
+        buffer.__class__ = ReplayBuffer
+    elif _can_wait_for(writer):
+        _write(writer, hand_over)
+
+
+def _can_wait_for(writer: BufferWriter) -> bool:
+    """Wait until nobody is writing; False if it is this thread that is."""
+    lock: Any = writer.writing
+    deadline = time.monotonic() + _PATIENCE if lock.locked() else 0.0
+    while lock.locked():
+        if writer.thread == threading.get_ident() or time.monotonic() > deadline:
+            return False
+        time.sleep(0)
+    return True
+
+
+def _write(writer: BufferWriter, action: Callable[[], None]) -> None:
+    """Do something with the right to write."""
+    thread = threading.get_ident()
+    with writer.writing:
+        writer.thread = thread
+        try:
+            action()
+        finally:
+            writer.thread = None
 
 
 def _writer_of(buffer: ReplayBuffer) -> BufferWriter:
+    """The writer of a buffer, without looking at it."""
     found: BufferWriter = object.__getattribute__(buffer, "_writer")
     return found
-
-
-def _share_of(buffer: ReplayBuffer) -> Share | None:
-    found: Share | None = object.__getattribute__(buffer, "_share")
-    return found
-
-
-def _stop_waiting(block: StepBlock, buffer: ReplayBuffer) -> None:
-    buffer.__class__ = ReplayBuffer
-    block.is_awaited = False  # last: who stages may have looked in between
-
-
-def _write(buffer: ReplayBuffer, action: Callable[[BufferWriter], None]) -> None:
-    """Do something with the right to write."""
-    writer, thread = _writer_of(buffer), threading.get_ident()
-    try:
-        _BUSY.add(thread)
-        with writer.writing:
-            action(writer)
-    finally:
-        _BUSY.discard(thread)
-
-
-def _is_locked(buffer: ReplayBuffer) -> bool:
-    lock: Any = _writer_of(buffer).writing
-    return bool(lock.locked())

@@ -101,6 +101,10 @@ class BufferState:
         """Held while writing; where several processes may write, it also puts right what a dead one left."""
         return self if self.shared else self._threads
 
+    def renew_lock(self) -> None:
+        """Have a lock among threads that none holds."""
+        self._threads = threading.Lock()
+
     def __enter__(self) -> None:
         mutex, cells = self._shared_mutex(), self.cells
         mutex.__enter__()
@@ -189,8 +193,8 @@ class BufferState:
 
     # -- faults ----------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Make whole what a writer that was killed has left half done."""
+    def recover(self, closed: int | None = None) -> None:
+        """Make whole what a writer has left half done; before `closed`, if that is known, no segment is open."""
         cells = self.cells
         if self.storage.capacity is None:
             self.storage.fit_to(cells[HEAD] - cells[BASE], None)
@@ -200,7 +204,7 @@ class BufferState:
             else:
                 _journal.finish(self.journal, self.storage, self.counters, self.segments)
         self.segments.recover()
-        cells[CLOSED] = min(max(cells[CLOSED], self.segments.last_stop()), cells[HEAD])
+        cells[CLOSED] = min(max(cells[CLOSED], self.segments.last_stop()), cells[HEAD]) if closed is None else closed
         cells[COMING] = cells[HEAD]
 
     def wait_for_edit(self) -> None:

@@ -7,7 +7,7 @@ overwritten, then the rows are written, then the head moves. What is changed in 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -19,6 +19,13 @@ from ._journal import Edit, chunks
 from ._lanes import LanedSegmentIndex
 from ._removal import removal
 from ._state import BufferState
+
+
+class Pending(Protocol):
+    """What `_deferred` has staged for a buffer."""
+
+    def hand_over(self, writer: BufferWriter, buffer: Any = None) -> None:
+        """Write it, for whoever holds the right to write, and wait for no more."""
 
 
 class BufferWriter:
@@ -35,6 +42,10 @@ class BufferWriter:
         self.writing = state.writing
         self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+        self._closed_before: int | None = None  # where no segment was open before a write that is under way
+        # Steps that are staged for this buffer and not yet written: whoever writes has them written first.
+        self.pending: Pending | None = None
+        self.thread: int | None = None  # the one that has the right to write, where there are any
 
     @property
     def head(self) -> int:
@@ -46,6 +57,11 @@ class BufferWriter:
         lock = self._state.lock
         if not self._storage.is_mutable or self._failure is not None or (lock is not None and not lock.is_held):
             raise self._refusal()
+
+    def renew_lock(self) -> None:
+        """Have a lock that nobody holds, in a process that was forked."""
+        self._state.renew_lock()
+        self.writing, self.thread = self._state.writing, None
 
     def _refusal(self) -> OSError:
         """Why this process may not write."""
@@ -71,6 +87,8 @@ class BufferWriter:
         if self._lanes > 1:
             raise self._wants_all_lanes("append")
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             cells, capacity, storage = self._cells, self._capacity, self._storage
             head = cells[HEAD]
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
@@ -103,6 +121,8 @@ class BufferWriter:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             self.check_extends()
             staged = self._storage.stage(value, count)
             if count:
@@ -113,6 +133,8 @@ class BufferWriter:
         if self._is_guarded:
             self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             self.check_extends()
             self.add_segment(staged, count)
 
@@ -140,7 +162,7 @@ class BufferWriter:
     def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]], closed: int) -> None:
         """Write rows, and the segments that end with them, and make both count; before `closed` no segment is open."""
         cells, capacity, storage = self._cells, self._capacity, self._storage
-        head = cells[HEAD]
+        head, self._closed_before = cells[HEAD], cells[CLOSED]
         slot, first = head - base, count
         if capacity is not None:
             slot %= capacity
@@ -175,6 +197,8 @@ class BufferWriter:
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             if staged is None:
                 staged = self._storage.stage(value, self._lanes)
             self.extend_open(staged, self._lanes, closing)
@@ -211,6 +235,8 @@ class BufferWriter:
         """Close the open segments of these lanes; of one that has none, nothing happens."""
         self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
             if cells[CLOSED] > head:
                 self._recover()
@@ -247,6 +273,8 @@ class BufferWriter:
         if self._is_guarded:
             self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             start = self._state.open_start()
             if start is None:
                 return
@@ -262,7 +290,7 @@ class BufferWriter:
     def _recover(self) -> None:
         """Take back the segments of an extend that was interrupted: its samples do not count."""
         self._open_starts = None
-        self._state.recover()
+        self._state.recover(self._closed_before)
 
     # -- changing --------------------------------------------------------------------------------------------
 
@@ -270,6 +298,8 @@ class BufferWriter:
         """Overwrite samples."""
         self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             cells, storage = self._cells, self._storage
             position = resolve_index(self._backend, idx, cells[HEAD] - cells[TAIL])
             count = None if isinstance(position, int) else len(position)
@@ -296,6 +326,8 @@ class BufferWriter:
         """Remove samples and close the gaps."""
         self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             cells, state = self._cells, self._state
             head, tail = cells[HEAD], cells[TAIL]
             removed = np.unique(np.atleast_1d(resolve_index(self._backend, idx, head - tail))) + tail
@@ -329,6 +361,8 @@ class BufferWriter:
         """Drop all samples and episodes."""
         self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             cells = self._cells
             if self._storage.has_open_segment:
                 self._storage.abort_segment()
@@ -348,6 +382,8 @@ class BufferWriter:
         """Make everything that was written survive a power cut."""
         self.check()
         with self.writing:
+            if self.pending is not None:
+                self.pending.hand_over(self)
             self._flush()
 
     def _flush(self) -> None:

@@ -62,7 +62,6 @@ class ReplayBuffer(BatchBase):
     """
 
     checks_positions = True
-    _share: Any = None  # of steps that are staged and not yet written, see `_deferred`
 
     def __init__(
         self,
@@ -419,18 +418,23 @@ class ReplayBuffer(BatchBase):
                 self.flush()
                 _folder.write_description(self, own)
             return
-        with self._state.writing if self.is_mutable else contextlib.nullcontext():
-            share = object.__getattribute__(self, "_share")
-            if share is not None:  # a step may have come since, and nothing else may hand it over now
-                share.hand_over(self)
+        writer = self._writer
+        with writer.writing if self.is_mutable else contextlib.nullcontext():
+            if writer.pending is not None:  # steps may have come since
+                writer.pending.hand_over(writer, self)
             _folder.write_snapshot(self, Path(path))
 
     def close(self) -> None:
         """Make what was written durable and give back files and memory. May be called more than once."""
-        if not self._closed:
+        if self._closed:
+            return
+        state, writer = self._state, self._writer
+        with contextlib.nullcontext() if writer.pending is None else writer.writing:
+            if writer.pending is not None:  # steps may have come since
+                writer.pending.hand_over(writer, self)
             self._closed = True
             self._reader = self._writer = _Closed()  # type: ignore[assignment]
-            self._state.close()
+        state.close()
 
 
 def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorage] | None) -> None:

@@ -101,7 +101,8 @@ class VecEnv(Env):
             self.reset_async(*args, mask=mask, seed=seed, **kwargs)
             return self.reset_wait()
         except BaseException:
-            self._resetting = resetting  # if this was begun here and interrupted, nobody will wait for it
+            if resetting is None:
+                self._resetting = None  # nobody will wait for what was begun here
             raise
 
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
@@ -136,7 +137,8 @@ class VecEnv(Env):
             self.step_async(action)
             return self.step_wait()
         except BaseException:
-            self._stepping = stepping  # as in `reset`
+            if stepping is None:
+                self._stepping = None  # as in `reset`
             raise
 
     def step_async(self, action: Any, index: Any = None) -> None:
