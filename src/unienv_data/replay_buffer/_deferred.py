@@ -16,30 +16,26 @@ its own thread is writing to it sees the buffer as it is by then.
 from __future__ import annotations
 
 import os
-import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ._writer import BufferWriter
+from ._writer import BufferWriter, is_writing_further_down
 from .replay_buffer import ReplayBuffer
 
 _MOST_STEPS, _MOST_BYTES = 128, 1 << 16
-# How long a look waits for others who write. None of them takes long, so if it is in vain they are this very thread.
-_PATIENCE = 1.0
-_AWAITING: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those whose buffers have, or have had, yet to get steps
+_BLOCKS: weakref.WeakSet[StepBlock] = weakref.WeakSet()
 
 
-def _renew_locks() -> None:
-    """In a forked process: threads that held locks are not there."""
-    for writer in list(_AWAITING):
-        writer.renew_lock()
+def _forget_threads() -> None:
+    """In a forked process, where a thread that was just about to have buffers await steps is not there."""
+    for block in list(_BLOCKS):
+        block.is_awaited = False
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def block_length(buffers: Sequence[ReplayBuffer], slots: int) -> int:
@@ -69,6 +65,7 @@ class StepBlock:
         self._last_read: tuple[Any, Any] = (None, None)  # which steps, and what there was of them
         self.count = 0  # steps ever
         self.is_awaited = False  # whether every buffer that gets a share awaits it
+        _BLOCKS.add(self)
 
     def add(self, leaves: Sequence[np.ndarray], ended: Sequence[int]) -> None:
         """Stage one more step."""
@@ -133,8 +130,6 @@ class Share:
 
     def hand_over(self, writer: BufferWriter, buffer: ReplayBuffer | None = None) -> None:
         """Write what is staged, and wait for no more: somebody looks at `buffer`, or without it is about to write."""
-        if buffer is None:
-            writer.thread = threading.get_ident()
         while True:
             self.write(writer)
             if buffer is None:
@@ -149,9 +144,19 @@ class Share:
 
     def keep_up(self, buffer: ReplayBuffer) -> None:
         """Write what is staged, and go on waiting for more."""
+        writer = _writer_of(buffer)
+
+        def write() -> None:
+            self._take_over(writer)
+            self.write(writer)
+
         if self._written != self.block.count:
-            writer = _writer_of(buffer)
-            _write(writer, lambda: self.write(writer))
+            _write(writer, write)
+
+    def _take_over(self, writer: BufferWriter) -> None:
+        """Have another environment's steps written, if one is recorded into the same buffer."""
+        if writer.pending is not None and writer.pending is not self:
+            writer.pending.hand_over(writer)
 
     def await_steps(self, buffer: ReplayBuffer) -> None:
         """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none."""
@@ -161,12 +166,9 @@ class Share:
 
         def begin() -> None:
             _writer_of(buffer).check()  # it may have been closed meanwhile
-            other = writer.pending
-            if other is not None and other is not self:  # another environment is recorded into it, too
-                other.hand_over(writer, buffer)
+            self._take_over(writer)
             if not self._keeps_episodes:
                 writer.check_extends()
-            _AWAITING.add(writer)
             writer.pending = self
             buffer.__class__ = AwaitingBuffer
 
@@ -189,6 +191,9 @@ AwaitingBuffer.__name__ = ReplayBuffer.__name__
 def _settle(buffer: ReplayBuffer) -> None:
     """Write what is staged for a buffer, unless this thread is writing to it already."""
     writer = _writer_of(buffer)
+    if type(writer) is not BufferWriter:  # it was closed by a handler, on top of who had it wait
+        buffer.__class__ = ReplayBuffer
+        return
 
     def hand_over() -> None:
         if writer.pending is not None:
@@ -196,32 +201,14 @@ def _settle(buffer: ReplayBuffer) -> None:
         else:
             buffer.__class__ = ReplayBuffer
 
-    if type(writer) is not BufferWriter:  # it was closed just after it began to wait
-        buffer.__class__ = ReplayBuffer
-    elif _can_wait_for(writer):
+    if not is_writing_further_down(writer, callers=2):
         _write(writer, hand_over)
-
-
-def _can_wait_for(writer: BufferWriter) -> bool:
-    """Wait until nobody is writing; False if it is this thread that is."""
-    lock: Any = writer.writing
-    deadline = time.monotonic() + _PATIENCE if lock.locked() else 0.0
-    while lock.locked():
-        if writer.thread == threading.get_ident() or time.monotonic() > deadline:
-            return False
-        time.sleep(0)
-    return True
 
 
 def _write(writer: BufferWriter, action: Callable[[], None]) -> None:
     """Do something with the right to write."""
-    thread = threading.get_ident()
     with writer.writing:
-        writer.thread = thread
-        try:
-            action()
-        finally:
-            writer.thread = None
+        action()
 
 
 def _writer_of(buffer: ReplayBuffer) -> BufferWriter:

@@ -257,11 +257,11 @@ class _DeferringRecorder(Recorder):
             self._direct.record(data, ended)
             return
         if block is None:
-            block = self._block = StepBlock(leaves, self._length)
-            self._shares = self._direct.shares(block)
+            block = StepBlock(leaves, self._length)
+            shares = self._direct.shares(block)
+            self._shares, self._block = shares, block  # both or, if this is interrupted, none
         if block.count % self._length == 0:
-            for share, buffer in zip(self._shares, self._buffers, strict=True):
-                share.keep_up(buffer)
+            self._keep_up()
         if not block.is_awaited:  # somebody has looked
             if block.count - self._awaited_at < _FEW_STEPS:
                 self._direct_steps, self._awaited_at = _DIRECT_STEPS, block.count - _FEW_STEPS
@@ -270,7 +270,16 @@ class _DeferringRecorder(Recorder):
             self._await_steps(block)
         block.add(leaves, ended)
         if not block.is_awaited:  # just now
-            self._await_steps(block)
+            try:
+                self._await_steps(block)
+            except BaseException:
+                self._keep_up()  # else it would be written later, into an episode that is not its own
+                raise
+
+    def _keep_up(self) -> None:
+        """Have every buffer write its share of what is staged."""
+        for share, buffer in zip(self._shares, self._buffers, strict=True):
+            share.keep_up(buffer)
 
     def _await_steps(self, block: StepBlock) -> None:
         """Have every buffer await its share of the block."""

@@ -6,7 +6,11 @@ overwritten, then the rows are written, then the head moves. What is changed in 
 
 from __future__ import annotations
 
+import os
+import sys
+import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -19,6 +23,17 @@ from ._journal import Edit, chunks
 from ._lanes import LanedSegmentIndex
 from ._removal import removal
 from ._state import BufferState
+
+_WRITERS: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those that write for this process alone
+
+
+def _renew_locks() -> None:
+    """In a forked process, where threads that held locks are not there."""
+    for writer in list(_WRITERS):
+        writer.renew_lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Pending(Protocol):
@@ -45,7 +60,9 @@ class BufferWriter:
         self._closed_before: int | None = None  # where no segment was open before a write that is under way
         # Steps that are staged for this buffer and not yet written: whoever writes has them written first.
         self.pending: Pending | None = None
-        self.thread: int | None = None  # the one that has the right to write, where there are any
+        self._is_ending = False  # whether a segment is being closed
+        if not state.shared:
+            _WRITERS.add(self)
 
     @property
     def head(self) -> int:
@@ -59,9 +76,9 @@ class BufferWriter:
             raise self._refusal()
 
     def renew_lock(self) -> None:
-        """Have a lock that nobody holds, in a process that was forked."""
+        """Have a lock that nobody holds."""
         self._state.renew_lock()
-        self.writing, self.thread = self._state.writing, None
+        self.writing = self._state.writing
 
     def _refusal(self) -> OSError:
         """Why this process may not write."""
@@ -140,18 +157,20 @@ class BufferWriter:
 
     def check_extends(self) -> None:
         """Raise unless a segment of its own can be added now, by whoever holds the right to write."""
+        if self._is_ending:
+            self._recover()
         if self._lanes > 1:
             raise self._wants_all_lanes("extend")
         closed, head = self._cells[CLOSED], self._cells[HEAD]
         if closed < head and self._state.open_start() is not None:
             raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
-        if closed > head:
-            self._recover()
 
     def add_segment(self, staged: Any, count: int) -> None:
         """Add samples as a segment of its own, for whoever holds the right to write, after `check_extends`."""
         cells, capacity = self._cells, self._capacity
         head, base = cells[HEAD], cells[BASE]
+        if cells[CLOSED] > head:
+            self._recover()
         if capacity is not None and count >= capacity:
             staged, count = self._storage.part(staged, count, count - capacity, count), capacity
             base = head  # from slot 0, so that the oldest lies there
@@ -187,6 +206,7 @@ class BufferWriter:
         if ended:
             self._segments.add_all(ended)
         cells[HEAD] = head + count  # this one store makes the samples count, and their segments
+        self._closed_before = None
 
     # -- lanes -----------------------------------------------------------------------------------------------
 
@@ -209,7 +229,7 @@ class BufferWriter:
         `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends.
         """
         cells, lanes, capacity, head = self._cells, self._lanes, self._capacity, self._cells[HEAD]
-        if cells[CLOSED] > head:
+        if cells[CLOSED] > head or self._is_ending:
             self._recover()
         if not closing:
             self._commit(staged, count, cells[BASE], [], head + count if lanes > 1 else cells[CLOSED])
@@ -275,6 +295,8 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
+            if self._is_ending:
+                self._recover()
             start = self._state.open_start()
             if start is None:
                 return
@@ -282,8 +304,10 @@ class BufferWriter:
                 self._storage.mark_segment_end()
             if self._maintains:
                 self._segments.prepare(1)
+                self._is_ending = True  # until it is closed, too: an interrupt in between must not have it end twice
                 self._segments.add_all([(start, self._cells[HEAD])])
             self._cells[CLOSED] = self._cells[HEAD]
+            self._is_ending = False
             if self._durable:
                 self._flush()
 
@@ -291,6 +315,7 @@ class BufferWriter:
         """Take back the segments of an extend that was interrupted: its samples do not count."""
         self._open_starts = None
         self._state.recover(self._closed_before)
+        self._closed_before, self._is_ending = None, False
 
     # -- changing --------------------------------------------------------------------------------------------
 
@@ -401,3 +426,17 @@ def _batch_length(value: Any) -> int | None:
         leaf = next(iter(leaf.values()))
     shape = getattr(leaf, "shape", None)
     return int(shape[0]) if shape else batch_size_data(value)
+
+
+def is_writing_further_down(writer: BufferWriter, callers: int) -> bool:
+    """Whether this thread has, or waits for, the right to write, but for so many functions that have led to asking.
+
+    Then who runs on top of it must not wait: handlers of signals, and what is called when objects go.
+    """
+    lock: Any = writer.writing
+    frame: FrameType | None = sys._getframe(callers) if lock.locked() else None
+    while (frame := None if frame is None else frame.f_back) is not None:
+        found = frame.f_locals
+        if found.get("self") is writer or found.get("writer") is writer or found.get("state") is writer._state:
+            return True
+    return False

@@ -34,7 +34,7 @@ from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader
 from ._state import BufferState
 from ._windows import WindowLook
-from ._writer import BufferWriter
+from ._writer import BufferWriter, is_writing_further_down
 
 PathLike = str | os.PathLike[str]
 
@@ -429,8 +429,9 @@ class ReplayBuffer(BatchBase):
         if self._closed:
             return
         state, writer = self._state, self._writer
-        with contextlib.nullcontext() if writer.pending is None else writer.writing:
-            if writer.pending is not None:  # steps may have come since
+        waits = not state.shared and not is_writing_further_down(writer, callers=1)
+        with writer.writing if waits else contextlib.nullcontext():
+            if waits and writer.pending is not None:  # steps may have come since
                 writer.pending.hand_over(writer, self)
             self._closed = True
             self._reader = self._writer = _Closed()  # type: ignore[assignment]

@@ -1,0 +1,63 @@
+"""Ctrl-C at every point of what changes a buffer: it stays sound, and what comes after it is right."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from buffers import contents, number, number_space, numbers
+from interrupter import Interrupter, interrupt
+
+from unienv_data import ReplayBuffer
+from unienv_data.replay_buffer import _journal, _lanes, _removal, _segments, _state, _writer
+from unienv_data.storages import packed
+
+OURS = (_journal, _lanes, _removal, _segments, _state, _writer, packed)
+MOST_POINTS = 2000
+ACTS: dict[str, Callable[[ReplayBuffer], None]] = {
+    "append": lambda buffer: buffer.append(number(10)),
+    "extend": lambda buffer: buffer.extend(numbers([10, 11, 12])),
+    "end": lambda buffer: buffer.mark_segment_end(),
+    "set": lambda buffer: buffer.set_at([1, 6], numbers([1, 6])),
+    "remove": lambda buffer: buffer.remove_at(7),
+    "remove oldest": lambda buffer: buffer.remove_at([0, 1]),
+    "clear": lambda buffer: buffer.clear(),
+}
+
+
+def _made(name: str, path: Path | None) -> ReplayBuffer:
+    """Two closed episodes, 0 to 4 and 5 to 9; before `end` the second one is open."""
+    buffer = ReplayBuffer.create(number_space(), capacity=12, maintain_segment_metadata=True, cache_path=path)
+    buffer.extend(numbers(range(5)))
+    for value in range(5, 10):
+        buffer.append(number(value))
+    if name != "end":
+        buffer.mark_segment_end()
+    return buffer
+
+
+# What is moved within a buffer goes by way of a journal only on disk.
+@pytest.mark.parametrize(("name", "is_on_disk"), [(name, on) for name in ACTS for on in {name == "remove", True}])
+def test_an_interrupt_anywhere(name: str, is_on_disk: bool, tmp_path: Path) -> None:
+    for at in range(1, MOST_POINTS):
+        with _made(name, tmp_path / str(at) if is_on_disk else None) as buffer:
+            with contextlib.suppress(KeyboardInterrupt), Interrupter(OURS, at, interrupt) as points:
+                ACTS[name](buffer)
+            buffer.mark_segment_end()
+            last = len(buffer)
+            buffer.append(number(20))
+            buffer.append(number(21))
+            buffer.mark_segment_end()
+            values, segments = contents(buffer), buffer.get_segments()
+            assert segments is not None
+            assert values[-2:] == [20, 21], f"point {at}"
+            assert values == sorted(values), f"point {at}"
+            assert segments[-1] == (min(last, 10), min(last, 10) + 2), f"point {at}: {segments}"
+            assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(segments)), segments
+            assert buffer.verify() == [], f"point {at}"
+        if points.count < at:
+            break
+    assert 1 < at < MOST_POINTS - 1
