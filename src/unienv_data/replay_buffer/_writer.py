@@ -181,7 +181,7 @@ class BufferWriter:
     def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]], closed: int) -> None:
         """Write rows, and the segments that end with them, and make both count; before `closed` no segment is open."""
         cells, capacity, storage = self._cells, self._capacity, self._storage
-        head, self._closed_before = cells[HEAD], cells[CLOSED]
+        head = cells[HEAD]
         slot, first = head - base, count
         if capacity is not None:
             slot %= capacity
@@ -202,7 +202,7 @@ class BufferWriter:
         else:
             storage.write(slice(slot, slot + first), storage.part(staged, count, 0, first))
             storage.write(slice(0, count - first), storage.part(staged, count, first, count))
-        cells[CLOSED] = closed
+        self._closed_before, cells[CLOSED] = cells[CLOSED], closed
         if ended:
             self._segments.add_all(ended)
         cells[HEAD] = head + count  # this one store makes the samples count, and their segments
@@ -312,9 +312,10 @@ class BufferWriter:
                 self._flush()
 
     def _recover(self) -> None:
-        """Take back the segments of an extend that was interrupted: its samples do not count."""
+        """Take back the segments of a write that was interrupted, whose samples do not count, or close one for good."""
         self._open_starts = None
-        self._state.recover(self._closed_before)
+        is_ahead = self._cells[CLOSED] > self._cells[HEAD]
+        self._state.recover(self._closed_before if is_ahead else None)
         self._closed_before, self._is_ending = None, False
 
     # -- changing --------------------------------------------------------------------------------------------
