@@ -33,13 +33,14 @@ class Interrupter:
     def _enter(self, frame: Any, event: str, _: Any) -> Any:
         if frame.f_code.co_filename not in self._files:
             return None
+        frame.f_trace = self._trace  # else Python 3.12 and later do not heed the next line in time
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._trace
 
     def _trace(self, frame: Any, event: str, _: Any) -> Any:
         if event != "opcode":
             return self._trace
-        last = self._last.get(frame, "")
+        last = self._last.get(frame, "RESUME")  # with which it has begun, unseen
         self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
         if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
             self.count += 1

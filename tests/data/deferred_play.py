@@ -20,7 +20,7 @@ class DirectBuffer(ReplayBuffer):
 class Recording:
     """Some environments that count, and buffers in memory around them."""
 
-    def __init__(self, mode: str, slots: int, *, capacity: int = 1200, is_direct: bool = False) -> None:
+    def __init__(self, mode: str, slots: int, *, capacity: int | None = 1200, is_direct: bool = False) -> None:
         env = vector("sync", slots)
         buffers = buffers_for(mode, env, infos=False, capacity=capacity)
         self.buffers: list[ReplayBuffer] = buffers if isinstance(buffers, list) else [buffers]
@@ -62,6 +62,7 @@ def contents(buffer: ReplayBuffer) -> dict[str, Any]:
     return {
         "rows": as_rows(buffer),
         "numbers": buffer.sample_numbers,
+        "slots": len(buffer.storage),
         "segments": buffer.get_segments(),
         "is open": buffer.has_open_segment,
         "counters": list(buffer._cells),

@@ -62,12 +62,12 @@ OPERATIONS = st.one_of(
 @settings(max_examples=40, deadline=None)
 @given(
     mode=st.sampled_from(MODES),
-    capacity=st.sampled_from([6, 12, 21, 60, 1500]),
+    capacity=st.sampled_from([6, 12, 21, 60, 1500, None]),
     few=st.sampled_from([0, 10]),
     operations=st.lists(OPERATIONS, min_size=1, max_size=8),
 )
 def test_buffers_are_the_same_as_if_every_step_was_written_at_once(
-    mode: str, capacity: int, few: int, operations: list[tuple[str, Any]]
+    mode: str, capacity: int | None, few: int, operations: list[tuple[str, Any]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_recording, "_FEW_STEPS", few)
@@ -199,11 +199,10 @@ def test_a_buffer_that_is_looked_at_after_every_step_is_written_at_once_for_a_wh
 
 
 def test_buffers_that_are_written_as_steps_come(tmp_path: Path) -> None:
-    """On disk, growing, shared between processes, of another storage, too small, or of rows that are large."""
+    """On disk, shared between processes, of another storage, too small, or of rows that are large."""
     env = vector("sync", 2)
     options: list[dict[str, Any]] = [
         {"capacity": 100, "cache_path": tmp_path / "disk"},
-        {"capacity": None},
         {"capacity": 100, "multiprocessing": True},
         {"capacity": 100, "storage_cls": ListStorage},
         {"capacity": 6},

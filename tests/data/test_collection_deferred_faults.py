@@ -17,10 +17,10 @@ from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper
 from unienv_data.replay_buffer import _deferred, _lanes, _recording, _segments, _state, _writer, replay_buffer
-from unienv_data.storages import packed
+from unienv_data.storages import _row_memory, packed
 from unienv_interface.space import row_layout
 
-OURS = (_deferred, _recording, _writer, _segments, _lanes, _state, packed, row_layout)
+OURS = (_deferred, _recording, _writer, _segments, _lanes, _state, packed, _row_memory, row_layout)
 TIMEOUT, MOST_POINTS = 60, 5000
 
 
@@ -40,6 +40,31 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+# -- memory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_that_is_not_to_be_had_is_an_error_of_the_step_that_wants_it(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_row_memory.RowMemory, "_generously", lambda _, length: length)
+    recording = Recording(mode, 2, capacity=None)
+    recording.step(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(_row_memory, "check_memory", _refuse)
+        with pytest.raises(MemoryError, match="no more"):
+            recording.step(1)
+        assert [len(buffer) for buffer in recording.buffers] == [16 // len(recording.buffers)] * len(recording.buffers)
+    recording.reset()
+    recording.step(5)
+    assert sum(len(buffer) for buffer in recording.buffers) == 26
+
+
+def _refuse(*_: Any) -> None:
+    raise MemoryError("no more")
+
+
 # -- signals -------------------------------------------------------------------------------------------------
 
 
@@ -52,10 +77,11 @@ def _play(recording: Recording) -> None:
 
 
 @pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("capacity", [1200, None], ids=["ring", "growing"])
 @pytest.mark.parametrize("mode", MODES)
-def test_an_interrupt_anywhere_loses_no_step_and_writes_none_twice(mode: str) -> None:
+def test_an_interrupt_anywhere_loses_no_step_and_writes_none_twice(mode: str, capacity: int | None) -> None:
     for at in range(1, MOST_POINTS):
-        recording = Recording(mode, 2)
+        recording = Recording(mode, 2, capacity=capacity)
         with contextlib.suppress(KeyboardInterrupt), Interrupter(OURS, at, interrupt) as points:
             _play(recording)
         _check(recording, at)

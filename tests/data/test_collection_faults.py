@@ -12,6 +12,7 @@ from recording_envs import Log, TallyEnv, buffers_for, check_recording, vector
 from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from unienv_data.replay_buffer import _deferred
 from unienv_interface import AsyncVecEnv
 
 ACTION = np.zeros(2, np.float32)
@@ -75,6 +76,7 @@ def test_a_step_interrupted_by_ctrl_c_is_not_joined_to_the_next(before: int) -> 
 
 @pytest.mark.parametrize("mode", ["per_env", "interleaved"])
 def test_a_full_disk_leaves_no_hole_in_an_episode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_deferred, "_MOST_STEPS", 1)  # as on disk
     env = vector("sync", 3)
     buffers = buffers_for(mode, env)
     wrapper = ReplayBufferCollectionWrapper(env, buffers)
@@ -86,6 +88,7 @@ def test_a_full_disk_leaves_no_hole_in_an_episode(mode: str, monkeypatch: pytest
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
+        patch.setattr(second.storage, "ready", (0, 0))
         patch.setattr(second.storage, "prepare", full)
         with pytest.raises(OSError, match="No space left"):
             wrapper.step(np.zeros((3, 2), np.float32))

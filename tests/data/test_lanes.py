@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from buffers import contents, number, number_space, numbers, read
+from buffers import check_stretches_of, contents, number, number_space, numbers, read
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,14 +44,16 @@ class LaneMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="lanes"))
-        self.next_value = 0
+        self.next_value, self.patch = 0, pytest.MonkeyPatch()
 
     @initialize(
         lanes=st.sampled_from([2, 3, 8]),
         steps=st.sampled_from([1, 2, 7, None]),
         place=st.sampled_from(["memory", "shared", "disk", "shared disk"]),
+        stretch=st.sampled_from([1, 12, 1000]),
     )
-    def make(self, lanes: int, steps: int | None, place: str) -> None:
+    def make(self, lanes: int, steps: int | None, place: str, stretch: int) -> None:
+        check_stretches_of(stretch, self.patch)
         self.on_disk, self.shared = "disk" in place, "shared" in place
         capacity = None if steps is None else steps * lanes
         self.model = LaneModel(lanes, capacity)
@@ -142,6 +144,7 @@ class LaneMachine(RuleBasedStateMachine):
         if hasattr(self, "buffer"):
             self.reader.close()
             self.buffer.close()
+        self.patch.undo()
         shutil.rmtree(self.folder)
 
 

@@ -91,12 +91,19 @@ class MappedFile:
         if length > self.length:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
-    def reserve(self, start: int, stop: int) -> None:
-        """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room."""
-        first, last = start * self.dtype.itemsize, stop * self.dtype.itemsize
-        done_from, done_to = self._reserved
-        if done_from <= first and last <= done_to:
-            return
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room.
+
+        Returns all items around them that can be.
+        """
+        size = self.dtype.itemsize
+        begin, end = self._reserve_bytes(start * size, stop * size)
+        return -(-begin // size), end // size
+
+    def _reserve_bytes(self, first: int, last: int) -> tuple[int, int]:
+        begin, end = self._reserved
+        if begin <= first and last <= end:
+            return self._reserved
         begin = first // STRETCH * STRETCH
         end = max(last, min(-(-last // STRETCH) * STRETCH, self.nbytes))
         try:
@@ -105,6 +112,7 @@ class MappedFile:
             begin, end = first, last  # no room for a stretch; enough for this write is enough
             self._reserve(begin, end)
         self._reserved = (begin, end)
+        return self._reserved
 
     def _reserve(self, begin: int, end: int) -> None:
         if self.path is None:

@@ -60,10 +60,12 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_column_access: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
-    #: All its slots can be written at any time, and `prepare` has nothing to do.
-    is_prepared: bool = False
+    #: Slots [start, stop) that can be written as they are, by whoever else would have called `prepare`.
+    ready: tuple[int, int] = (0, 0)
     #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
     has_raw_rows: bool = False
+    #: Its samples lie in this process's memory alone: nobody else sees them.
+    is_private: bool = False
     #: What `set` has written is read back by another process after this one was killed.
     survives_kill: bool = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
@@ -255,7 +257,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     @property
     def own_rows(self) -> memoryview | None:
-        """The memory of all rows of a storage that `is_prepared`, if to write one that is staged is to assign it there.
+        """The memory of all rows, if these are always `ready` and to write one that is staged is to assign it there.
 
         Of those, that is, which are staged as bytes.
         """

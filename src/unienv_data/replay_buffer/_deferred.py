@@ -45,9 +45,11 @@ def block_length(buffers: Sequence[ReplayBuffer], slots: int) -> int:
         if type(buffer) not in (ReplayBuffer, AwaitingBuffer):
             return 1
         storage, capacity = buffer.storage, buffer.capacity
-        if storage.own_rows is None or capacity is None or buffer._state.shared or not storage.row_nbytes:
+        if buffer._state.shared or not (storage.is_private and storage.has_raw_rows and storage.row_nbytes):
             return 1
-        length = min(length, capacity // (2 * rows), _MOST_BYTES // (slots * storage.row_nbytes))
+        length = min(length, _MOST_BYTES // (slots * storage.row_nbytes))
+        if capacity is not None:
+            length = min(length, capacity // (2 * rows))
     return max(length, 1)
 
 
@@ -56,7 +58,7 @@ class StepBlock:
 
     def __init__(self, leaves: Sequence[np.ndarray], length: int) -> None:
         """For steps that have leaves such as these."""
-        self.length = length
+        self.length, self.slots = length, len(leaves[0])
         self._names = [f"leaf {place}" for place in range(len(leaves))]
         self._dtype = np.dtype([(name, leaf.dtype, leaf.shape) for name, leaf in zip(self._names, leaves, strict=True)])
         self._nbytes = self._dtype.itemsize
@@ -96,6 +98,7 @@ class Share:
 
     def __init__(self, block: StepBlock, slot: int | None, keeps_episodes: bool) -> None:
         self.block, self._slot, self._keeps_episodes = block, slot, keeps_episodes
+        self._most_rows = block.length * (block.slots if slot is None else 1)
         self._written = block.count  # steps, of those that the block has had
         self._under_way: tuple[int, int] | None = None  # the head before a write, and what is written if it moves
 
@@ -149,9 +152,9 @@ class Share:
         def write() -> None:
             self._take_over(writer)
             self.write(writer)
+            writer.make_room(self._most_rows)
 
-        if self._written != self.block.count:
-            _write(writer, write)
+        _write(writer, write)
 
     def _take_over(self, writer: BufferWriter) -> None:
         """Have another environment's steps written, if one is recorded into the same buffer."""
@@ -169,6 +172,7 @@ class Share:
             self._take_over(writer)
             if not self._keeps_episodes:
                 writer.check_extends()
+            writer.make_room(self._most_rows)
             writer.pending = self
             buffer.__class__ = AwaitingBuffer
 

@@ -74,6 +74,7 @@ class SegmentIndex:
     ) -> None:
         self._counters, self._capacity, self.file, self.lanes = counters, capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
+        self._ready = (0, 0)  # places [start, stop) that can be written as they are
         self._hold(np.zeros(0, _RECORD))
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
 
@@ -121,7 +122,7 @@ class SegmentIndex:
         """Make sure that so many more records can be written."""
         start = self._place(self._counters.cells[SEGMENTS])
         stop = start + count
-        if self.file is None and stop <= len(self._records):
+        if self._ready[0] <= start and stop <= self._ready[1]:
             return
         if self._ring is not None and stop > self._ring:  # once around
             self._make_room(0, stop - self._ring)
@@ -131,8 +132,9 @@ class SegmentIndex:
     def _make_room(self, start: int, stop: int) -> None:
         """Make sure that records can be written in these places."""
         self._see(stop)
-        if self.file is not None:
-            self.file.reserve(start, stop)
+        places = len(self._records) if self._ring is None else min(len(self._records), self._ring)
+        first, last = (0, places) if self.file is None else self.file.reserve(start, stop)
+        self._ready = (first, min(last, places))
 
     def add(self, start: int, stop: int) -> None:
         """Add a record, after `prepare`."""

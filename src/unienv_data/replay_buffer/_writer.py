@@ -27,13 +27,13 @@ from ._state import BufferState
 _WRITERS: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those that write for this process alone
 
 
-def _renew_locks() -> None:
+def _begin_anew() -> None:
     """In a forked process, where threads that held locks are not there."""
     for writer in list(_WRITERS):
-        writer.renew_lock()
+        writer.begin_anew()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Pending(Protocol):
@@ -52,8 +52,8 @@ class BufferWriter:
         self._capacity, self._backend = None if capacity is None else int(capacity), state.storage.backend
         self._maintains, self._durable = maintains, durable
         self._failure: OSError | None = None
-        self._is_guarded = state.lock is not None or not state.storage.is_mutable  # else `check` has nothing to say
-        self._prepares, self._own_rows = not state.storage.is_prepared, state.storage.own_rows
+        self._is_refused = not self._may_write()  # as it was last found out: looking again takes a call of the system
+        self._own_rows = state.storage.own_rows
         self.writing = state.writing
         self._segments, self._lanes = state.segments, state.segments.lanes
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
@@ -71,14 +71,18 @@ class BufferWriter:
 
     def check(self) -> None:
         """Raise unless this process may write."""
-        lock = self._state.lock
-        if not self._storage.is_mutable or self._failure is not None or (lock is not None and not lock.is_held):
+        if self._is_refused:
             raise self._refusal()
 
-    def renew_lock(self) -> None:
-        """Have a lock that nobody holds."""
+    def _may_write(self) -> bool:
+        lock = self._state.lock
+        return self._storage.is_mutable and self._failure is None and (lock is None or lock.is_held)
+
+    def begin_anew(self) -> None:
+        """In a forked process: have a lock that nobody holds, and find out whether this process may write."""
         self._state.renew_lock()
         self.writing = self._state.writing
+        self._is_refused = not self._may_write()
 
     def _refusal(self) -> OSError:
         """Why this process may not write."""
@@ -99,8 +103,8 @@ class BufferWriter:
 
     def append(self, value: Any, staged: Any = None) -> None:
         """Add one sample to the open segment; one that is staged already may be given as that."""
-        if self._is_guarded:
-            self.check()
+        if self._is_refused:
+            raise self._refusal()
         if self._lanes > 1:
             raise self._wants_all_lanes("append")
         with self.writing:
@@ -111,7 +115,7 @@ class BufferWriter:
             slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
             if staged is None:
                 staged = storage.stage(value, None)
-            if self._prepares:
+            if self._own_rows is None and not storage.ready[0] <= slot < storage.ready[1]:
                 storage.prepare(slot, slot + 1)
             if cells[CLOSED] > head:
                 self._recover()
@@ -131,8 +135,8 @@ class BufferWriter:
 
     def extend(self, value: Any) -> None:
         """Add a batch of samples as a segment of its own."""
-        if self._is_guarded:
-            self.check()
+        if self._is_refused:
+            raise self._refusal()
         count = _batch_length(value)
         if count is None:
             space = self._storage.single_instance_space
@@ -145,10 +149,16 @@ class BufferWriter:
             if count:
                 self.add_segment(staged, count)
 
+    def make_room(self, count: int) -> None:
+        """Have room for so many more samples, for whoever holds the right to write; an error if there is none."""
+        start, storage = self._cells[HEAD] - self._cells[BASE], self._storage
+        if self._capacity is None and start + count > storage.ready[1]:
+            storage.prepare(start, start + count)
+
     def extend_staged(self, staged: Any, count: int) -> None:
         """`extend` by samples that are staged already, one at least."""
-        if self._is_guarded:
-            self.check()
+        if self._is_refused:
+            raise self._refusal()
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
@@ -187,7 +197,7 @@ class BufferWriter:
             slot %= capacity
             if slot + count > capacity:
                 first = capacity - slot  # so many, then the rest from slot 0
-        if self._prepares:
+        if not (storage.ready[0] <= slot and slot + count <= storage.ready[1]):
             storage.prepare(slot, slot + first)
             if first < count:
                 storage.prepare(0, count - first)
@@ -212,8 +222,8 @@ class BufferWriter:
 
     def extend_lanes(self, value: Any, closing: list[int], staged: Any = None) -> None:
         """Add one sample to every lane, and close the segments of those in `closing`, in ascending order."""
-        if self._is_guarded:
-            self.check()
+        if self._is_refused:
+            raise self._refusal()
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         with self.writing:
@@ -290,8 +300,8 @@ class BufferWriter:
 
     def end_segment(self) -> None:
         """Close the open segment; without one, nothing happens."""
-        if self._is_guarded:
-            self.check()
+        if self._is_refused:
+            raise self._refusal()
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
@@ -381,7 +391,7 @@ class BufferWriter:
 
     def _poison(self, error: OSError) -> None:
         """Let nothing be written from here on: trying again would hide what was lost."""
-        self._failure, self._is_guarded = error, True
+        self._failure, self._is_refused = error, True
 
     def clear(self) -> None:
         """Drop all samples and episodes."""

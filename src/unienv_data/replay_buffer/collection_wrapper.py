@@ -83,6 +83,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._clock = clock
         self._slots = 1 if env.batch_size is None else env.batch_size
         self._every_slot = np.ones(self._slots, bool)
+        self._no_flags = bytes(2 * self._slots)
         self._batch_size, self._env_backend = env.batch_size, env.backend  # each a call through every wrapper
         self._is_batched = env.batch_size is not None
         self._has_context = env.context_space is not None
@@ -256,7 +257,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
             if type(terminated) is not np.ndarray or type(truncated) is not np.ndarray:
                 done = self._to_numpy(terminated | truncated)
                 ended = done.nonzero()[0].tolist()
-            elif any(terminated.tobytes()) or any(truncated.tobytes()) or "done" in recorder.needs:  # none, mostly
+            elif terminated.tobytes() + truncated.tobytes() != self._no_flags or "done" in recorder.needs:  # mostly none
                 done = terminated | truncated
                 ended = done.nonzero()[0].tolist()
         else:

@@ -73,12 +73,18 @@ class RowChecks:
             self.fit()
         return start // size * size, min(-(-stop // size) * size, len(self._memory.rows))
 
-    def writing(self, start: int, stop: int) -> None:
-        """Rows [start, stop) are about to be written: break their seals, and seal what is left behind."""
-        first, last = start // self.rows_per_stretch, (stop - 1) // self.rows_per_stretch
-        if first == last and self._alone and self._open == {first}:
-            return
+    def writing(self, start: int, stop: int) -> tuple[int, int]:
+        """Rows [start, stop) are about to be written: break their seals, and seal what is left behind.
+
+        Returns which rows can be written without asking again, as long as no others are, and nothing is sealed. They
+        are among those that `prepare` has named.
+        """
+        size = self.rows_per_stretch
+        first, last = start // size, (stop - 1) // size
         self._enter(range(first, last + 1))
+        if first != last or not self._alone:  # what is left behind is still to be sealed; somebody else may seal it
+            return 0, 0
+        return first * size, min((first + 1) * size, len(self._memory.rows))
 
     def writing_at(self, slots: np.ndarray) -> None:
         """The same for any rows."""

@@ -59,13 +59,14 @@ class PackedStorage(SpaceStorage):
         self.cache_filename = path
         self.is_mutable = mutable
         self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
-        self.survives_kill = path is not None
-        self.is_prepared = memory.is_private and capacity is not None
+        self.is_private, self.survives_kill = memory.is_private, path is not None
         self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
         self._layout = memory.layout
         self._memory = memory
         self._checks = checks
         memory.used = capacity or 0
+        if memory.is_private:
+            self.ready = (0, len(memory.rows))
         self._columns: dict[tuple[Any, ...], PackedColumn] = {}
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -220,10 +221,14 @@ class PackedStorage(SpaceStorage):
             self._grow(self._memory.used + length)
 
     def _grow(self, length: int, *, exactly: bool = False) -> None:
+        self._make_rows(length, exactly=exactly)
+        self._memory.used = length
+
+    def _make_rows(self, length: int, *, exactly: bool = False) -> None:
+        """Have so many rows at least, which need not all be slots yet."""
         self._memory.grow(length, exactly=exactly)
         if self._checks is not None:
             self._checks.fit()
-        self._memory.used = length
 
     def shrink_length(self, length: int) -> None:
         if self.capacity is not None:
@@ -272,38 +277,46 @@ class PackedStorage(SpaceStorage):
 
     @property
     def own_rows(self) -> memoryview | None:
-        is_all = self._memory.heap is None and self._checks is None
-        return self._memory.raw if self.is_prepared and is_all else None
+        memory = self._memory
+        is_fixed = memory.is_private and self.capacity is not None
+        return memory.raw if is_fixed and memory.heap is None else None
 
     def prepare(self, start: int, stop: int) -> None:
         memory = self._memory
-        if memory.is_private and stop <= memory.used:
-            return
         if stop > len(memory.rows.records):
-            self._grow(stop)
-        elif stop > memory.used:
-            memory.used = stop
+            self._make_rows(stop)
         if self._checks is not None:
             memory.reserve(*self._checks.prepare(start, stop))
+        elif memory.is_private:
+            self.ready = (0, len(memory.rows))
         else:
             memory.reserve(start, stop)
 
     def write(self, slots: int | slice, staged: Sequence[Any] | bytes | memoryview) -> None:
-        if self._checks is not None:
-            start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
-            self._checks.writing(start, stop)
-        if self._memory.heap is not None:
+        memory = self._memory
+        start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
+        if self._checks is not None and not (self.ready[0] <= start and stop <= self.ready[1]):
+            self._break_seals(self._checks, start, stop)
+        if stop > memory.used:
+            memory.used = stop
+        if memory.heap is not None:
             self._free(slots)
         if isinstance(staged, (bytes, memoryview)):
-            self._memory.write_record(slots, staged)  # type: ignore[arg-type] # one record is for one slot
+            memory.write_record(start, staged)
         else:
-            self._layout.write(self._memory.rows, slots, staged)
+            self._layout.write(memory.rows, slots, staged)
+
+    def _break_seals(self, checks: RowChecks, start: int, stop: int) -> None:
+        """Have rows [start, stop), for which room was made sure of, without a checksum while they are written."""
+        self.ready = (0, 0)  # in case that this is interrupted: what was ready may be sealed by then
+        self.ready = checks.writing(start, stop)
 
     def _begin_write_at(self, slots: np.ndarray) -> None:
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
         self._memory.reserve_at(slots)
         if self._checks is not None:
+            self.ready = (0, 0)
             self._checks.writing_at(slots)
 
     def _free(self, slots: Any) -> None:
@@ -365,6 +378,7 @@ class PackedStorage(SpaceStorage):
     def flush(self) -> None:
         if self._checks is None or not self.is_mutable:
             return
+        self.ready = (0, 0)
         self._checks.seal_all()
         self._memory.sync()
         if isinstance(self._memory.heap, FileHeap):
@@ -413,7 +427,7 @@ class PackedStorage(SpaceStorage):
         """Take over rows [start, stop) of another storage of this space."""
         self.prepare(start, stop)
         if self._checks is not None:
-            self._checks.writing(start, stop)
+            self._break_seals(self._checks, start, stop)
         for leaf, ours, theirs in zip(self._layout.leaves, self._memory.rows.columns, source.columns, strict=True):
             column = theirs[start:stop]
             if leaf.placement == "heap":
