@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from harness import Contender, Work, floor, ours, peer
 
+from ._data import folder
 from ._peers import SB3, TIANSHOU, TORCHRL
 
 SLOTS, CAPACITY, STEPS = 8, 80_000, 64
@@ -18,6 +19,7 @@ def works() -> list[Work]:
     shared = recorded("unienv", "shared: one buffer")
     interleaved = recorded("unienv, interleaved", "interleaved: one buffer with a lane per slot", lanes=SLOTS)
     per_env = recorded("unienv, per_env", "per_env: a buffer per slot", buffers=SLOTS)
+    on_disk = recorded("unienv, on disk", "interleaved, each step survives a kill", lanes=SLOTS, on_disk=True)
     eight_peers = (
         sb3_recorded,
         sb3_bare,
@@ -29,12 +31,18 @@ def works() -> list[Work]:
         tianshou_bare,
     )
     return [
-        Work("recording", "one environment", "us", (one_recorded, one_bare, minari_collector), per_call=STEPS),
+        Work(
+            "recording",
+            "one environment",
+            "us",
+            (one_recorded, one_on_disk, one_bare, minari_collector),
+            per_call=STEPS,
+        ),
         Work(
             "recording",
             "8 environments",
             "us",
-            (shared, interleaved, per_env, bare, *eight_peers),
+            (shared, interleaved, per_env, on_disk, bare, *eight_peers),
             per_call=STEPS * SLOTS,
         ),
     ]
@@ -49,7 +57,7 @@ def cart_pole() -> Any:
 
 
 def recording(env: Any, buffers: int = 1, **options: Any) -> Any:
-    """The environment with buffers in memory around it."""
+    """The environment with buffers around it, in memory unless `cache_path` says where."""
     from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 
     space = transition_space(env)
@@ -100,6 +108,12 @@ def one_recorded() -> Iterator[Callable]:
     yield from stepping_one(recording(cart_pole(), maintain_segment_metadata=True))
 
 
+@ours("unienv, on disk", "the same, each step survives a kill", "gymnasium")
+def one_on_disk() -> Iterator[Callable]:
+    with folder() as path:
+        yield from stepping_one(recording(cart_pole(), maintain_segment_metadata=True, cache_path=path / "buffer"))
+
+
 @floor("not recorded", "the same environment", "gymnasium")
 def one_bare() -> Iterator[Callable]:
     yield from stepping_one(cart_pole())
@@ -116,13 +130,16 @@ def minari_collector() -> Iterator[Callable]:
 # -- eight -------------------------------------------------------------------------------------------------
 
 
-def recorded(name: str, setting: str, buffers: int = 1, lanes: int = 1) -> Contender:
+def recorded(name: str, setting: str, buffers: int = 1, lanes: int = 1, *, on_disk: bool = False) -> Contender:
     @ours(name, f"SyncVecEnv, {setting}", "gymnasium")
     def run() -> Iterator[Callable]:
         from unienv_interface import SyncVecEnv
 
         options: dict[str, Any] = {"lanes": lanes} if lanes > 1 else {"maintain_segment_metadata": buffers > 1}
-        yield from stepping_batch(recording(SyncVecEnv([cart_pole] * SLOTS), buffers, **options))
+        with folder() as path:
+            if on_disk:
+                options["cache_path"] = path / "buffer"
+            yield from stepping_batch(recording(SyncVecEnv([cart_pole] * SLOTS), buffers, **options))
 
     return run
 

@@ -41,9 +41,7 @@ def _made(name: str, path: Path | None) -> ReplayBuffer:
 
 # What is moved within a buffer goes by way of a journal only on disk.
 @pytest.mark.parametrize(("name", "is_on_disk"), [(name, on) for name in ACTS for on in {name == "remove", True}])
-def test_an_interrupt_anywhere(
-    name: str, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_anywhere(name: str, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_stretches_of(4, monkeypatch)
     for at in range(1, MOST_POINTS):
         with _made(name, tmp_path / str(at) if is_on_disk else None) as buffer:

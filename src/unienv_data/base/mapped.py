@@ -6,8 +6,10 @@ and a file without a name goes when the last process that holds it does, however
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -21,6 +23,8 @@ from unienv_interface.utils.shared_block import SharedBlock
 from .files import check_memory, open_regular, reserve, resize
 from .storage import StorageCorruptedError
 
+# MADV_POPULATE_WRITE, of Linux 5.14 and later
+_POPULATE = 23 if sys.platform == "linux" else None
 # Room is reserved this many bytes at a time, so that it costs nothing per sample.
 STRETCH = 16 * 2**20
 
@@ -143,6 +147,19 @@ class MappedFile:
         """Give the descriptor back. Arrays over the file stay as they are."""
         self._closer()
         self.fd = -1
+
+
+def have_in_memory(items: np.ndarray, start: int, stop: int) -> None:
+    """Have the pages of items [start, stop) of a mapped array, for which room is reserved, ready to be written.
+
+    It is the same without, but a page fault for each takes three times as long.
+    """
+    mapping: Any = items.base
+    if _POPULATE is not None and isinstance(mapping, mmap.mmap):
+        size = items.strides[0]
+        first = start * size // mmap.PAGESIZE * mmap.PAGESIZE
+        with contextlib.suppress(OSError):  # an older kernel
+            mapping.madvise(_POPULATE, first, stop * size - first)
 
 
 def _received(descriptor: Any, dtype: np.dtype, path: Path | None, writable: bool) -> MappedFile:

@@ -257,7 +257,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
             if type(terminated) is not np.ndarray or type(truncated) is not np.ndarray:
                 done = self._to_numpy(terminated | truncated)
                 ended = done.nonzero()[0].tolist()
-            elif terminated.tobytes() + truncated.tobytes() != self._no_flags or "done" in recorder.needs:  # mostly none
+            elif "done" in recorder.needs or terminated.tobytes() + truncated.tobytes() != self._no_flags:
                 done = terminated | truncated
                 ended = done.nonzero()[0].tolist()
         else:

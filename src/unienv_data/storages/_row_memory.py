@@ -10,7 +10,7 @@ import numpy as np
 from unienv_interface.space.row_layout import Heap, RowLayout, Rows
 
 from ..base.files import check_disk, check_memory
-from ..base.mapped import STRETCH, MappedFile
+from ..base.mapped import STRETCH, MappedFile, have_in_memory
 
 
 class RowMemory:
@@ -63,6 +63,9 @@ class RowMemory:
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """The same for any rows."""
+
+    def touch(self, start: int, stop: int) -> None:
+        """Have rows [start, stop), which can be written, at hand."""
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -198,6 +201,10 @@ class MappedMemory(RowMemory):
         apart = np.flatnonzero(np.diff(near) > max(1, STRETCH // self.layout.nbytes)) + 1
         for group in np.split(near, apart):  # holes between rows that lie far apart stay holes
             self.reserve(int(group[0]), int(group[-1]) + 1)
+
+    def touch(self, start: int, stop: int) -> None:
+        for column in (self.rows.records, *self.rows.blocks.values()):
+            have_in_memory(column, start, stop)
 
     def sync(self) -> None:
         for file in self.files:

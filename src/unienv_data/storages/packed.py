@@ -310,6 +310,8 @@ class PackedStorage(SpaceStorage):
         """Have rows [start, stop), for which room was made sure of, without a checksum while they are written."""
         self.ready = (0, 0)  # in case that this is interrupted: what was ready may be sealed by then
         self.ready = checks.writing(start, stop)
+        if self.ready[1]:
+            self._memory.touch(*self.ready)
 
     def _begin_write_at(self, slots: np.ndarray) -> None:
         if self._memory.used > len(self._memory.rows):
