@@ -165,6 +165,14 @@ def test_head_for_people_sums_up_long_arrays(tmp_path: Path, run: Any) -> None:
     assert "'push'" in text
 
 
+def test_one_timestamp_can_be_told_from_another(tmp_path: Path, run: Any) -> None:
+    path = write(tmp_path / "r", [np.array([1794891363.28125, 1794891363.5], np.float64)], floats(dtype="float64"))
+    shown = run("head", path).stdout
+    assert "1794891363.28125" in shown
+    assert "1794891363.5" in shown
+    assert "1,794,891,363" in run("stats", path).stdout
+
+
 def test_head_past_the_end_is_an_error(tmp_path: Path, run: Any) -> None:
     path = write(tmp_path / "r", episodes())
     assert "there are 2000 samples, none from 2001 on" in run("head", path, "--start", 2001, status=1).stderr

@@ -84,7 +84,9 @@ def number(value: float | int | None) -> str:
     """A number in a few characters; nothing for None."""
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**9 else f"{value:.6g}"
+    if isinstance(value, int) or abs(value) >= 1e6:  # six digits would not tell one timestamp from another
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.6g}"
+    return f"{value:.6g}"
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -186,6 +188,8 @@ def print_head(found: Head) -> None:
 def _value_words(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)
+    if value.ndim == 0:
+        return str(value)  # all digits: of a timestamp the last ones matter
     if value.size > _MOST_ENTRIES:
         shape = "x".join(map(str, value.shape))
         if value.dtype.kind in "biuf":
