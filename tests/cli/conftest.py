@@ -25,8 +25,8 @@ COMMAND = (sys.executable, "-W", "error", "-c", "from unienv_data.cli import mai
 def run() -> Callable[..., Result]:
     """Run a command in this process."""
 
-    def call(*args: Any, status: int = 0) -> Result:
-        result = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+    def call(*args: Any, status: int = 0, env: dict[str, str] | None = None) -> Result:
+        result = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False, env=env)
         assert result.exit_code == status, (result.exit_code, result.output, result.stderr)
         return result
 

@@ -67,8 +67,9 @@ def episodes(lengths: Sequence[int] = LENGTHS) -> list[dict[str, Any]]:
 
 def write(path: Path, parts: Sequence[Any], space: Space | None = None, **options: Any) -> Path:
     """A recording of these episodes; closed in order."""
-    options = {"maintain_segment_metadata": True, **options}
-    with ReplayBuffer.create(space or transition_space(), cache_path=path, **options) as buffer:
+    options = {"maintain_segment_metadata": True, "storage_cls": None, **options}
+    storage_cls = options.pop("storage_cls")
+    with ReplayBuffer.create(storage_cls, space or transition_space(), cache_path=path, **options) as buffer:
         for part in parts:
             buffer.extend(part)
     return path

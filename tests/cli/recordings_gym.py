@@ -48,4 +48,24 @@ class OddEnv(Env):
         return None
 
 
+class TiredEnv(gymnasium.Env):
+    """Fails in its fifth step."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 10.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 5:
+            raise ValueError("motor on fire")
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+gymnasium.register("Tired-v0", entry_point=TiredEnv)
 gymnasium.register("Odd-v0", entry_point=lambda: ToGymnasiumEnv(OddEnv()), disable_env_checker=True)

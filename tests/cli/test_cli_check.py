@@ -30,6 +30,7 @@ from unienv_data import ReplayBuffer
 from unienv_data.cli import _reading
 from unienv_data.cli._doctor import check
 from unienv_data.cli._findings import KINDS
+from unienv_data.storages.npz_storage import NPZStorage
 from unienv_interface.space import DictSpace, DynamicBoxSpace, TextSpace
 
 
@@ -161,8 +162,24 @@ def heap_cut_after_a_kill(path: Path) -> str:
         for length in range(1, 9):
             buffer.append(np.full(length, length, np.uint8))
         live_copy(buffer, path)
-    cut(path / "storage" / "heap.bin", 10)
-    return "samples 0 to 7"
+    cut(path / "storage" / "heap.bin", 10)  # each value begins at a multiple of 8 bytes
+    return "samples 1 to 7"
+
+
+def file_lost(path: Path) -> str:
+    write(path, episodes(), storage_cls=NPZStorage)
+    (path / "storage" / "1234.npz").unlink()
+    rewrite(path, slice(1235, 1236), reward=np.nan)  # which is found all the same
+    return "sample 1234:"
+
+
+def nan_of_any_length(path: Path) -> str:
+    write(path, [], DynamicBoxSpace(BACKEND, -np.inf, np.inf, (1,), (9,), "float32"))
+    with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
+        for length in range(1, 9):
+            buffer.append(np.full(length, np.nan if length > 6 else 1, np.float32))
+        buffer.mark_segment_end()
+    return "value: NaN in 2 samples, the first is 6"
 
 
 def nan(path: Path) -> str:
@@ -252,8 +269,8 @@ DAMAGE: dict[str, list[Callable[[Path], str]]] = {
     "episodes": [gap_between_episodes, gap_in_a_lane],
     "unfinished-episode": [never_closed],
     "empty": [nothing],
-    "unreadable-samples": [heap_cut_after_a_kill],
-    "not-finite": [nan, infinite],
+    "unreadable-samples": [heap_cut_after_a_kill, file_lost],
+    "not-finite": [nan, infinite, nan_of_any_length],
     "out-of-space": [out_of_bounds, unknown_text],
     "frozen-frames": [frozen_camera, frozen_sensors_of_one_lane],
     "duplicated-frames": [every_frame_twice],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,8 @@ from unienv_data import ReplayBuffer
 from unienv_data.cli import _collect
 from unienv_data.cli._collect import Plan, collect, run_seed
 from unienv_data.cli._doctor import check
-from unienv_data.cli._errors import CommandError
+from unienv_data.cli._environments import backend_for
+from unienv_data.cli._errors import CommandError, UsageError
 from unienv_data.cli._policies import zero_action
 from unienv_interface.space import BoxSpace, DictSpace, TextSpace
 
@@ -73,12 +76,21 @@ def test_steps_are_rounded_up_to_whole_vector_steps(tmp_path: Path) -> None:
 )
 def test_other_storages_hold_the_same(tmp_path: Path, storage: str, library: str) -> None:
     pytest.importorskip(library)
-    report = collect(plan(tmp_path / "r", 80, storage=storage, policy="zero"))
-    collect(plan(tmp_path / "packed", 80, policy="zero"))
+    columns = {"step": True, "episode_id": True}
+    report = collect(plan(tmp_path / "r", 80, storage=storage, **columns))
+    collect(plan(tmp_path / "packed", 80, **columns))
     assert report.samples == 80
     assert check(tmp_path / "r").findings == []
-    if storage != "pt":
-        assert same(read_all(tmp_path / "r")[0], read_all(tmp_path / "packed")[0])
+    if storage == "pt":
+        assert collect(plan(tmp_path / "r", 80, storage=storage, resume=True)).samples == 80
+    samples, segments = read_all(tmp_path / "packed")
+    backend = backend_for(storage)
+    with ReplayBuffer.load_from(tmp_path / "r", backend=backend) as buffer:
+        found = buffer.get_at(...)
+        assert buffer.get_segments() == segments
+    for key, values in samples.items():
+        assert backend.to_numpy(found[key]).dtype == values.dtype
+        assert backend.to_numpy(found[key]).tolist() == values.tolist()
 
 
 # -- policies ----------------------------------------------------------------------------------------------
@@ -91,8 +103,9 @@ def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
         "    return (obs[:, 2] + rng.normal(size=len(obs)) * 1e-3 > 0).astype(np.int64)\n"
     )
     monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        run("collect", CARTPOLE, "--steps", 200, "--workers", 0, "--policy", "my_agent:act", "--out", name)
+    for name, *options in (("a",), ("b",), ("c", "--storage", "pt")):
+        how = ("--workers", 0, "--policy", "my_agent:act", *options)
+        run("collect", CARTPOLE, "--steps", 200, *how, "--out", name)
     samples, _ = read_all(tmp_path / "a")
     assert np.mean(samples["action"] == (samples["obs"][:, 2] > 0)) > 0.9
     assert same(samples, read_all(tmp_path / "b")[0])
@@ -111,6 +124,58 @@ def test_a_policy_that_is_none(tmp_path: Path, policy: str, words: str) -> None:
     with pytest.raises(CommandError, match=words):
         collect(plan(tmp_path / "r", policy=policy))
     assert not (tmp_path / "r").exists()
+
+
+MODULES = {
+    "broken_syntax": ("def act(:", "SyntaxError: invalid syntax (broken_syntax.py, line 1)"),
+    "broken_lookup": ("X = {}['gone']", "KeyError: 'gone'"),
+    "broken_on_purpose": ("raise RuntimeError('not today')", "RuntimeError: not today"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("is_policy", [True, False], ids=["policy", "environment"])
+def test_a_module_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, name: str, is_policy: bool
+) -> None:
+    text, words = MODULES[name]
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    what = (CARTPOLE, "--policy", f"{name}:act") if is_policy else (f"{name}:Foo-v0",)
+    errors = run("collect", *what, "--workers", 0, "--out", "r", status=1).stderr
+    wanted = f"policy '{name}:act'" if is_policy else f"environment '{name}:Foo-v0'"
+    assert errors == f"unienv: {wanted}: {words}\n"
+
+
+def test_an_environment_of_ones_own_is_found_in_the_folder_one_is_in(tmp_path: Path, start: Any) -> None:
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Mine-v0', entry_point='gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    for workers in (0, 1):
+        options = ["--steps", 20, "--num-envs", 2, "--workers", workers, "--out", f"r{workers}"]
+        process = start(["collect", "my_envs:Mine-v0", *options], cwd=tmp_path)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, (output, errors)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("np.zeros(5, np.int64)", "shape (5,), the space wants (4,)"),
+        ("7", "int, the space wants an array"),
+        ("np.zeros(4)", "dtype float64, the space wants int64"),
+    ],
+)
+def test_actions_that_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, words: str, workers: int
+) -> None:
+    (tmp_path / "odd_agent.py").write_text(f"import numpy as np\ndef act(obs, rng):\n    return {action}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd_agent", raising=False)
+    with pytest.raises(CommandError, match=re.escape(f"policy 'odd_agent:act': action: {words}")):
+        collect(plan(tmp_path / "r", policy="odd_agent:act", workers=workers))
 
 
 def test_zero_stays_within_bounds() -> None:
@@ -257,11 +322,14 @@ def test_infos_by_name_and_the_context(tmp_path: Path, monkeypatch: pytest.Monke
     assert check(path).findings == []
 
 
+@pytest.mark.parametrize(("text", "words"), [("{", "which is no JSON"), ("[1]", "it must be a JSON object, such as")])
+def test_keywords_that_are_none(tmp_path: Path, run: Any, text: str, words: str) -> None:
+    assert words in run("collect", CARTPOLE, "--out", tmp_path / "r", "--env-kwargs", text, status=2).stderr
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--env-kwargs", "{"), "env-kwargs is '{', which is no JSON"),
-        (("--env-kwargs", "[1]"), "it must be a JSON object, such as"),
         (("--env-kwargs", '{"colour": 1}'), "unexpected keyword argument 'colour'"),
         (("--context",), "there is none to record"),
         (("--info", "speed"), "info 'speed': not every environment gives it at every step (there are none)"),
@@ -309,16 +377,47 @@ def test_episode_numbers_go_on_after_a_resume(tmp_path: Path) -> None:
 
 def test_errors_before_anything_is_made(tmp_path: Path, run: Any) -> None:
     (tmp_path / "there").mkdir()
-    for args, words in (
-        (("collect", "NoSuchEnv-v0", "--out", tmp_path / "r"), "NoSuchEnv"),
-        (("collect", CARTPOLE, "--out", tmp_path / "there"), "it is there already; --resume goes on with it"),
-        (("collect", CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to go on with"),
-        (("collect", CARTPOLE, "--out", tmp_path / "there", "--resume"), "not made by `unienv collect`"),
-        (("collect", CARTPOLE, "--out", tmp_path / "r", "--storage", "csv"), "storage is 'csv'"),
-        (("collect", CARTPOLE, "--out", tmp_path / "r", "--steps", 0), "steps is 0, it must be at least 1"),
+    (tmp_path / "there" / "file").touch()
+    for args, words, status in (
+        (("NoSuchEnv-v0", "--out", tmp_path / "r"), "NoSuchEnv", 1),
+        ((CARTPOLE, "--out", tmp_path / "there"), "it is there already; give another path", 1),
+        ((CARTPOLE, "--out", tmp_path / "there" / "file"), "it is there already; give another path", 1),
+        ((CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to go on with", 1),
+        ((CARTPOLE, "--out", tmp_path / "there", "--resume"), "not made by `unienv collect`", 1),
+        ((CARTPOLE, "--out", tmp_path / "r", "--storage", "csv"), "storage is 'csv'", 2),
+        ((CARTPOLE, "--out", tmp_path / "r", "--policy", "best"), "policy is 'best'", 2),
+        ((CARTPOLE, "--out", tmp_path / "r", "--steps", 0), "'--steps'", 2),
+        ((CARTPOLE, "--out", tmp_path / "r", "--num-envs", 0), "'--num-envs'", 2),
     ):
-        assert words in run(*args, "--workers", 0, status=1).stderr
+        assert words in run("collect", *args, "--workers", 0, status=status).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    for name in ("steps", "num_envs"):
+        with pytest.raises(UsageError, match=f"{name} is 0, it must be at least 1"):
+            collect(plan(tmp_path / "r", **{name: 0}))
+
+
+def test_a_folder_that_is_there_and_empty_is_taken(tmp_path: Path, run: Any) -> None:
+    (tmp_path / "r").mkdir()
+    assert collect(plan(tmp_path / "r", 40)).samples == 40
+    options = (CARTPOLE, "--workers", 0, "--out", tmp_path / "r")
+    assert "--resume goes on with it, or give another path" in run("collect", *options, status=1).stderr
+
+
+def test_two_recordings_into_one_folder(tmp_path: Path) -> None:
+    collect(plan(tmp_path / "r", 40))
+    with (
+        ReplayBuffer.load_from(tmp_path / "r", backend=BACKEND, read_only=False),
+        pytest.raises(CommandError, match=f"process {os.getpid()} is recording into it; wait for it"),
+    ):
+        collect(plan(tmp_path / "r", 80, resume=True))
+
+
+def test_an_error_in_a_worker_is_told_in_a_few_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    with pytest.raises(CommandError) as caught:
+        collect(Plan("recordings_gym:Tired-v0", 100, tmp_path / "r", num_envs=3, workers=2))
+    first = "environment 0, step: ValueError: motor on fire"
+    assert caught.value.text.startswith(f"{first}; the 12 samples recorded until then are kept")
 
 
 def test_an_environment_that_fails_keeps_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,13 +448,16 @@ def wait_for_samples(path: Path, count: int) -> None:
     raise TimeoutError(f"{path} does not get {count} samples")
 
 
+@pytest.mark.parametrize("to_all", [True, False], ids=["to the group", "to the command"])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_in_good_order(tmp_path: Path, start: Any, number: signal.Signals, status: int) -> None:
+def test_a_signal_ends_it_in_good_order(
+    tmp_path: Path, start: Any, number: signal.Signals, status: int, to_all: bool
+) -> None:
     path = tmp_path / "r"
     process = start(["collect", CARTPOLE, "--steps", 10**7, "--num-envs", 4, "--workers", 1, "--out", path])
     wait_for_samples(path, 200)
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does: to the workers too
+    if to_all:
+        os.killpg(process.pid, number)  # as a terminal or a scheduler does: to the workers too
     else:
         process.send_signal(number)
     output, errors = process.communicate(timeout=60)

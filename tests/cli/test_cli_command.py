@@ -130,6 +130,47 @@ def test_in_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     assert "of 400 steps" in printed
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["stats"], "of 2,000 samples"),
+        (["check"], "of 2,000 samples"),
+        (["info"], "of 2,000 samples"),
+        (["bench", "--seconds", "0.1"], "of 3 parts"),
+        (["convert", "--to", "packed"], "of 2,000 samples"),
+        (["repair"], "of 4,000 samples"),
+    ],
+)
+def test_a_bar_says_of_how_much(tmp_path: Path, args: list[str], words: str) -> None:
+    new = {"convert": [str(tmp_path / "new")], "repair": ["--out", str(tmp_path / "new")]}.get(args[0], [])
+    status, printed = run_in_terminal([args[0], str(write(tmp_path / "r", episodes())), *new, *args[1:]])
+    assert status == 0
+    assert words in printed
+
+
+def test_paragraphs_of_help_are_broken_where_the_terminal_ends(run: Any) -> None:
+    lines = run("collect", "--help", env={"COLUMNS": "60", "TERMINAL_WIDTH": "60"}).stdout.splitlines()
+    first = next(place for place, line in enumerate(lines) if "Observation, action, reward" in line)
+    paragraph = lines[first : first + 5]
+    assert all(len(line.strip()) > 40 for line in paragraph), paragraph
+
+
+def test_ctrl_c_while_it_starts(tmp_path: Path) -> None:
+    script = (
+        "import builtins\n"
+        "from unienv_data.cli import main\n"
+        "original = builtins.__import__\n"
+        "def interrupted(name, *args, **kwargs):\n"
+        "    if name == 'typer':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return original(name, *args, **kwargs)\n"
+        "builtins.__import__ = interrupted\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "unienv: interrupted\n")
+
+
 # -- the demonstration -------------------------------------------------------------------------------------
 
 
@@ -143,6 +184,11 @@ def test_demo_shows_the_whole_path(tmp_path: Path, start: Any) -> None:
     for words in ("steps/s", "samples/s", "windows/s of 16", "bytes on disk", "episodes", "mean return", "Try next"):
         assert words in output
     assert max(len(line) for line in output.splitlines() if str(tmp_path) not in line) <= 80
+
+
+def test_demo_into_a_folder_that_is_there(tmp_path: Path, run: Any) -> None:
+    errors = run("demo", "--out", tmp_path, status=1).stderr
+    assert errors == f"unienv: {tmp_path}: it is there already, give another path\n"
 
 
 def test_demo_as_json(tmp_path: Path, run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, run: Any) -> None:
 
 def test_an_unknown_format_says_which_there_are(tmp_path: Path, run: Any) -> None:
     source = write(tmp_path / "r", episodes())
-    error = run("convert", source, tmp_path / "new", "--to", "csv", status=1).stderr
+    error = run("convert", source, tmp_path / "new", "--to", "csv", status=2).stderr
     assert "'csv' is no format, it must be one of packed, hdf5, parquet, npz, pt" in error
 
 

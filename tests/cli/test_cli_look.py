@@ -28,7 +28,7 @@ from unienv_data import ReplayBuffer
 from unienv_data.cli import _reading, _stats
 from unienv_data.cli._reading import ChunkReader, open_buffer, rows_per_chunk
 from unienv_data.cli._render import in_bytes, sparkline
-from unienv_interface.space import DictSpace, TextSpace
+from unienv_interface.space import DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
 from unienv_interface.space.row_layout import RowLayout
 
 
@@ -98,11 +98,28 @@ def test_info_says_what_is_there(tmp_path: Path, run_json: Any) -> None:
     assert set(found) == INFO_KEYS
     assert (found["samples"], found["episodes"], found["lanes"], found["capacity"]) == (2000, 7, 1, None)
     assert (found["storage"], found["format_version"], found["is_being_written"]) == ("packed", 1, False)
-    assert found["lengths"] == {"min": 1, "mean": 2000 / 7, "max": 900, "curve": [float(n) for n in LENGTHS]}
+    curve = [float(length) for length in LENGTHS]
+    assert found["lengths"] == {"min": 1, "mean": 2000 / 7, "max": 900, "curve": curve, "not_finite": 0}
     assert found["returns"]["curve"] == pytest.approx(returns)
     assert found["returns"]["mean"] == pytest.approx(np.mean(returns))
     assert found["bytes_on_disk"] >= found["samples"] * 16
     assert {column["name"] for column in found["columns"]} >= {"obs/joints", "reward", "truncated"}
+
+
+def test_info_of_rewards_that_are_not_finite(tmp_path: Path, run_json: Any, run: Any) -> None:
+    parts = episodes()
+    for part, value in zip(parts, [np.nan, np.inf, -np.inf], strict=False):
+        part["reward"][0] = value
+    parts[1]["reward"][-1] = -np.inf
+    path = write(tmp_path / "r", parts)
+    found = run_json("info", path)["returns"]
+    returns = [part["reward"].sum() for part in parts[3:]]
+    assert found["not_finite"] == 3
+    assert (found["min"], found["max"], found["mean"]) == pytest.approx((min(returns), max(returns), np.mean(returns)))
+    assert "; NaN or infinite in 3 others" in run("info", path).stdout
+    only = write(tmp_path / "only", parts[:1])
+    assert run_json("info", only)["returns"] == {"min": None, "mean": None, "max": None, "curve": [], "not_finite": 1}
+    assert "NaN or infinite in all 1 episode" in run("info", only).stdout
 
 
 def test_info_of_environments_side_by_side(tmp_path: Path, run_json: Any) -> None:
@@ -165,6 +182,18 @@ def test_head_for_people_sums_up_long_arrays(tmp_path: Path, run: Any) -> None:
     assert "'push'" in text
 
 
+def test_head_of_a_graph(tmp_path: Path, run: Any, run_json: Any) -> None:
+    space = GraphSpace(BACKEND, floats(2), is_edge=True, max_nodes=5, max_edges=5)
+    path = write(tmp_path / "r", [], space)
+    with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
+        _, graph = space.sample(BACKEND.random.random_number_generator(0))
+        buffer.append(graph)
+    nodes, edges = int(graph.n_nodes), int(graph.n_edges)
+    assert f"graph, {nodes} node" in run("head", path).stdout
+    (sample,) = run_json("head", path)["shown"]
+    assert (sample["values"]["value"]["n_nodes"], sample["values"]["value"]["n_edges"]) == (nodes, edges)
+
+
 def test_one_timestamp_can_be_told_from_another(tmp_path: Path, run: Any) -> None:
     path = write(tmp_path / "r", [np.array([1794891363.28125, 1794891363.5], np.float64)], floats(dtype="float64"))
     shown = run("head", path).stdout
@@ -211,7 +240,19 @@ def test_stats_of_what_is_no_number(tmp_path: Path, run_json: Any) -> None:
     (column,) = run_json("stats", write(tmp_path / "r", [np.array(["a", "b"], object)], TextSpace(BACKEND, 3)))[
         "columns"
     ]
-    assert (column["dtype"], column["count"], column["mean"]) == (None, 0, None)
+    assert (column["dtype"], column["count"], column["nan"], column["mean"]) == (None, None, None, None)
+
+
+def test_stats_of_arrays_that_differ_in_shape(tmp_path: Path, run_json: Any) -> None:
+    space = DynamicBoxSpace(BACKEND, -np.inf, np.inf, (1,), (9,), "float32")
+    path = write(tmp_path / "r", [], space)
+    with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
+        for values in ([1, 2], [3], [np.nan, 6, np.inf]):
+            buffer.append(np.array(values, np.float32))
+    (column,) = run_json("stats", path)["columns"]
+    assert (column["dtype"], column["shape"]) == ("float32", None)
+    assert (column["count"], column["nan"], column["infinite"]) == (4, 1, 1)
+    assert (column["min"], column["max"], column["mean"]) == (1, 6, 3)
 
 
 @given(

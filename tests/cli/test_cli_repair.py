@@ -219,14 +219,53 @@ def test_samples_survive_the_loss_of_other_files(tmp_path: Path, damage: Callabl
     assert check(tmp_path / "new").findings == []
 
 
-def test_lost_episodes_are_found_again_by_the_flags(tmp_path: Path) -> None:
-    source = write(tmp_path / "r", episodes())
+def zeroed_segments(source: Path) -> None:
     (source / "segments.bin").write_bytes(bytes((source / "segments.bin").stat().st_size))
-    flip(source / "header.bin", 64)  # which makes it a matter of salvage
+
+
+def half_of_segments(source: Path) -> None:
+    with ReplayBuffer.load_from(source, backend=BACKEND) as buffer:
+        records = len(buffer.get_segments() or ())
+    cut(source / "segments.bin", 24 * (records // 2) + 5)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        zeroed_segments,
+        half_of_segments,
+        lambda source: (source / "segments.bin").unlink(),
+        lambda source: cut(source / "segments.bin", 0),
+    ],
+    ids=["zeroed", "half", "gone", "empty"],
+)
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_lost_episodes_are_found_again_by_the_flags(tmp_path: Path, lanes: int, damage: Callable[[Path], None]) -> None:
+    source = write(tmp_path / "r", episodes()) if lanes == 1 else write_lanes(tmp_path / "r", lanes)
+    sound, known = tmp_path / "sound", read_all(source)[1]
+    repair(source, sound)
+    damage(source)
     report = repair(source, tmp_path / "new")
-    assert report.samples == 2000
-    _, segments = read_all(tmp_path / "new")
-    assert segments == [(0, 2000)]  # all of it was at the end, where an episode may well be unfinished
+    assert any("split where samples are marked as the last" in note for note in report.notes)
+    assert any("records of episodes are lost" in note for note in report.notes)
+    (ours, segments), (theirs, others) = read_all(tmp_path / "new"), read_all(sound)
+    assert same(ours, theirs)
+    assert segments == others
+    assert len(segments or ()) == len(known or ())
+    assert check(tmp_path / "new").findings == []
+
+
+def test_damage_that_no_checksum_tells_of_is_said_to_be_possible(tmp_path: Path) -> None:
+    source = write(tmp_path / "r", episodes())
+    assert repair(source, tmp_path / "whole").notes == []
+    for name, size in (("some", 8), ("none", 0)):
+        cut(source / "storage" / "checks.bin", size)
+        report = repair(source, tmp_path / name)
+        (note,) = [note for note in report.notes if "have no checksum, damage to them cannot be told" in note]
+        assert f"{2000 if not size else 2000 - STRETCH:,} samples" in note
+
+
+def test_a_lost_record_is_found_again_by_the_flags(tmp_path: Path) -> None:
     move_segment(write(tmp_path / "other", episodes()), 3, start=0)
     flip(tmp_path / "other" / "segments.bin", 4 * 24)  # one record: its samples lie between two episodes
     flip(tmp_path / "other" / "header.bin", 64)

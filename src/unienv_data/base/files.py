@@ -269,7 +269,8 @@ def check_disk(folder: Path, nbytes: int) -> None:
         there = there.parent
     free = shutil.disk_usage(there).free
     if nbytes > free:
-        raise OSError(errno.ENOSPC, f"{nbytes} bytes are needed, {free} are free", str(folder))
+        why = os.strerror(errno.ENOSPC)
+        raise OSError(errno.ENOSPC, f"{why}: {nbytes} bytes are needed, {free} are free", str(folder))
 
 
 def check_memory(nbytes: int, what: str) -> None:

@@ -15,6 +15,9 @@ def main() -> None:
     """Run the command line of this process; the entry point of `unienv`."""
     try:
         from .app import app
+    except KeyboardInterrupt:
+        print("unienv: interrupted", file=sys.stderr)
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise

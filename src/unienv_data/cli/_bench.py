@@ -13,6 +13,7 @@ from unienv_interface.space.row_layout import RowLayout
 from ..batches import FrameStackedBatch
 from ..samplers import StepSampler
 from ._errors import CommandError
+from ._progress import Advance, unwatched
 from ._reading import chunks, open_buffer
 
 _MEGABYTE = 10**6
@@ -36,17 +37,27 @@ class BenchReport:
 
 
 def bench(
-    path: Path, *, batch_size: int = 256, window: int = 16, windows: int = 64, seconds: float = 1.0
+    path: Path,
+    *,
+    batch_size: int = 256,
+    window: int = 16,
+    windows: int = 64,
+    seconds: float = 1.0,
+    advance: Advance = unwatched,
 ) -> BenchReport:
     """Draw random batches of samples, then of windows, then read all in order, each for so many seconds."""
     with open_buffer(path) as buffer:
         if not len(buffer):
             raise CommandError(f"{path}: there are no samples to draw")
         nbytes = RowLayout(buffer.single_space).nbytes / _MEGABYTE
+        advance.expect(3)
         single = _rate(StepSampler(buffer, batch_size, seed=0).sample, seconds) * batch_size
+        advance(1)
         stacked = FrameStackedBatch(buffer, prefetch_horizon=window - 1)
         stacks = _rate(StepSampler(stacked, windows, seed=0).sample, seconds) * windows
+        advance(1)
         scan = _scan_rate(buffer, seconds)
+        advance(1)
         return BenchReport(
             path=str(path),
             samples=len(buffer),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.vec_env import AsyncVecEnv, SyncVecEnv, VecEnv
-from unienv_interface.space import DictSpace, Space
+from unienv_interface.space import Space, describe_mismatch
+from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 
 from ..base.files import read_json, write_json
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from ..replay_buffer._locks import BeingWrittenError
 from ..storages.registry import name_of, storage_by_name
 from ._columns import info_spaces
 from ._environments import backend_for, env_factory
-from ._errors import CommandError, in_one_line
+from ._errors import CommandError, UsageError, with_its_type
 from ._new_recording import FORMATS
 from ._policies import Policy, make_policy
 from ._progress import Advance, unwatched
@@ -108,7 +112,10 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         cleanup.callback(buffer.mark_segment_end)  # before it is closed
         advance(present)
         seed = run_seed(plan.seed, present)
-        env = ReplayBufferCollectionWrapper(envs, buffer)
+        is_moved = buffer.backend is not envs.backend  # the same is recorded, whatever the format
+        env = ReplayBufferCollectionWrapper(
+            ToBackendOrDeviceWrapper(envs, buffer.backend) if is_moved else envs, buffer
+        )
         begun = time.perf_counter()
         with StopRequest() as stop:
             try:
@@ -130,10 +137,20 @@ def _record(
     to_numpy, flushed = env.backend.to_numpy, time.monotonic()
     rng = np.random.default_rng(seed)
     _, observation, _ = env.reset(seed=seed)
+    actions, observations = env.action_space.to(NumpyComputeBackend), env.observation_space
+    is_moved = env.backend is not NumpyComputeBackend
     for _ in range(len(buffer), plan.target, plan.num_envs):
         if stop.signal is not None:
             return
-        observation, _, terminated, truncated, _ = env.step(policy(observation, rng))
+        action = policy(observations.data_to(observation, NumpyComputeBackend) if is_moved else observation, rng)
+        try:
+            result = env.step(actions.data_to(action, env.backend) if is_moved else action)
+        except Exception as error:
+            finding = describe_mismatch(actions, action)
+            if finding is None:
+                raise
+            raise CommandError(f"policy {plan.policy!r}: action: {finding}") from error
+        observation, _, terminated, truncated, _ = result
         advance(plan.num_envs)
         ended = to_numpy(terminated) | to_numpy(truncated)
         if ended.any():
@@ -154,24 +171,29 @@ def run_seed(seed: int, present: int) -> int:
 
 def _kept_after(error: Exception, plan: Plan, samples: int) -> str:
     kept = f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
-    return f"{type(error).__name__}: {in_one_line(error)}; {kept}"
+    return f"{with_its_type(error)}; {kept}"
 
 
 def _check(plan: Plan) -> None:
     for name, least in (("steps", 1), ("num_envs", 1), ("workers", 0), ("seed", 0)):
         if getattr(plan, name) < least:
-            raise CommandError(f"{name} is {getattr(plan, name)}, it must be at least {least}")
+            raise UsageError(f"{name} is {getattr(plan, name)}, it must be at least {least}")
     if plan.storage not in FORMATS:
-        raise CommandError(f"storage is {plan.storage!r}, it must be one of {', '.join(FORMATS)}")
-    if plan.out.exists() and not plan.resume:
-        raise CommandError(f"{plan.out}: it is there already; --resume goes on with it, or give another path")
+        raise UsageError(f"storage is {plan.storage!r}, it must be one of {', '.join(FORMATS)}")
     if plan.resume and not plan.out.exists():
         raise CommandError(f"{plan.out}: there is no recording to go on with")
+    if not plan.resume and os.path.lexists(plan.out) and not _is_empty_folder(plan.out):
+        goes_on = "--resume goes on with it, or " if (plan.out / ORIGIN_FILE).exists() else ""
+        raise CommandError(f"{plan.out}: it is there already; {goes_on}give another path")
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and next(path.iterdir(), None) is None
 
 
 @contextlib.contextmanager
 def _environments(plan: Plan) -> Iterator[VecEnv]:
-    make = env_factory(plan.env_id, backend_for(plan.storage), plan.env_kwargs or {}, with_context=bool(plan.context))
+    make = env_factory(plan.env_id, plan.env_kwargs or {}, with_context=bool(plan.context))
     factories = [make] * plan.num_envs
     try:
         if plan.workers:
@@ -224,13 +246,15 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     cls = storage_by_name(FORMATS[plan.storage])
     capacity = plan.target if plan.storage == "pt" else None
     options: Any = {"capacity": capacity, "lanes": plan.num_envs, "maintain_segment_metadata": True}
+    if _is_empty_folder(plan.out):
+        plan.out.rmdir()  # the buffer makes its own
     buffer = ReplayBuffer.create(cls, space, cache_path=plan.out, **options)
     write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
     return buffer, 0
 
 
-def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> DictSpace:
-    return transition_space(
+def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> Space:
+    space = transition_space(
         envs,
         context=bool(plan.context),
         episode_id=bool(plan.episode_id),
@@ -238,12 +262,19 @@ def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> DictSp
         timestamp=bool(plan.timestamp),
         info=info,
     )
+    return space.to(backend_for(plan.storage))
 
 
 def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
-    buffer: Any = ReplayBuffer.load_from(plan.out, backend=envs.backend, read_only=False)
     try:
-        space = _space(plan, envs, buffer.single_space["info"].spaces if plan.info else None)
+        buffer: Any = ReplayBuffer.load_from(plan.out, backend=backend_for(plan.storage), read_only=False)
+    except BeingWrittenError as error:
+        raise CommandError(
+            f"{plan.out}: process {error.pid} is recording into it; wait for it, or give another path"
+        ) from error
+    try:
+        info = buffer.single_space["info"].to(envs.backend).spaces if plan.info else None
+        space = _space(plan, envs, info)
         if buffer.single_space != space:
             raise CommandError(f"{plan.out} holds samples of {buffer.single_space}, {plan.env_id} now gives {space}")
         if buffer.capacity is not None and buffer.capacity < plan.target:

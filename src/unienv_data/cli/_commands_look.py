@@ -121,8 +121,8 @@ def bench(
 
     Example: unienv bench data/ --batch-size 512 --window 32
     """
-    with ProgressBar("measuring", None, ""):
-        found = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds)
+    with ProgressBar("measuring", None, "parts") as advance:
+        found = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds, advance=advance)
     if as_json:
         _render.print_json(found)
     else:

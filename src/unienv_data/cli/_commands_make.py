@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -15,8 +16,10 @@ from ._collect import collect as record
 from ._convert import convert as write_as
 from ._demo import STEPS, demo_plan, read_back
 from ._environments import parse_env_kwargs
+from ._errors import CommandError
 from ._new_recording import FORMATS
 from ._progress import ProgressBar
+from ._render import many
 from ._repair import repair as keep_sound
 from .app import command
 
@@ -34,10 +37,10 @@ def _column(name: str, text: str, metavar: str | None = None) -> Any:
 def collect(
     env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id.", show_default=False)],
     out: Annotated[Path, typer.Option(help="The folder to record into, a new one.", show_default=False)],
-    steps: Annotated[int, typer.Option(help="Steps to record, over all environments.")] = 100_000,
-    num_envs: Annotated[int, typer.Option(help="Environments side by side.")] = 8,
-    workers: Annotated[int, typer.Option(help="Processes they run in; 0 runs them in this one.")] = 2,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    steps: Annotated[int, typer.Option(help="Steps to record, over all environments.", min=1)] = 100_000,
+    num_envs: Annotated[int, typer.Option(help="Environments side by side.", min=1)] = 8,
+    workers: Annotated[int, typer.Option(help="Processes they run in; 0 runs them in this one.", min=0)] = 2,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.", min=0)] = 0,
     policy: Annotated[str, typer.Option(help="random, zero, or module:function, called with (obs, rng).")] = "random",
     storage: Annotated[str, typer.Option(help=f"One of {_FORMATS}; only packed survives every crash.")] = "packed",
     resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run has left.")] = False,
@@ -94,14 +97,14 @@ def collect(
         _render.print_json(report)
     else:
         _render.print_collected(report)
-    _end_as_asked(report)
+    _end_as_asked(report, ", go on with --resume")
 
 
-def _end_as_asked(report: CollectReport) -> None:
+def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
     """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
     if report.stopped_by is not None:
-        kept = f"{report.samples:,} samples in {report.episodes:,} episodes are kept in {report.path}"
-        print(f"unienv: interrupted; {kept}, go on with --resume", file=sys.stderr)
+        kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
+        print(f"unienv: interrupted; {kept}{way_on}", file=sys.stderr)
         raise typer.Exit(128 + report.stopped_by)
 
 
@@ -162,7 +165,7 @@ def repair(
 @command()
 def demo(
     out: Annotated[Path | None, typer.Option(help="The folder to record into; by default a temporary one.")] = None,
-    steps: Annotated[int, typer.Option(help="Steps to record.")] = STEPS,
+    steps: Annotated[int, typer.Option(help="Steps to record.", min=1)] = STEPS,
     as_json: AsJson = False,
 ) -> None:
     """Show the whole path, from environments to batches.
@@ -172,12 +175,14 @@ def demo(
 
     Example: unienv demo
     """
+    if out is not None and os.path.lexists(out):
+        raise CommandError(f"{out}: it is there already, give another path")
     plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
     with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as advance:
         collected = record(plan, advance)
     _end_as_asked(collected)
-    with ProgressBar("sampling", None, ""):
-        report = read_back(collected)
+    with ProgressBar("sampling", None, "parts") as advance:
+        report = read_back(collected, advance)
     if as_json:
         _render.print_json(report)
     else:

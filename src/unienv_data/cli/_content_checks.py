@@ -12,7 +12,6 @@ import numpy as np
 
 from unienv_interface.space import BoxSpace, describe_mismatch
 from unienv_interface.space.space_utils import batch_space, get_at
-from unienv_interface.space.spaces import ArraySpace
 
 from ._findings import ContentCheck, Finding, Tally
 from ._frame_checks import DuplicatedEpisodes, RepeatedFrames
@@ -32,7 +31,9 @@ _CHAINS = (
 def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
     """The checks that samples of these columns can be put to."""
     arrays = [column for column in columns if column.is_array]
-    checks: list[ContentCheck] = [NotFinite(column) for column in arrays if _kind(column) in "fc"]
+    checks: list[ContentCheck] = [
+        NotFinite(column) for column in columns if column.is_numbers and _kind(column) in "fc"
+    ]
     checks += [OutOfBounds(column) for column in arrays if _is_bounded(column)]
     checks += [OutOfSpace(column) for column in columns if not column.is_array]
     observation = observation_columns(arrays)
@@ -67,8 +68,8 @@ def _starts(column: Column, *prefixes: tuple[str, ...]) -> bool:
 
 
 def _kind(column: Column) -> str:
-    """The kind of an array column's dtype, as NumPy has it; bfloat16 counts as a float."""
-    name = column.space.dtype_name if isinstance(column.space, ArraySpace) else "object"
+    """The kind of the dtype of a column of numbers, as NumPy has it; bfloat16 counts as a float."""
+    name = column.space.backend.dtype_name(column.space.dtype)
     return "f" if "float" in name else np.dtype(name).kind
 
 
@@ -109,10 +110,16 @@ class NotFinite(ContentCheck):
         self._column, self._nan, self._infinite = column, Tally(), Tally()
 
     def look(self, chunk: Chunk) -> None:
-        values, start = by_sample(chunk.fresh(self._column)), chunk.start + chunk.before
-        if not np.isfinite(values).all():
-            self._nan.add(np.any(np.isnan(values), axis=1), start)
-            self._infinite.add(np.any(np.isinf(values), axis=1), start)
+        start = chunk.start + chunk.before
+        if not self._column.is_array:
+            values = chunk.each(self._column)
+            self._nan.add(np.array([np.isnan(value).any() for value in values], bool), start)
+            self._infinite.add(np.array([np.isinf(value).any() for value in values], bool), start)
+            return
+        side_by_side = by_sample(chunk.fresh(self._column))
+        if not np.isfinite(side_by_side).all():
+            self._nan.add(np.any(np.isnan(side_by_side), axis=1), start)
+            self._infinite.add(np.any(np.isinf(side_by_side), axis=1), start)
 
     def findings(self) -> Iterator[Finding]:
         for what, tally in (("NaN", self._nan), ("infinite values", self._infinite)):

@@ -37,6 +37,7 @@ def convert(source: Path, target: Path, fmt: str, advance: Advance = unwatched) 
         ends = as_ranges([]) if table is None else table.all
         ends = ends[np.argsort(ends[:, 1], kind="stable")]
         count, reader = len(buffer), ChunkReader(buffer)
+        advance.expect(count)
         with NewRecording(
             target, fmt, buffer.single_space, capacity=count, keeps_episodes=table is not None, lanes=buffer.lanes
         ) as new:

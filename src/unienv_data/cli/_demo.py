@@ -8,6 +8,7 @@ from pathlib import Path
 from ._bench import BenchReport, bench
 from ._collect import CollectReport, Plan
 from ._info import BufferInfo, buffer_info
+from ._progress import Advance, unwatched
 
 ENV_ID, STEPS, NUM_ENVS, WORKERS, WINDOW = "CartPole-v1", 50_000, 8, 2, 16
 #: How long each rate is measured.
@@ -28,7 +29,8 @@ def demo_plan(out: Path, steps: int = STEPS) -> Plan:
     return Plan(ENV_ID, steps, out, num_envs=NUM_ENVS, workers=WORKERS, seed=0)
 
 
-def read_back(collected: CollectReport) -> DemoReport:
+def read_back(collected: CollectReport, advance: Advance = unwatched) -> DemoReport:
     """Open what was recorded as another program would, and sample from it."""
     path = Path(collected.path)
-    return DemoReport(collected, buffer_info(path), bench(path, window=WINDOW, seconds=SECONDS))
+    rates = bench(path, window=WINDOW, seconds=SECONDS, advance=advance)
+    return DemoReport(collected, buffer_info(path), rates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,11 +18,13 @@ from ._episodes import EpisodeTable, describe_range, episode_table, lengths_of
 from ._errors import CommandError, in_one_line
 from ._findings import KINDS, Finding
 from ._progress import Advance, unwatched
-from ._reading import ChunkReader, columns_of, open_buffer
+from ._reading import Chunk, ChunkReader, columns_of, open_buffer
 
 # A recording of so many samples that is one single episode was hardly meant to be.
 _MEGA = 5_000
 _SHOWN = 5
+# To find out which of many samples cannot be read, reading is tried so often; then stretches are named as a whole.
+_MOST_TRIES = 1_000
 
 
 @dataclass(frozen=True)
@@ -123,22 +126,57 @@ def _is_being_written(buffer: ReplayBuffer) -> bool:
 
 def _sample_findings(buffer: ReplayBuffer, advance: Advance) -> Iterator[Finding]:
     checks = content_checks(columns_of(buffer.single_space))
-    reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
-    unread: list[Finding] = []
-    for first, stop in reader.ranges():
-        try:
-            chunk = reader.read(first, stop)
-        except (CommandError, OSError, MemoryError):
-            raise
-        except Exception as error:
-            start, end = first - reader.numbers.start, stop - reader.numbers.start - 1
-            unread.append(Finding("unreadable-samples", f"samples {start} to {end}: {in_one_line(error)}"))
-        else:
+    reading = _Reading(buffer)
+    advance.expect(len(reading.reader.numbers))
+    for first, stop in reading.reader.ranges():
+        for chunk in reading.readable(first, stop):
             for each in checks:
                 each.look(chunk)
         advance(stop - first)
-    yield from unread[:_SHOWN]
+    unread = reading.unread
+    for stretch in unread[:_SHOWN]:
+        yield Finding("unreadable-samples", f"{describe_range(stretch[:2], 1)}: {stretch.why}")
     if len(unread) > _SHOWN:
         yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more stretches cannot be read")
     for each in checks:
         yield from each.findings()
+
+
+class _Unread(NamedTuple):
+    """Samples [start, stop), and why they cannot be read."""
+
+    start: int
+    stop: int
+    why: str
+
+
+class _Reading:
+    """Reads all that can be read, and notes what cannot."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self.reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
+        self.unread: list[_Unread] = []
+        self._read_as_one, self._tries = buffer.storage.slots_read_as_one, _MOST_TRIES
+
+    def readable(self, first: int, stop: int) -> Iterator[Chunk]:
+        """What can be read of the samples with these numbers; the others, down to single ones, go to `unread`."""
+        offset = self.reader.numbers.start
+        try:
+            chunk = self.reader.read(first, stop, after=offset + self.unread[-1].stop if self.unread else 0)
+        except (CommandError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            self._tries -= 1
+            if stop - first > self._read_as_one and self._tries > 0:
+                middle = (first + stop) // 2
+                yield from self.readable(first, middle)
+                yield from self.readable(middle, stop)
+            else:
+                self._note(_Unread(first - offset, stop - offset, in_one_line(error)))
+        else:
+            yield chunk
+
+    def _note(self, found: _Unread) -> None:
+        if self.unread and self.unread[-1].stop == found.start:
+            found = self.unread.pop()._replace(stop=found.stop)
+        self.unread.append(found)

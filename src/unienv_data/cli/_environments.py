@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+import multiprocessing
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +14,12 @@ from unienv_interface.env_base.wrapper import Wrapper
 from unienv_interface.space import DictSpace
 from unienv_interface.utils.optional import need
 
-from ._errors import CommandError, in_one_line
+from ._errors import CommandError, UsageError, in_one_line
+from ._modules import import_module
 
 
 def backend_for(fmt: str) -> ComputeBackend:
-    """The backend that environments are on which are recorded in a format."""
+    """The backend that samples are on which are recorded in a format."""
     return deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend
 
 
@@ -27,24 +29,22 @@ def parse_env_kwargs(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise CommandError(f"env-kwargs is {text!r}, which is no JSON ({error}): {way_out}") from None
+        raise UsageError(f"env-kwargs is {text!r}, which is no JSON ({error}): {way_out}") from None
     if not isinstance(found, dict):
-        raise CommandError(f"env-kwargs is {text!r}: {way_out}")
+        raise UsageError(f"env-kwargs is {text!r}: {way_out}")
     return found
 
 
-def env_factory(
-    env_id: str, backend: ComputeBackend, env_kwargs: Mapping[str, Any], *, with_context: bool
-) -> Callable[[], Env]:
+def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: bool) -> Callable[[], Env]:
     """A function that makes an environment, in whatever process; a CommandError if there is none of that id.
 
     `with_context` tells the context from the observation, where there is one.
     """
     gymnasium: Any = need("gymnasium", extra="gymnasium")
     module, _, name = env_id.rpartition(":")
+    if module:
+        import_module(module, f"environment {env_id!r}")  # which registers it
     try:
-        if module:
-            importlib.import_module(module)  # which registers it
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
         raise CommandError(f"environment {env_id!r}: {in_one_line(error)}") from error
@@ -52,11 +52,14 @@ def env_factory(
     def make() -> Env:
         from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
+        if multiprocessing.parent_process() is not None:
+            # Who ends a group of processes tells each of them; it is for the command to end its workers.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             made = gymnasium.make(env_id, **env_kwargs)
         except (TypeError, ValueError, gymnasium.error.Error) as error:
             raise CommandError(f"environment {env_id!r} with env-kwargs {env_kwargs}: {in_one_line(error)}") from error
-        env = FromGymnasiumEnv(made, backend=backend)
+        env = FromGymnasiumEnv(made)
         return ContextWrapper(env) if with_context else env
 
     return make

@@ -68,6 +68,7 @@ def lengths_of(ranges: np.ndarray, stride: int) -> np.ndarray:
 def returns_of(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, advance: Advance = unwatched) -> np.ndarray:
     """The sum of rewards of each of these episodes, which are in the order of their starts."""
     sums, count = np.zeros(len(ranges)), len(buffer)
+    advance.expect(count)
     for start in range(0, count, MOST_ROWS):
         positions = np.arange(start, min(start + MOST_ROWS, count))
         values = buffer.backend.to_numpy(buffer.get_column_at(reward.keys, slice(start, int(positions[-1]) + 1)))
@@ -75,28 +76,35 @@ def returns_of(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, advance
         if episodes is not None and len(ranges):
             place = np.minimum(np.searchsorted(ranges[:, 0], episodes.start), len(ranges) - 1)
             belongs = ranges[place, 0] == episodes.start
-            per_sample = values.reshape(len(positions), -1).astype(np.float64).sum(axis=1)
-            np.add.at(sums, place[belongs], per_sample[belongs])
+            with np.errstate(invalid="ignore", over="ignore"):  # of rewards that are not finite, or too large
+                per_sample = values.reshape(len(positions), -1).astype(np.float64).sum(axis=1)
+                np.add.at(sums, place[belongs], per_sample[belongs])
         advance(len(positions))
     return sums
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What some numbers, one per episode, are like; `curve` are their means over stretches of time, oldest first."""
+    """What some numbers, one per episode, are like; `curve` are their means over stretches of time, oldest first.
 
-    min: float
-    mean: float
-    max: float
+    All of that is of the finite ones, None if there is none; `not_finite` are so many others.
+    """
+
+    min: float | None
+    mean: float | None
+    max: float | None
     curve: list[float]
+    not_finite: int
 
 
 def summary(values: np.ndarray, points: int = 40) -> Summary | None:
     """A summary of numbers; None of none."""
-    if not len(values):
-        return None
-    curve = [float(part.mean()) for part in np.array_split(values, min(points, len(values)))]
-    return Summary(float(values.min()), float(values.mean()), float(values.max()), curve)
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Summary(None, None, None, [], len(values)) if len(values) else None
+    curve = [float(part.mean()) for part in np.array_split(finite, min(points, len(finite)))]
+    figures = (float(finite.min()), float(finite.mean()), float(finite.max()))
+    return Summary(*figures, curve, len(values) - len(finite))
 
 
 def describe_range(ranges: Sequence[int], stride: int) -> str:
@@ -104,4 +112,4 @@ def describe_range(ranges: Sequence[int], stride: int) -> str:
     start, stop = (int(end) for end in ranges)
     if stop - start <= stride:
         return f"sample {start}"
-    return f"samples {start} to {stop - 1}" + ("" if stride == 1 else f", every {stride}th")
+    return f"samples {start} to {stop - 1}" + ("" if stride == 1 else f", one in {stride}")

@@ -11,11 +11,21 @@ class CommandError(Exception):
         self.text = text  # as it was, also when a worker process has added its traceback
 
 
+class UsageError(CommandError):
+    """What stands on the command line is wrong, whatever there is on disk."""
+
+
 #: What is told in one line. Any other exception is a defect of ours, and its traceback is wanted.
 KNOWN_ERRORS = (CommandError, OSError, ValueError, ImportError, MemoryError, RuntimeError)
 
 
 def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks."""
-    text = " ".join(str(error).split())
+    """What went wrong, without line breaks, and without the traceback of a worker process."""
+    text = " ".join((getattr(error, "in_words", "") or str(error)).split())
     return text or type(error).__name__
+
+
+def with_its_type(error: BaseException) -> str:
+    """The same of an error in somebody else's code, of which the type may tell more than the text."""
+    is_told = isinstance(error, (CommandError, ImportError)) or hasattr(error, "in_words")
+    return in_one_line(error) if is_told else f"{type(error).__name__}: {in_one_line(error)}"

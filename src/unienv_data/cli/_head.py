@@ -10,7 +10,7 @@ import numpy as np
 
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._errors import CommandError
+from ._errors import CommandError, UsageError
 from ._reading import columns_of, open_buffer
 
 
@@ -35,7 +35,7 @@ class Head:
 def head(path: Path, count: int, start: int = 0) -> Head:
     """`count` samples from `start` on; a negative start counts from the end."""
     if count < 0:
-        raise CommandError(f"{count} samples were asked for, it must be 0 or more")
+        raise UsageError(f"{count} samples were asked for, it must be 0 or more")
     with open_buffer(path) as buffer:
         length = len(buffer)
         first = max(0, start + length) if start < 0 else start

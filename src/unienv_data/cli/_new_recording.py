@@ -19,7 +19,7 @@ from ..base.files import remove_leftovers, replace_folder
 from ..replay_buffer import ReplayBuffer
 from ..replay_buffer._counters import BASE, HEAD
 from ..storages.registry import storage_by_name
-from ._errors import CommandError
+from ._errors import CommandError, UsageError
 
 #: What a recording can be written as, and the storage that is meant.
 FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}
@@ -37,7 +37,7 @@ class NewRecording:
     ) -> None:
         """`capacity` is for formats that cannot grow; the others do."""
         if fmt not in FORMATS:
-            raise CommandError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
+            raise UsageError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
         if os.path.lexists(target):
             raise CommandError(f"{target}: it is there already, give another path")
         self.written = self.episodes = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,8 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.spaces import ArraySpace, TupleSpace
 
-from ._errors import CommandError
+from ._errors import CommandError, UsageError, with_its_type
+from ._modules import import_module
 
 #: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
 Policy = Callable[[Any, np.random.Generator], Any]
@@ -50,13 +49,18 @@ def zero_action(space: Space) -> Any:
 def _function(name: str) -> Policy:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise CommandError(f"policy is {name!r}, it must be 'random', 'zero' or 'module:function'")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # modules of the folder that the command runs in, as with `python -m`
+        raise UsageError(f"policy is {name!r}, it must be 'random', 'zero' or 'module:function'")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(import_module(module, f"policy {name!r}"), attribute)
+    except AttributeError as error:
         raise CommandError(f"policy {name!r}: {error}") from error
     if not callable(found):
         raise CommandError(f"policy {name!r}: {type(found).__name__}, which cannot be called")
-    return found
+
+    def act(observation: Any, rng: np.random.Generator) -> Any:
+        try:
+            return found(observation, rng)
+        except Exception as error:
+            raise CommandError(f"policy {name!r}: {with_its_type(error)}") from error
+
+    return act

@@ -13,7 +13,7 @@ import numpy as np
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
-from unienv_interface.space.spaces import ArraySpace
+from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
@@ -56,6 +56,11 @@ class Column:
         """Whether its values are arrays of one shape; else they are texts, graphs and the like."""
         return isinstance(self.space, ArraySpace)
 
+    @property
+    def is_numbers(self) -> bool:
+        """Whether its values are arrays of numbers, of one shape or of several."""
+        return isinstance(self.space, (ArraySpace, DynamicBoxSpace))
+
     def pick(self, data: Any) -> Any:
         """The values of this column in a sample or a batch of samples."""
         return nested_item(data, self.keys)
@@ -96,6 +101,10 @@ class Chunk:
             self._arrays[column.name] = values if isinstance(values, np.ndarray) else backend.to_numpy(values)
         return self._arrays[column.name]
 
+    def each(self, column: Column) -> list[np.ndarray]:
+        """The values of a column of arrays that differ in shape, one by one, without the samples in front."""
+        return [np.asarray(column.space.backend.to_numpy(value)) for value in column.pick(self.data)[self.before :]]
+
     def fresh(self, column: Column) -> np.ndarray:
         """The values of an array column without the samples in front."""
         return self.array(column)[self.before :]
@@ -127,13 +136,13 @@ class ChunkReader:
         for first in range(self.numbers.start, self.numbers.stop, self.rows):
             yield first, min(first + self.rows, self.numbers.stop)
 
-    def read(self, first: int, stop: int) -> Chunk:
-        """The samples with these numbers, as far as they are there."""
+    def read(self, first: int, stop: int, *, after: int = 0) -> Chunk:
+        """The samples with these numbers, as far as they are there, and in front of them none before `after`."""
         buffer = self._buffer
         for _ in range(_ATTEMPTS):
             tail = buffer.sample_numbers.start
             own = max(first, tail)
-            begin = max(own - self._overlap, tail, self.numbers.start)
+            begin = max(min(own, max(own - self._overlap, after)), tail, self.numbers.start)
             end = max(own, stop)
             positions = np.arange(begin, end) - tail
             data = buffer.get_at(slice(begin - tail, end - tail))
@@ -154,7 +163,9 @@ class ChunkReader:
 
 def chunks(buffer: ReplayBuffer, advance: Advance = unwatched) -> Iterator[Chunk]:
     """All samples of a buffer, chunk by chunk."""
-    for chunk in ChunkReader(buffer):
+    reader = ChunkReader(buffer)
+    advance.expect(len(reader.numbers))
+    for chunk in reader:
         yield chunk
         advance(chunk.count)
 

@@ -18,6 +18,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from unienv_interface.space import GraphInstance
+
 from ._bench import BenchReport
 from ._collect import CollectReport
 from ._convert import ConvertReport
@@ -56,7 +58,7 @@ def print_json(result: Any) -> None:
 
 
 def _jsonable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, np.generic)):
         return _jsonable_numbers(value.tolist())
     return str(value)
 
@@ -89,12 +91,17 @@ def number(value: float | int | None) -> str:
     return f"{value:.6g}"
 
 
+def many(count: int, what: str) -> str:
+    """So many of something, in words."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def sparkline(values: Sequence[float]) -> str:
     """A curve in one line of text."""
     bars = _BARS if _can_print(_BARS) else _PLAIN_BARS
     low, high = min(values), max(values)
     span = high - low
-    if not math.isfinite(span):
+    if not math.isfinite(span):  # as far apart as floats can be
         return ""
     top = len(bars) - 1
     return "".join(bars[round((value - low) / span * top) if span else top // 2] for value in values)
@@ -148,7 +155,8 @@ def _info_rows(info: BufferInfo) -> Iterable[tuple[str, str]]:
     for name, found in (("lengths", info.lengths), ("returns", info.returns)):
         if found is not None:
             yield name, _summary_words(found)
-            yield "", sparkline(found.curve)
+            if found.curve:
+                yield "", sparkline(found.curve)
     yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample"
     yield "storage", f"{info.storage}{', durable' if info.is_durable else ''}, format version {info.format_version}"
     writing = ", being written now" if info.is_being_written else ""
@@ -156,7 +164,10 @@ def _info_rows(info: BufferInfo) -> Iterable[tuple[str, str]]:
 
 
 def _summary_words(found: Summary) -> str:
-    return f"{number(found.min)} to {number(found.max)}, mean {number(found.mean)}"
+    if found.min is None:
+        return f"NaN or infinite in all {many(found.not_finite, 'episode')}"
+    others = f"; NaN or infinite in {many(found.not_finite, 'other')}" if found.not_finite else ""
+    return f"{number(found.min)} to {number(found.max)}, mean {number(found.mean)}{others}"
 
 
 def _space_tree(columns: Sequence[ColumnInfo]) -> Tree:
@@ -186,6 +197,10 @@ def print_head(found: Head) -> None:
 
 
 def _value_words(value: Any) -> str:
+    if isinstance(value, GraphInstance):
+        return f"graph, {many(int(value.n_nodes), 'node')}, {many(int(value.n_edges or 0), 'edge')}"
+    if isinstance(value, tuple) and len(value) == 2:  # of a union
+        return f"alternative {value[0]}: {_value_words(value[1])}"
     if not isinstance(value, np.ndarray):
         return repr(value)
     if value.ndim == 0:
@@ -202,9 +217,10 @@ def print_stats(stats: BufferStats) -> None:
     rows = [
         (
             column.name,
-            *(number(value) for value in (column.min, column.max, column.mean, column.std)),
-            f"{column.nan:,}",
-            f"{column.infinite:,}",
+            *(
+                number(value)
+                for value in (column.min, column.max, column.mean, column.std, column.nan, column.infinite)
+            ),
         )
         for column in stats.columns
     ]
@@ -240,15 +256,15 @@ def print_collected(report: CollectReport) -> None:
     before = report.samples - report.recorded
     earlier = f" (and {before:,} before)" if before else ""
     say(
-        f"{report.path}: {report.recorded:,} steps of {report.env_id} recorded{earlier}, "
-        f"{report.episodes:,} episodes in all, {_rate(report.steps_per_second)} steps/s"
+        f"{report.path}: {many(report.recorded, 'step')} of {report.env_id} recorded{earlier}, "
+        f"{many(report.episodes, 'episode')} in all, {_rate(report.steps_per_second)} steps/s"
     )
 
 
 def print_converted(report: ConvertReport) -> None:
-    episodes = "" if report.episodes is None else f" in {report.episodes:,} episodes"
+    episodes = "" if report.episodes is None else f" in {many(report.episodes, 'episode')}"
     size = in_bytes(report.bytes_on_disk)
-    say(f"{report.target}: {report.samples:,} samples{episodes} as {report.format}, {size}")
+    say(f"{report.target}: {many(report.samples, 'sample')}{episodes} as {report.format}, {size}")
 
 
 def print_repaired(report: RepairReport) -> None:
@@ -257,9 +273,10 @@ def print_repaired(report: RepairReport) -> None:
     for text in report.left_out:
         say(f"left out: {text}")
     if report.split_episodes:
-        say(f"note: {report.split_episodes:,} episodes have lost samples, their parts are episodes of their own now")
-    episodes = "" if report.episodes is None else f" in {report.episodes:,} episodes"
-    kept = f"{report.samples:,} of {report.samples_before:,} samples{episodes} are kept"
+        split = many(report.split_episodes, "episode")
+        say(f"note: samples of {split} are lost, the parts that are left are episodes of their own now")
+    episodes = "" if report.episodes is None else f" in {many(report.episodes, 'episode')}"
+    kept = f"{report.samples:,} of {many(report.samples_before, 'sample')}{episodes} are kept"
     say(f"{report.target}: {kept}{'' if report.left_out else ', nothing was left out'}")
 
 
@@ -276,7 +293,7 @@ def print_demo(report: DemoReport) -> None:
         (f"windows/s of {rates.window}, {rates.windows} a batch", _rate(rates.windows_per_second)),
         ("bytes on disk", in_bytes(info.bytes_on_disk)),
         ("episodes", f"{info.episodes or 0:,}"),
-        ("mean return", number(None if info.returns is None else round(info.returns.mean, 2))),
+        ("mean return", number(None if info.returns is None else info.returns.mean)),
     ]
     for row in rows:
         table.add_row(*row)

@@ -52,9 +52,11 @@ def repair(
     """
     found = salvage(source, like)
     try:
+        advance.expect(2 * found.count)
         _find_unreadable(found, advance)
         pieces, split = _pieces(found, whole_episodes)
         kept = sum(len(piece) for piece in pieces)
+        advance.expect(found.count + kept)
         if not kept:
             why = [*found.lost, *found.notes, "it has none"]
             raise CommandError(f"{source}: no sample can be kept, {why[0]}")
@@ -128,7 +130,8 @@ def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> 
     known = as_ranges([]) if found.episodes is None else found.episodes
     found.episodes = np.concatenate([known, as_ranges(recovered)])
     how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    return f"{len(found.loose)} stretches of samples were in no episode; {how}"
+    stretches = "1 stretch" if len(found.loose) == 1 else f"{len(found.loose):,} stretches"
+    return f"{stretches} of samples in no episode that is known; {how}"
 
 
 # -- what is kept ------------------------------------------------------------------------------------------

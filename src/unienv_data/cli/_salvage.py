@@ -111,8 +111,11 @@ def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> Non
         found.lose(_in_ranges(slots, part.absent_slots(), len(part)), _ABSENT)
         if isinstance(part, PackedStorage):
             found.lose(_in_ranges(slots, part.damaged_rows(), len(part)), _DAMAGED)
-            if not part.has_checks:
-                found.notes.append(f"{part.cache_filename}: without checks.bin, damaged samples cannot be told")
+            unchecked = int((_in_ranges(slots, part.unchecked_rows(), len(part)) & ~found.is_lost).sum())
+            if unchecked:
+                found.notes.append(
+                    f"{part.cache_filename}: {unchecked:,} samples have no checksum, damage to them cannot be told"
+                )
         elif not part.checks_when_read:
             found.notes += part.verify()
 

@@ -55,9 +55,12 @@ def _found(
         slots %= metadata.capacity
     episodes, loose = None, as_ranges([])
     if metadata.maintains_segments:
-        closed = _closed(records, counters, metadata)
+        closed, lost = _closed(records, counters, metadata)
         table = table_of(closed - counters.tail, len(numbers), metadata.lanes)
         episodes, loose = table.all, table.loose
+        if lost:  # what looks like an episode that was never closed may be those that these speak of
+            episodes, loose = table.closed, np.concatenate([table.loose, table.unfinished])
+            notes.append(f"{SEGMENT_FILE}: {lost:,} of {counters.segments:,} records of episodes are lost")
     space = storage.single_instance_space
     found = Salvage(
         space=space,
@@ -207,16 +210,18 @@ def _valid_records(path: Path) -> np.ndarray:
     return records
 
 
-def _closed(records: np.ndarray, counters: Counters, metadata: Metadata) -> np.ndarray:
-    """The closed episodes that have samples, as [start, stop) of sample numbers."""
+def _closed(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, int]:
+    """The closed episodes that have samples, as [start, stop) of sample numbers, and how many records are lost."""
     ring = None if metadata.capacity is None else metadata.capacity + _SLACK
     oldest = 0 if ring is None else max(0, counters.segments - ring)
     numbers = np.arange(oldest, counters.segments)
     places = numbers if ring is None else numbers % ring
     present = places < len(records)
     found = records[places[present]]
-    alive = (found["number"] == numbers[present] & 0xFFFFFFFF) & (found["stop"] <= counters.head)
+    is_there = (found["number"] == numbers[present] & 0xFFFFFFFF) & (found["stop"] > 0)
+    lost = len(numbers) - int(is_there.sum())
+    alive = is_there & (found["stop"] <= counters.head)
     found = found[alive & (found["stop"] > np.maximum(found["start"], counters.tail))]
     starts, lane = found["start"], found["start"] % metadata.lanes
     starts = np.where(starts < counters.tail, counters.tail + lane, starts)
-    return np.stack([starts, found["stop"]], axis=1).astype(np.int64)
+    return np.stack([starts, found["stop"]], axis=1).astype(np.int64), lost

@@ -19,15 +19,16 @@ class ColumnStats:
     """The numbers of a column, all entries of its arrays taken together.
 
     Least, greatest, mean and standard deviation are of the finite ones, of which there are `count`; None if there is
-    none, if a figure is beyond the range of floats, or if the values are no real numbers.
+    none, if a figure is beyond the range of floats, or if the values are no real numbers. The counts are None if they
+    are no numbers at all. `shape` is None if it differs from sample to sample.
     """
 
     name: str
     dtype: str | None
     shape: list[int] | None
-    count: int
-    nan: int
-    infinite: int
+    count: int | None
+    nan: int | None
+    infinite: int | None
     min: float | int | None
     max: float | int | None
     mean: float | None
@@ -108,12 +109,17 @@ def buffer_stats(path: Path, advance: Advance = unwatched) -> BufferStats:
             for column in columns:
                 if column.is_array:
                     moments[column.name].add(chunk.array(column))
+                elif column.is_numbers:
+                    for value in chunk.each(column):
+                        moments[column.name].add(value)
         return BufferStats(str(path), samples, [_column_stats(column, moments[column.name]) for column in columns])
 
 
 def _column_stats(column: Column, seen: Moments) -> ColumnStats:
-    space, dtype, shape = column.space, None, None
-    if isinstance(space, ArraySpace):
-        dtype, shape = space.dtype_name, list(space.shape)
+    space = column.space
+    if not column.is_numbers:
+        return ColumnStats(column.name, *[None] * 9)
+    dtype = space.backend.dtype_name(space.dtype)
+    shape = list(space.shape) if isinstance(space, ArraySpace) else None
     figures = (seen.count, seen.nan, seen.infinite, seen.min, seen.max, seen.mean, seen.std)
     return ColumnStats(column.name, dtype, shape, *figures)

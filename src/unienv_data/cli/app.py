@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ._errors import KNOWN_ERRORS, in_one_line
+from ._errors import KNOWN_ERRORS, UsageError, in_one_line
 
 P = ParamSpec("P")
-INTERRUPTED = 130
+INTERRUPTED, WRONG_USAGE = 130, 2
 
 
 @dataclass
@@ -60,14 +61,19 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
                 if settings.traceback:
                     traceback.print_exc()
                 print(f"unienv: {in_one_line(error)}", file=sys.stderr)
-                raise typer.Exit(failure) from None
+                raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else failure) from None
             except KeyboardInterrupt:
                 print("unienv: interrupted", file=sys.stderr)
                 raise typer.Exit(INTERRUPTED) from None
 
-        return app.command()(run)
+        return app.command(help=_reflowed(function.__doc__ or ""))(run)
 
     return register
+
+
+def _reflowed(text: str) -> str:
+    """Paragraphs of one line each, to be broken where the terminal ends."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 from . import _commands_look, _commands_make  # noqa: E402, F401 - these register the commands

@@ -19,6 +19,12 @@ from ..base.mapped import MappedFile
 _ATTEMPTS, _PAUSE = 5, 0.02
 
 
+class BeingWrittenError(PermissionError):
+    """A buffer's folder is being written by somebody: the process `pid`, as far as that is known."""
+
+    pid = "unknown"
+
+
 class FolderLock:
     """The right to write to a buffer's folder, until `release` or the end of the process.
 
@@ -39,9 +45,11 @@ class FolderLock:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             self.release()
             who = "this process" if holder == str(os.getpid()) else "another process"
-            raise PermissionError(
+            error = BeingWrittenError(
                 f"{path.parent} is being written by {who} (pid {holder}) already: open it with read_only=True"
             )
+            error.pid = holder
+            raise error
         with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
             os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
 

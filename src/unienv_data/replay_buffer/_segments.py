@@ -281,19 +281,22 @@ class SegmentIndex:
         cells = self._counters.cells
         while cells[SEGMENTS] and self.last_stop() > cells[HEAD]:
             cells[SEGMENTS] -= 1
-        place = self._place(cells[SEGMENTS])
-        if place < len(self._records) and self._finding(place) is not None:
-            self._records[place] = 0
+        count = cells[SEGMENTS]
+        for place in map(self._place, range(count, count + self.lanes)):  # a step ends one in each lane at most
+            if place < len(self._records) and self._is_damaged(place):
+                self._records[place] = 0
 
     def verify(self, *, closed: bool) -> list[str]:
-        """What is wrong with the records, in words; the one being written is left out unless the file is `closed`."""
+        """What is wrong with the records, in words; unless the file is `closed`, of those that count alone."""
         cells = self._counters.cells
         head, tail, count = cells[HEAD], cells[TAIL], cells[SEGMENTS]
-        being_written = None if closed else self._place(count)
-        places = (place for place in range(len(self._records)) if place != being_written)
-        found = [finding for place in places if (finding := self._finding(place)) is not None]
-        ranges = self.alive(tail, head)
-        finding = self._order_finding(ranges)
+        numbers = range(self._oldest(count), count)
+        self._see(count if self._ring is None else min(count, self._ring))
+        wrong = {self._place(number) for number in numbers if self._is_lost(number)}
+        if closed:
+            wrong.update(place for place in range(len(self._records)) if self._is_damaged(place))
+        found = [f"{self.file or 'segments'}: record {place} does not match its checksum" for place in sorted(wrong)]
+        finding = self._order_finding(self.alive(tail, head))
         return found if finding is None else [*found, f"{self.file or 'segments'}: {finding}"]
 
     def _order_finding(self, ranges: np.ndarray) -> str | None:
@@ -302,11 +305,16 @@ class SegmentIndex:
             return "the segments do not follow one another"
         return None
 
-    def _finding(self, place: int) -> str | None:
+    def _is_damaged(self, place: int) -> bool:
+        """Whether something lies in a place that is no record."""
         record = self._records[place].tolist()
-        if record == (0, 0, 0, 0) or is_sound(*record):
-            return None
-        return f"{self.file or 'segments'}: record {place} does not match its checksum"
+        return record != (0, 0, 0, 0) and not is_sound(*record)
+
+    def _is_lost(self, number: int) -> bool:
+        """Whether a record that counts is not in its place, where a writer has not put another one meanwhile."""
+        record = self._records[self._place(number)].tolist()
+        is_there = is_sound(*record) and record[2] == number & 0xFFFFFFFF
+        return not is_there and number >= self._oldest(self._counters.cells[SEGMENTS])
 
     def sync(self) -> None:
         """Make the records durable."""

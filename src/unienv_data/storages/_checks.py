@@ -137,6 +137,15 @@ class RowChecks:
             if seal != _OPEN and not self._matches(stretch, seal) and self._seals[stretch] == seal
         ]
 
+    def unsealed(self) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of rows whose stretch is not sealed."""
+        self._memory.see_all()
+        self.fit()
+        size, length = self.rows_per_stretch, len(self._memory.rows)
+        is_open = np.ones(self._stretches, bool)
+        is_open[: len(self._seals)] = self._seals[: len(is_open)] == _OPEN
+        return [(stretch * size, min((stretch + 1) * size, length)) for stretch in np.flatnonzero(is_open).tolist()]
+
     def count_sealed(self) -> int:
         """How many stretches are sealed."""
         return int(np.count_nonzero(self._seals))

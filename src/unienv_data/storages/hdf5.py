@@ -181,7 +181,7 @@ class HDF5Storage(ColumnStorage):
             if not accept_unclean and files.is_unclean(file):
                 raise StorageCorruptedError(
                     f"{path}: something was written since the last flush, and the writer was killed or is still at "
-                    f"work; flush it there, or open what is left with accept_unclean=True"
+                    f"work; flush it there, or open what is left with accept_unclean=True, as `unienv repair` does"
                 )
             storage = cls(single_instance_space, file, capacity, reduce_io, is_mutable=not read_only, path=path)
         except BaseException:

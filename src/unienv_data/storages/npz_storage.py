@@ -39,8 +39,8 @@ FORMAT_VERSION = 1
 _SAMPLE = re.compile(r"([0-9]+)\.npz\Z")
 # What stands before the values in a member takes less than this.
 _MOST_HEADER_BYTES = 2**14
-# What a file takes on disk besides its values: the archive's directory, and the rest of a block.
-_FILE_BYTES = 2**13
+# What a member takes besides its values and its name, which stands there twice; and what a file is a multiple of.
+_MEMBER_BYTES, _BLOCK_BYTES = 2**9, 2**12
 PathLike = str | os.PathLike[str]
 
 
@@ -197,7 +197,8 @@ class NPZStorage(ColumnStorage):
         return buffer.getvalue()
 
     def prepare(self, start: int, stop: int) -> None:
-        check_disk(self._folder, (stop - start) * (self.row_nbytes + _FILE_BYTES))
+        archive = self.row_nbytes + sum(_MEMBER_BYTES + 2 * len(name) for name in self._members)
+        check_disk(self._folder, (stop - start) * -(-archive // _BLOCK_BYTES) * _BLOCK_BYTES)
         super().prepare(start, stop)
 
     def _resize(self, length: int) -> None:

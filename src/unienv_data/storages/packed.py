@@ -387,10 +387,9 @@ class PackedStorage(SpaceStorage):
             self._memory.heap.file.sync()
         self._checks.sync()
 
-    @property
-    def has_checks(self) -> bool:
-        """Whether there are checksums, which is so for rows in files unless these were damaged."""
-        return self._checks is not None
+    def unchecked_rows(self) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of rows that have no checksum: since they are being written, or since it is lost."""
+        return [(0, self._memory.used)] if self._checks is None else self._checks.unsealed()
 
     def damaged_rows(self) -> list[tuple[int, int]]:
         """The ranges [start, stop) of rows that do not match their checksum, as far as there are checksums."""

@@ -17,31 +17,35 @@ class ErrorReport(NamedTuple):
     env_index: int
     command: str
     traceback: str
+    words: str  # type and text
     error: bytes  # type, arguments and attributes, pickled as far as they can be
 
     @classmethod
     def of(cls, error: BaseException, env_index: int, command: str) -> ErrorReport:
         """What of the error cannot be pickled is left out, but never the report."""
         text = "".join(traceback.format_exception(error))
+        words = "".join(traceback.format_exception_only(error)).strip()
         kind = type(error)
         for what in ((kind, error.args, vars(error)), (kind, error.args, {}), (kind, (), {})):
             with contextlib.suppress(Exception):
                 sent = pickled(what)
                 pickle.loads(sent)
-                return cls(env_index, command, text, sent)
-        return cls(env_index, command, text, b"")
+                return cls(env_index, command, text, words, sent)
+        return cls(env_index, command, text, words, b"")
 
     def rebuild(self, where: str | None = None) -> BaseException:
         """The error as one of the same type, its text naming environment and command, or `where`, and the traceback.
 
-        It is a RuntimeError if its type cannot be had in this process.
+        It is a RuntimeError if its type cannot be had in this process. `in_words` of it is short, without traceback.
         """
         where = where or f"environment {self.env_index}, {self.command}"
         text = f"{where}: in its worker process\n\n{self.traceback}"
         try:
-            return _with_text(text, *pickle.loads(self.error))
+            error: Any = _with_text(text, *pickle.loads(self.error))
         except Exception:
-            return RuntimeError(text)
+            error = RuntimeError(text)
+        error.in_words = f"{where}: {self.words}"
+        return error
 
 
 def _with_text(text: str, kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
