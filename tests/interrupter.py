@@ -14,11 +14,14 @@ from typing_extensions import Self
 class Interrupter:
     """Calls something at the n-th point in some modules at which Python runs signal handlers; for n = 0 it only counts.
 
-    These are behind calls, where functions begin, and where loops do again.
+    These are behind calls, where functions begin, and where loops do again. There, too, threads take turns. With
+    `and_after`, it is called at every point from there on.
     """
 
-    def __init__(self, modules: Sequence[ModuleType], at: int, call: Callable[[], None]) -> None:
-        self.at, self.count, self._call = at, 0, call
+    def __init__(
+        self, modules: Sequence[ModuleType], at: int, call: Callable[[], None], *, and_after: bool = False
+    ) -> None:
+        self.at, self.count, self._call, self._and_after = at, 0, call, and_after
         self._files = {module.__file__ for module in modules}
         self._last: dict[Any, str] = {}  # the instruction that each frame is at
 
@@ -44,8 +47,10 @@ class Interrupter:
         self._last[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
         if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
             self.count += 1
-            if self.count == self.at:
+            if self.count == self.at and not self._and_after:
                 sys.settrace(None)
+                self._call()
+            elif self._and_after and self.count >= self.at:
                 self._call()
         return self._trace
 

@@ -15,7 +15,7 @@ import pytest
 from deferred_play import MODES, Recording, contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording_envs import Log, buffers_for, check_recording, vector
+from recording_envs import Log, as_rows, buffers_for, check_recording, vector
 from test_collection_recording import drive
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, StepSampler
@@ -196,6 +196,35 @@ def test_a_buffer_that_is_looked_at_after_every_step_is_written_at_once_for_a_wh
     recording.step(50)
     assert recording.is_awaiting
     assert len(buffer) == 2 * 155
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "meanwhile"])
+def test_a_copy_of_a_buffer_has_every_step_in_order(is_early: bool) -> None:
+    recording = Recording("shared", 2)
+    (buffer,) = recording.buffers
+    if is_early:
+        other = copy.copy(buffer)
+    recording.step(12)
+    if not is_early:
+        other = copy.copy(buffer)
+    recording.step(20)
+    assert len(other) == 2 * 32
+    other.extend({key: value[None] for key, value in buffer[0].items()})
+    recording.step(5)
+    assert len(other) == len(buffer) == 2 * 37 + 1
+    assert as_rows(other) == as_rows(buffer)
+    assert as_rows(buffer)[2 * 32] == as_rows(buffer)[0]
+
+
+def test_lanes_of_a_buffer_that_was_copied() -> None:
+    recording = Recording("interleaved", 2)
+    (buffer,) = recording.buffers
+    other = copy.copy(buffer)
+    recording.step(1)
+    other.mark_segment_end()
+    recording.step(1)
+    recording.reset()
+    assert buffer.get_segments() == [(0, 1), (1, 2), (2, 3), (3, 4)]
 
 
 def test_buffers_that_are_written_as_steps_come(tmp_path: Path) -> None:

@@ -223,6 +223,65 @@ def test_a_thread_looks_while_another_steps(mode: str, few: int, monkeypatch: py
     assert [contents(buffer) for buffer in recording.buffers] == [contents(buffer) for buffer in plain.buffers]
 
 
+@pytest.mark.usefixtures("few_at_once")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_that_has_returned_is_seen_wherever_another_thread_has_got_to(mode: str) -> None:
+    for at in range(1, MOST_POINTS):
+        recording = Recording(mode, 2)
+        recording.step(3)
+        seen, points = _seen_beside_one_who_looks(recording, at)
+        rows = 2 if len(recording.buffers) == 1 else 1
+        assert all(count >= returned * rows for returned, count in seen), f"point {at}: {seen}"
+        if points < at:
+            break
+    assert 10 < at < MOST_POINTS - 1
+
+
+def _seen_beside_one_who_looks(recording: Recording, at: int) -> tuple[list[tuple[int, int]], int]:
+    """Steps at some point of another thread's look, and looks at each that follows: steps returned, and rows seen.
+
+    Those who have to wait for it are waited for afterwards.
+    """
+    buffer = recording.buffers[0]
+    turns, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    seen: list[tuple[int, int]] = []
+    counted: list[int] = []
+    others: list[threading.Thread] = []
+
+    def stop() -> None:
+        turns.release()
+        assert go_on.acquire(timeout=TIMEOUT)
+
+    def look_and_stop() -> None:
+        with Interrupter((_deferred,), at, stop, and_after=True) as points:
+            len(buffer)
+        counted.append(points.count)
+        turns.release()
+
+    def look() -> None:
+        returned = recording.returned
+        seen.append((returned, len(buffer)))
+
+    def meanwhile(action: Callable[[], None]) -> None:
+        thread = threading.Thread(target=action)
+        others.append(thread)
+        thread.start()
+        thread.join(0.002)  # it is over by then, or waits for the one that has stopped
+
+    first = threading.Thread(target=look_and_stop)
+    first.start()
+    assert turns.acquire(timeout=TIMEOUT)
+    meanwhile(lambda: recording.step(2))
+    while not counted:
+        meanwhile(look)
+        go_on.release()
+        assert turns.acquire(timeout=TIMEOUT)
+    for thread in [first, *others]:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
+    return seen, counted[0]
+
+
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("few", [0, 10])
 def test_two_environments_are_recorded_into_one_buffer_at_once(few: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from test_replay_buffer_processes import HERE, run
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_data.replay_buffer import _deferred
 from unienv_interface import AsyncVecEnv
+from unienv_interface.space.spaces import BoxSpace
 
 ACTION = np.zeros(2, np.float32)
 
@@ -45,6 +46,30 @@ def test_after_a_step_that_fails_the_environment_has_to_be_reset() -> None:
     wrapper.step(ACTION)
     assert buffer.get_segments() == [(0, 1)]
     assert buffer.get_at(...)["obs"].tolist() == [[4, 1, 0], [4, 2, 0]]
+
+
+@pytest.mark.parametrize("mode", ["per_env", "interleaved"])
+def test_what_a_failing_step_has_left_is_an_episode_of_its_own(mode: str) -> None:
+    """By its number, too, also where it was the first step of the episode and some slots were recorded already."""
+    env: Any = vector("sync", 2)
+    space = transition_space(env, episode_id=True, info={"tag": BoxSpace(env.backend, 0, 9, "float32", shape=())})
+    options: dict[str, Any] = {"maintain_segment_metadata": True} if mode == "per_env" else {"lanes": 2}
+    buffers = [ReplayBuffer.create(space, **options) for _ in range(2 if mode == "per_env" else 1)]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers, mode)  # type: ignore[arg-type]
+    step, flags = env.step, [True, False]
+    env.step = lambda action: (*step(action)[:4], {"tag": np.ones(2, np.float32), "_tag": np.array(flags)})
+    wrapper.reset()
+    with pytest.raises(KeyError, match="info/tag"):
+        wrapper.step(np.zeros((2, 2), np.float32))
+    flags[1] = True
+    wrapper.reset()
+    wrapper.step(np.zeros((2, 2), np.float32))
+    wrapper.reset()
+    for buffer in buffers:
+        ids = buffer.get_at(...)["episode_id"]
+        of_each = [ids[start : stop : buffer.lanes].tolist() for start, stop in buffer.get_segments() or ()]
+        assert all(len(set(own)) == 1 for own in of_each)
+        assert len({own[0] for own in of_each}) == len(of_each)
 
 
 @pytest.mark.parametrize("before", [0, 1])

@@ -251,6 +251,25 @@ def test_episode_numbers_are_not_used_twice_after_a_swap() -> None:
     assert used.get_at(...)["episode_id"].tolist() == [40, 40, 40, 41]
 
 
+@pytest.mark.parametrize("how", ["allow_mid_episode", "finalize_old_segments"])
+def test_the_rest_of_a_split_episode_has_no_number_that_the_other_buffer_knows(how: str) -> None:
+    env = TallyEnv(4)
+    used, fresh = (buffers_for("shared", env) for _ in range(2))
+    wrapper = ReplayBufferCollectionWrapper(env, used)
+    wrapper.reset()
+    act(wrapper)
+    wrapper.reset()
+    wrapper = ReplayBufferCollectionWrapper(TallyEnv(4), fresh)  # whose first episode has two steps
+    wrapper.reset()
+    act(wrapper)
+    wrapper.set_replay_buffers(used, **{how: True})
+    act(wrapper)
+    wrapper.reset()
+    act(wrapper)
+    assert used.get_at(...)["episode_id"].tolist() == [0, 1, 2]
+    assert used.get_at(...)["step"].tolist() == [0, 1, 0]
+
+
 def test_another_space() -> None:
     env = TallyEnv(0)
     wrapper = ReplayBufferCollectionWrapper(env, plain(env))

@@ -19,6 +19,7 @@ from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space.row_layout import RowScratch
 from unienv_interface.space.spaces import BoxSpace, DictSpace
+from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 
 SLOTS = 3
 MODES = ["shared", "per_env", "interleaved"]
@@ -271,6 +272,56 @@ def test_an_environment_that_merges_in_its_own_way() -> None:
     assert buffer.get_at(...)["obs"].tolist() == [[1000, 1002, 1000], [1001, 1001, 1000]]
 
 
+def test_masks_of_an_environment_that_merges_are_those_of_its_backend() -> None:
+    env: Any = ToBackendOrDeviceWrapper(vector("sync", 2), torch())
+    seen = []
+    for name in ("update_observation_post_reset", "update_context_post_reset"):
+        usual = getattr(env, name)
+        setattr(env, name, lambda old, new, mask, usual=usual: seen.append(type(mask)) or usual(old, new, mask))
+    wrapper = ReplayBufferCollectionWrapper(env, buffers_for("interleaved", env, infos=False))
+    wrapper.reset()
+    wrapper.reset(mask=torch().from_numpy(np.array([True, False])))
+    assert [kind.__module__ for kind in seen] == ["torch", "torch"]
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float16"])
+def test_observations_of_a_lesser_dtype_take_nothing_from_others(dtype: str) -> None:
+    env: Any = vector("sync", 2)
+    env.observation_space = BoxSpace(env.backend, -np.inf, np.inf, "float32", shape=(2, 3))
+    fraction = np.float32(1) / 3
+
+    def reset(mask: Any = None, **_: Any) -> tuple[Any, Any, dict[str, Any]]:
+        rows = 2 if mask is None else int(mask.sum())
+        observation = np.ones((rows, 3), dtype) if mask is None else np.full((rows, 3), fraction)
+        return np.zeros(rows, np.float32), observation, {}
+
+    env.reset, env.context_space = reset, None
+    env.step = lambda action: (np.zeros((2, 3), np.float32), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {})
+    buffer = ReplayBuffer.create(transition_space(env), lanes=2)
+    wrapper = ReplayBufferCollectionWrapper(env, buffer)
+    wrapper.reset()
+    wrapper.reset(mask=np.array([True, False]))
+    wrapper.step(np.zeros((2, 2), np.float32))
+    assert buffer.get_at(...)["obs"].tolist() == [[fraction] * 3, [1.0] * 3]
+
+
+@pytest.mark.parametrize("more", [np.float64(3), np.array(3), None, True, "word", {"deep": np.float64(1)}])
+@pytest.mark.parametrize("mode", ["per_env", "interleaved"])
+def test_infos_that_nobody_has_asked_for_do_no_harm(mode: str, more: Any) -> None:
+    env: Any = vector("sync", 2)
+    space = transition_space(env, info={"tag": BoxSpace(env.backend, 0, 9, "float32", shape=())})
+    step = env.step
+    env.step = lambda action: (*step(action)[:4], {"tag": np.array([1, 2], np.float32), "more": more, "_more": True})
+    if mode == "per_env":
+        buffers = [ReplayBuffer.create(space, maintain_segment_metadata=True) for _ in range(2)]
+    else:
+        buffers = [ReplayBuffer.create(space, lanes=2)]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers)
+    wrapper.reset()
+    wrapper.step(np.zeros((2, 2), np.float32))
+    assert [tag for buffer in buffers for tag in buffer.get_at(...)["info"]["tag"].tolist()] == [1, 2]
+
+
 # -- episodes -----------------------------------------------------------------------------------------------
 
 
@@ -295,6 +346,25 @@ def test_a_reset_closes_the_episode_also_in_shared_mode() -> None:
         wrapper.step(np.zeros(2, np.float32))
     wrapper.reset()
     assert buffer.get_segments() == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("slots", [None, 1, 2])
+def test_a_reset_closes_what_the_caller_has_added(slots: int | None) -> None:
+    env = TallyEnv(4) if slots is None else vector("sync", slots)
+    made = buffers_for("per_env" if slots == 2 else "shared", env, infos=False)
+    buffers = made if isinstance(made, list) else [made]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers)
+    action = np.zeros(2 if slots is None else (slots, 2), np.float32)
+    wrapper.reset()
+    wrapper.step(action)
+    wrapper.reset()
+    for buffer in buffers:
+        buffer.append(buffer[0])
+    wrapper.reset()
+    assert not any(buffer.has_open_segment for buffer in buffers)
+    wrapper.step(action)
+    wrapper.reset()
+    assert all(buffer.get_segments() == [(0, 1), (1, 2), (2, 3)] for buffer in buffers)
 
 
 def test_episode_numbers_go_on_where_the_buffer_ends() -> None:

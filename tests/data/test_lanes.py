@@ -7,6 +7,8 @@ import multiprocessing
 import pickle
 import shutil
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +286,71 @@ def test_interrupted_between_the_records_and_the_head(monkeypatch: pytest.Monkey
     assert buffer.segment_of(2) is None
     assert bounds_in(buffer) == [(0, 3), (1, 4), (0, 3), (1, 4)]
     assert buffer.verify() == []
+
+
+def test_records_that_a_kill_has_torn_are_no_damage_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    with make(cache_path=path) as buffer:
+        buffer.extend_lanes(numbers([1, 2, 3]), [True, True, True])
+    with ReplayBuffer.load_from(path, backend=NUMPY, read_only=False) as buffer:
+        index = buffer._state.segments
+        index.prepare(3)
+        index._write(3, [(3, 4), (4, 5), (5, 6)])  # the last of which was not yet written when it was killed
+        index._bytes[5 * 24 + 16 : 6 * 24] = bytes(8)
+        shutil.copytree(path, tmp_path / "killed")
+    for read_only in (True, False, True):
+        with ReplayBuffer.load_from(tmp_path / "killed", backend=NUMPY, read_only=read_only) as buffer:
+            assert buffer.get_segments() == [(0, 1), (1, 2), (2, 3)]
+            assert buffer.verify() == []
+
+
+def test_nothing_is_amiss_beside_a_writer_that_ends_episodes_all_the_time(tmp_path: Path) -> None:
+    """In a ring of records that is written over and over."""
+    buffer = make(3, capacity=300, cache_path=tmp_path / "buffer")
+    is_over, written = threading.Event(), 0
+
+    def write() -> None:
+        nonlocal written
+        while not is_over.is_set():
+            buffer.extend_lanes(numbers([written] * 3), [True] * 3)
+            written += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        with ReplayBuffer.load_from(tmp_path / "buffer", backend=NUMPY) as reader:
+            deadline = time.monotonic() + 60
+            looks = 0
+            while (written < 3000 or looks < 30) and time.monotonic() < deadline:
+                assert reader.verify() == []
+                looks += 1
+    finally:
+        is_over.set()
+        thread.join()
+        buffer.close()
+    assert written >= 3000
+
+
+def test_a_fork_that_closes_a_buffer_seals_nothing_of_its_parents(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from buffers import number_space, numbers\n"
+        "from unienv_data import ReplayBuffer\n"
+        "buffer = ReplayBuffer.create(number_space(), lanes=2, cache_path=sys.argv[1])\n"
+        "buffer.extend_lanes(numbers([1, 2]))\n"
+        "if (child := os.fork()) == 0:\n"
+        "    buffer.storage.flush()\n"
+        "    buffer.close()\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "buffer.extend_lanes(numbers([3, 4]))\n"
+        "assert buffer.verify() == []\n"
+        "buffer.close()\n"
+    )
+    run("-c", script, str(tmp_path / "buffer"))
+    with ReplayBuffer.load_from(tmp_path / "buffer", backend=NUMPY) as buffer:
+        assert contents(buffer) == [1, 2, 3, 4]
+        assert buffer.verify() == []
 
 
 def _write_two_steps(buffer: ReplayBuffer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -198,6 +199,7 @@ def test_a_dropped_writer_lets_go(tmp_path: Path) -> None:
 def test_opening_and_dropping_leaves_no_descriptors(tmp_path: Path) -> None:
     with ReplayBuffer.create(number_space(), capacity=4, cache_path=tmp_path / "a") as buffer:
         buffer.extend(numbers([1]))
+    gc.collect()  # what other tests have left
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         assert contents(ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY)) == [1]

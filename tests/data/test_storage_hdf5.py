@@ -342,6 +342,13 @@ def test_a_group_of_the_callers_is_not_closed(tmp_path: Path) -> None:
         assert file["runs/first/data"][2].tolist() == [1, 1, 1]
 
 
+def test_several_buffers_in_memory() -> None:
+    buffers = [ReplayBuffer.create(HDF5Storage, number_space(), capacity=4) for _ in range(3)]
+    for place, buffer in enumerate(buffers):
+        buffer.extend(numbers([place]))
+    assert [contents(buffer) for buffer in buffers] == [[0], [1], [2]]
+
+
 def test_a_buffer_in_memory_is_dumped(tmp_path: Path) -> None:
     with ReplayBuffer.create(HDF5Storage, number_space(), capacity=4) as buffer:
         buffer.extend(numbers(range(6)))

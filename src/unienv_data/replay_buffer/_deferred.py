@@ -6,8 +6,9 @@ staged for it. This is for buffers in this process's own memory; on disk, a step
 
 Threads. One at a time stages steps. Any may look at a buffer and so hand over what it has yet to get, under the lock
 that all who write to it hold, and no other. A step counts from the store of `StepBlock.count` on. Who stages looks
-after that whether the buffers still await steps; who hands over looks, after he has said that one does not, whether
-there are more: one of the two finds out.
+after that whether the buffers still await steps. Who hands over says first that one does not, then writes what counts,
+and only then makes it a buffer that nobody has to wait for: so a step that has returned is written by then, and one
+that comes later finds out, waits for the lock, and does not return before the buffer awaits steps again.
 
 Signals. An exception that a handler raises loses no step and writes none twice. A handler that looks at a buffer while
 its own thread is writing to it sees the buffer as it is by then.
@@ -45,7 +46,7 @@ def block_length(buffers: Sequence[ReplayBuffer], slots: int) -> int:
         if type(buffer) not in (ReplayBuffer, AwaitingBuffer):
             return 1
         storage, capacity = buffer.storage, buffer.capacity
-        if buffer._state.shared or not (storage.is_private and storage.has_raw_rows and storage.row_nbytes):
+        if buffer._state.is_shared or not (storage.is_private and storage.has_raw_rows and storage.row_nbytes):
             return 1
         length = min(length, _MOST_BYTES // (slots * storage.row_nbytes))
         if capacity is not None:
@@ -133,15 +134,12 @@ class Share:
 
     def hand_over(self, writer: BufferWriter, buffer: ReplayBuffer | None = None) -> None:
         """Write what is staged, and wait for no more: somebody looks at `buffer`, or without it is about to write."""
-        while True:
-            self.write(writer)
-            if buffer is None:
-                writer.pending = None
-            else:
-                buffer.__class__ = ReplayBuffer
-            self.block.is_awaited = False  # last: who stages may have looked in between
-            if self._written == self.block.count:
-                return
+        self.block.is_awaited = False
+        self.write(writer)
+        if buffer is None:
+            writer.pending = None
+        else:
+            buffer.__class__ = ReplayBuffer
 
     # -- for whoever stages steps ----------------------------------------------------------------------------
 
@@ -164,11 +162,11 @@ class Share:
     def await_steps(self, buffer: ReplayBuffer) -> None:
         """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none."""
         writer = _writer_of(buffer)
-        if type(buffer) is AwaitingBuffer and writer.pending is self:
-            return
 
         def begin() -> None:
             _writer_of(buffer).check()  # it may have been closed meanwhile
+            if type(buffer) is AwaitingBuffer and writer.pending is self:
+                return
             self._take_over(writer)
             if not self._keeps_episodes:
                 writer.check_extends()

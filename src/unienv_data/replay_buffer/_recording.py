@@ -7,7 +7,7 @@ change from step to step is worked out then.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Recorder(abc.ABC):
 
     #: What the field `env_index` is, the same at every step.
     env_index: Any = None
+    #: Whether there may be samples that others have added since the last step.
+    may_be_open: bool = True
 
     def __init__(self, needs: frozenset[str]) -> None:
         """`needs` are the fields that have to be given; the others may be None."""
@@ -131,6 +133,8 @@ class _SlotRecorder(Recorder):
         self._scratch = first.storage.scratch(len(buffers)) if is_uniform else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
+        infos = [getattr(buffer.single_space, "spaces", {}).get("info") for buffer in buffers]
+        self._info_names = sorted({name for space in infos for name in getattr(space, "spaces", {})})
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         staging, scratch = self.staging, self._scratch
@@ -165,7 +169,7 @@ class _SlotRecorder(Recorder):
             space = self._spaces[field]
             return [value] * count if space is None else batch_utils.split(space, value)
         if field == "info":
-            return [_info_of_slot(value, slot, count) for slot in range(count)]
+            return [_info_of_slot(value, self._info_names, slot, count) for slot in range(count)]
         if isinstance(value, list):
             return value
         return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
@@ -178,24 +182,35 @@ def _slot_numbers(env: Env) -> Any:
     return backend.from_numpy(numbers, device=env.device)
 
 
-def _info_of_slot(info: dict[str, Any], slot: int, count: int) -> dict[str, Any]:
-    """The infos of one slot: those that it has, and of what has one entry per slot its own."""
+def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: int) -> dict[str, Any]:
+    """Of the infos with these names those that one slot has, and of what has one entry per slot its own."""
     found = {}
-    for name, value in info.items():
-        flags = info.get(f"_{name}")
-        if flags is not None and len(flags) == count and not flags[slot]:
+    for name in names:
+        if name not in info:
+            continue
+        value, flags = info[name], info.get(f"_{name}")
+        if _has_one_each(flags, count) and not flags[slot]:  # type: ignore[index]
             continue
         if isinstance(value, dict):
-            found[name] = _info_of_slot(value, slot, count)
+            found[name] = _info_of_slot(value, value, slot, count)
         else:
-            found[name] = value[slot] if hasattr(value, "__getitem__") and len(value) == count else value
+            found[name] = value[slot] if _has_one_each(value, count) else value
     return found
+
+
+def _has_one_each(value: Any, count: int) -> bool:
+    """Whether an info has an entry for each slot."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return tuple(shape[:1]) == (count,)
+    return isinstance(value, (list, tuple)) and len(value) == count
 
 
 class _BatchRecorder(Recorder):
     """A batch, and one buffer that takes its rows as they come, without episodes."""
 
     _keeps_episodes = False
+    may_be_open = False
 
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
         super().__init__(builder.needs)
@@ -247,6 +262,10 @@ class _DeferringRecorder(Recorder):
         self._awaited_at = -_FEW_STEPS  # how many steps had been staged when the buffers began to await more
         self._direct_steps = 0  # so many are yet to be written as they come
 
+    @property
+    def may_be_open(self) -> bool:  # type: ignore[override]
+        return self._direct.may_be_open and (self._block is None or not self._block.is_awaited)
+
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         if self._direct_steps:
             self._direct_steps -= 1
@@ -263,6 +282,9 @@ class _DeferringRecorder(Recorder):
         if block.count % self._length == 0:
             self._keep_up()
         if not block.is_awaited:  # somebody has looked
+            if any(buffer._state.has_copies for buffer in self._buffers):
+                self._direct.record(data, ended)
+                return
             if block.count - self._awaited_at < _FEW_STEPS:
                 self._direct_steps, self._awaited_at = _DIRECT_STEPS, block.count - _FEW_STEPS
                 self._direct.record(data, ended)
@@ -315,8 +337,13 @@ class EpisodeCounts:
         return cuts
 
     def skip_to(self, number: int) -> None:
-        """Give no episode that is yet to begin a smaller number than this."""
+        """Give no step that is yet to come a smaller number than this; what an episode lacks has one of its own."""
         self._next_id = max(self._next_id, number)
+        self._ids = [None if own is None or own < number else own for own in self._ids]
+
+    def doubt(self) -> None:
+        """Part of a step may have been recorded, after which all slots begin anew."""
+        self.recorded += 1
 
     def advance(self, slots: Sequence[int]) -> None:
         """Count a step of these slots alone, which is the same as to have begun one step earlier."""

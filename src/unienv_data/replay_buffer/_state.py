@@ -47,6 +47,7 @@ class BufferState:
         self.cells = counters.cells
         self.mutex = mutex or (ProcessMutex() if shared else None)
         self._threads = threading.Lock()
+        self.has_copies = False  # whether other buffers in this process have this state, too
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.storage, self.counters, self.segments, self.journal)
@@ -95,6 +96,11 @@ class BufferState:
         return any(start < head for start in self.segments.open_starts(self.cells[TAIL], head))
 
     # -- the right to write ----------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether anybody else may change it, in this process or in another."""
+        return self.shared or self.has_copies
 
     @property
     def writing(self) -> contextlib.AbstractContextManager[Any]:

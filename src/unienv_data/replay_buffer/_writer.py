@@ -286,7 +286,7 @@ class BufferWriter:
         """Where the open segment of each lane starts; its next sample if none is open."""
         if self._lanes == 1:
             return [max(self._cells[CLOSED], self._cells[TAIL])]
-        if self._open_starts is not None and not self._state.shared:  # else another process may have closed some
+        if self._open_starts is not None and not self._state.is_shared:  # else somebody may have closed some
             return self._open_starts
         return cast(LanedSegmentIndex, self._segments).open_starts(self._cells[TAIL], self._cells[HEAD])
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import Env, parse_index, parse_mask
 from unienv_interface.env_base.wrapper import Wrapper
 from unienv_interface.space.space_utils import batch_utils
@@ -177,7 +178,9 @@ class ReplayBufferCollectionWrapper(Wrapper):
             self._observation, self._context = owned_copy(observation), owned_copy(context)
         elif chosen:
             self._merge(context, observation, slots, chosen)
-        if self._counts.begin(chosen) or self._in_doubt:
+        if self._in_doubt:
+            self._counts.doubt()
+        if self._counts.begin(chosen) or self._in_doubt or self._may_be_open():
             self._end_segments(slots)
         self._is_known = True
         if self._dumps_resets:
@@ -186,13 +189,27 @@ class ReplayBufferCollectionWrapper(Wrapper):
     def _merge(self, context: Any, observation: Any, slots: np.ndarray, chosen: list[int]) -> None:
         """Put the rows of the slots that were reset in the place of what was known of them."""
         if self._overwrites and len(observation) == len(chosen):
-            kept = self._observation  # ours, and not handed out since it was made
+            kept = self._kept_for(observation)
             for row, slot in enumerate(chosen):  # most often there is just one
                 kept[slot] = observation[row]
         else:
-            self._observation = self.env.update_observation_post_reset(self._observation, observation, slots)
+            mask = self._as_mask(slots)
+            self._observation = self.env.update_observation_post_reset(self._observation, observation, mask)
         if self._has_context:
-            self._context = self.env.update_context_post_reset(self._context, context, slots)
+            mask = self._as_mask(slots)
+            self._context = self.env.update_context_post_reset(self._context, context, mask)
+
+    def _as_mask(self, slots: np.ndarray) -> Any:
+        """A mask as environments of this one's backend get it."""
+        backend = self._env_backend
+        return slots if backend is NumpyComputeBackend else backend.from_numpy(slots, device=self.env.device)
+
+    def _kept_for(self, observation: np.ndarray) -> np.ndarray:
+        """The observations that are kept, ours and not handed out since they were made, to take rows of this array."""
+        kept: np.ndarray = self._observation
+        if observation.dtype != kept.dtype:  # an environment may give less than its space says, and more next time
+            kept = self._observation = kept.astype(np.result_type(kept, observation))
+        return kept
 
     # -- step ----------------------------------------------------------------------------------------------
 
@@ -362,7 +379,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
     def _move_on(self, slots: list[int], observation: Any) -> None:
         """Take over what some slots have come to, one row for each, and count their step."""
         if self._overwrites:
-            self._observation[slots] = observation
+            self._kept_for(observation)[slots] = observation
         else:
             rows, kept = np.array(slots), owned_copy(observation)
             self._observation = batch_utils.set_at(self.observation_space, self._observation, rows, kept)
@@ -375,6 +392,11 @@ class ReplayBufferCollectionWrapper(Wrapper):
         if method is None:
             raise AttributeError(f"{self.env!r} has no {name}: wrap an AsyncVecEnv or SyncVecEnv itself")
         return method
+
+    def _may_be_open(self) -> bool:
+        """Whether the caller may have added samples of his own to a buffer that keeps episodes one after the other."""
+        recorder = self._recorder
+        return self._mode != "interleaved" and recorder is not None and recorder.may_be_open
 
     def _end_segments(self, slots: np.ndarray | None = None) -> None:
         if self._mode == "interleaved":

@@ -37,6 +37,7 @@ from ._windows import WindowLook
 from ._writer import BufferWriter, is_writing_further_down
 
 PathLike = str | os.PathLike[str]
+_VERIFY_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,13 @@ class ReplayBuffer(BatchBase):
     get_length_from_path = staticmethod(_folder.get_length_from_path)
     get_capacity_from_path = staticmethod(_folder.get_capacity_from_path)
     get_space_from_path = staticmethod(_folder.get_space_from_path)
+
+    def __copy__(self) -> ReplayBuffer:
+        """Another buffer of the same samples: what is written to one is in the other."""
+        self._state.has_copies = True
+        rebuild, arguments = self.__reduce__()
+        copied: ReplayBuffer = rebuild(*arguments)
+        return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self._state
@@ -397,7 +405,13 @@ class ReplayBuffer(BatchBase):
         Checksums are of what was sealed: all of it after `flush` or `close`, else all but what was written last.
         """
         closed = self._state.counters.closed_sizes is not None and not self.is_mutable
-        return [*self._state.segments.verify(closed=closed), *self.storage.verify()]
+        for _ in range(_VERIFY_ATTEMPTS):
+            self._state.wait_for_edit()
+            before = list(self._cells)
+            found = self._state.segments.verify(closed=closed)
+            if not found or list(self._cells) == before:  # else a writer may have been what was found
+                break
+        return [*found, *self.storage.verify()]
 
     def dumps(self, path: PathLike) -> None:
         """Persist the replay buffer metadata and its backing storage.

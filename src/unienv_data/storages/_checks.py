@@ -6,6 +6,7 @@ at any instant, also after a kill, a sealed stretch has the checksum it claims u
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,7 +30,7 @@ class RowChecks:
     """
 
     def __init__(self, memory: RowMemory, file: MappedFile, *, alone: bool) -> None:
-        self._memory, self.file, self._alone = memory, file, alone
+        self._memory, self.file, self._alone, self._pid = memory, file, alone, os.getpid()
         self.rows_per_stretch = max(1, _STRETCH_BYTES // memory.layout.nbytes)
         self._open: set[int] = set()
         self._seals = np.zeros(0, _SEAL)
@@ -101,7 +102,8 @@ class RowChecks:
     def seal_all(self) -> None:
         """Seal what is still open; what is written next breaks it again."""
         left, self._open = self._open, set()
-        self._seal(left)
+        if not self._alone or self._pid == os.getpid():  # else this is a fork of the process that writes to it
+            self._seal(left)
 
     def _seal(self, stretches: set[int]) -> None:
         for stretch in stretches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ _OPTIONS: dict[str, Any] = {"libver": ("v108", "latest"), "rdcc_nbytes": CACHE_B
 _KNOWN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 _CHUNK_BYTES = 2**16
 _CHUNK_ROWS = 1024
+_NUMBERS = itertools.count()
 
 
 # -- files -------------------------------------------------------------------------------------------------
@@ -46,7 +48,8 @@ _CHUNK_ROWS = 1024
 def create_file(path: Path | None) -> h5py.File:
     """A new file; with None for a path, one in memory."""
     if path is None:
-        file = h5py.File("in memory", "w", driver="core", backing_store=False, **_OPTIONS)
+        # HDF5 knows files by their names, these too
+        file = h5py.File(f"in memory {next(_NUMBERS)}", "w", driver="core", backing_store=False, **_OPTIONS)
     else:
         file = h5py.File(path, "x", **_OPTIONS)
     file.attrs[_VERSION] = np.int64(FORMAT_VERSION)
