@@ -26,6 +26,7 @@ class Interrupter:
         self._last: dict[Any, str] = {}  # the instruction that each frame is at
 
     def __enter__(self) -> Self:
+        sys._getframe().f_trace_opcodes = True  # else Python 3.12 has no such events before the next `settrace`
         sys.settrace(self._enter)
         return self
 

@@ -58,7 +58,7 @@ def test_samples_reach_the_ends_of_every_axis(space: DynamicBoxSpace) -> None:
         assert (len(sizes) > 2) if most is None else (max(sizes) == most)
 
 
-@pytest.mark.parametrize("backend", BACKENDS[:2], ids=str)
+@pytest.mark.parametrize("backend", [backend for backend in BACKENDS if str(backend) != "jax"], ids=str)
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "uint64"])
 def test_the_whole_range_of_a_dtype_is_sampled(backend: ComputeBackend, dtype: str) -> None:
     limits = np.iinfo(dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, deserialize_backend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
@@ -38,9 +38,20 @@ def open_buffer(path: Path) -> ReplayBuffer:
     try:
         return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
     except StorageCorruptedError:
-        if read_metadata(path).storage in OF_HOST_ARRAYS:
+        backend = tensor_backend(read_metadata(path).storage)
+        if backend is None:
             raise
-        return ReplayBuffer.load_from(path, backend=deserialize_backend("pytorch"))
+        return ReplayBuffer.load_from(path, backend=backend)
+
+
+def tensor_backend(storage: str) -> ComputeBackend | None:
+    """The backend to read a storage on that does not open on NumPy; None if there is no other, or it is not installed."""
+    if storage in OF_HOST_ARRAYS:
+        return None
+    try:
+        return deserialize_backend("pytorch")
+    except ImportError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, deserialize_backend
+from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.row_layout import RowLayout
 
 from ..base.files import contained, open_regular
@@ -26,7 +26,7 @@ from ..storages.registry import storage_by_name
 from ._episodes import as_ranges, table_of
 from ._errors import CommandError, in_one_line
 from ._likeness import Counters, borrow_metadata, refuse_misfit
-from ._reading import CHUNK_BYTES, MOST_ROWS, OF_HOST_ARRAYS
+from ._reading import CHUNK_BYTES, MOST_ROWS, tensor_backend
 from ._salvage import Salvage, mark_damage
 
 
@@ -111,10 +111,9 @@ def _open_storage(path: Path, metadata: Metadata, lender: Path | None) -> SpaceS
     those of packed rows are looked at later.
     """
     options = {"accept_unclean": True, "accept_damaged": lender is None or metadata.storage == "packed"}
-    backends: list[ComputeBackend] = [NumpyComputeBackend]
-    if metadata.storage not in OF_HOST_ARRAYS:
-        backends.append(deserialize_backend("pytorch"))
-    for backend in backends:
+    for backend in (NumpyComputeBackend, tensor_backend(metadata.storage)):
+        if backend is None:
+            continue
         try:
             place, space = contained(path, metadata.storage_path), read_space(path, metadata, backend, None)
             cls = storage_by_name(metadata.storage)

@@ -258,7 +258,8 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
 def _is_sharable(array: np.ndarray) -> bool:
     """Whether JAX takes this memory as it is; NumPy itself refuses to export what is read-only or bfloat16."""
     known = array.dtype.isnative and array.dtype.name not in _dtypes.FOREIGN_FLOATING
-    return known and array.flags.writeable and array.flags.forc
+    # JAX 0.6, the last for Python 3.10, scrambles memory in Fortran's order that is not aligned
+    return known and array.flags.writeable and array.flags.c_contiguous
 
 
 def _without_sharding(device: Any) -> Any:
