@@ -45,7 +45,7 @@ def open_buffer(path: Path) -> ReplayBuffer:
 
 
 def tensor_backend(storage: str) -> ComputeBackend | None:
-    """The backend to read a storage on that does not open on NumPy; None if there is no other, or it is not installed."""
+    """The backend for a storage that does not open on NumPy; None if there is no other, or it is not installed."""
     if storage in OF_HOST_ARRAYS:
         return None
     try:
