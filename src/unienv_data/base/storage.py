@@ -60,7 +60,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_column_access: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
-    #: Slots [start, stop) that can be written as they are, by whoever else would have called `prepare`.
+    #: Slots [start, stop) for which `prepare` need not be called, as long as this stays as it is.
     ready: tuple[int, int] = (0, 0)
     #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
     has_raw_rows: bool = False
