@@ -31,6 +31,7 @@ from unienv_data.cli import _reading
 from unienv_data.cli._doctor import check
 from unienv_data.cli._findings import KINDS
 from unienv_data.storages.npz_storage import NPZStorage
+from unienv_data.storages.parquet import ParquetStorage
 from unienv_interface.space import DictSpace, DynamicBoxSpace, TextSpace
 
 
@@ -173,6 +174,12 @@ def file_lost(path: Path) -> str:
     return "sample 1234:"
 
 
+def piece_lost(path: Path) -> str:
+    write(path, episodes(), storage_cls=ParquetStorage, piece_size=100)
+    flip(path / "storage" / "part-000012.parquet", 200)
+    return "samples 1200 to 1299:"
+
+
 def nan_of_any_length(path: Path) -> str:
     write(path, [], DynamicBoxSpace(BACKEND, -np.inf, np.inf, (1,), (9,), "float32"))
     with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
@@ -269,7 +276,7 @@ DAMAGE: dict[str, list[Callable[[Path], str]]] = {
     "episodes": [gap_between_episodes, gap_in_a_lane],
     "unfinished-episode": [never_closed],
     "empty": [nothing],
-    "unreadable-samples": [heap_cut_after_a_kill, file_lost],
+    "unreadable-samples": [heap_cut_after_a_kill, file_lost, piece_lost],
     "not-finite": [nan, infinite, nan_of_any_length],
     "out-of-space": [out_of_bounds, unknown_text],
     "frozen-frames": [frozen_camera, frozen_sensors_of_one_lane],
@@ -345,3 +352,12 @@ def test_every_bit_of_the_small_files_that_changes_is_found(tmp_path: Path) -> N
             assert check(path).findings, (name, offset)
             flip(path / name, offset)
     assert check(path).findings == []
+
+
+def test_frames_on_both_sides_of_what_cannot_be_read_are_not_taken_together(tmp_path: Path) -> None:
+    space = DictSpace(BACKEND, {"obs": floats(4), "step": floats()})
+    parts = [{"obs": np.full((18, 4), value, np.float32), "step": np.zeros(18, np.float32)} for value in (1, 2, 3)]
+    path = write(tmp_path / "r", parts, space, storage_cls=NPZStorage)
+    for slot in range(18, 36):
+        (path / "storage" / f"{slot}.npz").unlink()
+    assert {finding.kind for finding in check(path).findings} == {"unreadable-samples"}

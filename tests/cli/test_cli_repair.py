@@ -255,6 +255,18 @@ def test_lost_episodes_are_found_again_by_the_flags(tmp_path: Path, lanes: int, 
     assert check(tmp_path / "new").findings == []
 
 
+def test_a_ring_has_not_lost_records_that_it_needs_no_more(tmp_path: Path) -> None:
+    """Such as those in whose places others lay that did not count when the writer was killed."""
+    space, source = floats(), tmp_path / "r"
+    with ReplayBuffer.create(space, cache_path=source, capacity=40, maintain_segment_metadata=True) as buffer:
+        for _ in range(1200):
+            buffer.extend(np.zeros(2, np.float32))
+        index = buffer._state.segments
+        index._write(1200, [(2400, 2402)])
+    no_checks(source)  # which makes it a matter of salvage
+    assert not any("records of episodes" in note for note in repair(source, tmp_path / "new").notes)
+
+
 def test_damage_that_no_checksum_tells_of_is_said_to_be_possible(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     assert repair(source, tmp_path / "whole").notes == []

@@ -216,6 +216,25 @@ def test_a_copy_of_a_buffer_has_every_step_in_order(is_early: bool) -> None:
     assert as_rows(buffer)[2 * 32] == as_rows(buffer)[0]
 
 
+def test_a_copy_that_is_made_just_when_steps_are_about_to_be_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_recording, "_FEW_STEPS", 0)
+    recording = Recording("interleaved", 2)
+    (buffer,) = recording.buffers
+    copies: list[ReplayBuffer] = []
+    original = _recording._DeferringRecorder._await_steps
+
+    def after_a_copy(self: Any, block: Any) -> None:
+        if not copies:
+            copies.append(copy.copy(buffer))  # as another thread may
+        original(self, block)
+
+    monkeypatch.setattr(_recording._DeferringRecorder, "_await_steps", after_a_copy)
+    for steps in range(1, 10):
+        recording.step()
+        assert len(copies[0]) == 2 * steps
+    assert as_rows(copies[0]) == as_rows(buffer)
+
+
 def test_lanes_of_a_buffer_that_was_copied() -> None:
     recording = Recording("interleaved", 2)
     (buffer,) = recording.buffers

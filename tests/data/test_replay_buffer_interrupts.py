@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,3 +63,43 @@ def test_an_interrupt_anywhere(name: str, is_on_disk: bool, tmp_path: Path, monk
         if points.count < at:
             break
     assert 1 < at < MOST_POINTS - 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")], ids=["Ctrl-C", "EIO"])
+@pytest.mark.parametrize("name", ["set", "remove"])
+def test_a_flush_of_a_durable_edit_that_does_not_end_well(
+    name: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading does not wait for an edit that nobody is making; after a flush that has failed, nothing is written."""
+    sync, fails_at, count = os.fsync, 0, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal count
+        sync(descriptor)
+        count += 1
+        if count == fails_at:
+            raise error
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for at in range(1, 50):
+        with ReplayBuffer.create(
+            number_space(), capacity=12, durable=True, maintain_segment_metadata=True, cache_path=tmp_path / str(at)
+        ) as buffer:
+            buffer.extend(numbers(range(10)))
+            fails_at, count = at, 0
+            try:
+                ACTS[name](buffer)
+            except type(error):
+                is_over = False
+            else:
+                is_over = True
+            fails_at = 0
+            assert contents(buffer) in (list(range(10)), [value for value in range(10) if value != 7])
+            assert buffer.verify() == []
+            if not is_over and isinstance(error, OSError) and at > 1:  # the first is that of the journal alone
+                with pytest.raises(OSError, match="a flush has failed"):
+                    buffer.append(number(20))
+                buffer._writer._failure, buffer._writer._is_refused = None, False
+        if is_over:
+            break
+    assert 3 < at < 49

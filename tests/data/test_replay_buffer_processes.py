@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from buffers import contents, number, number_space, numbers
+from buffers import contents, number, number_space, numbers, read
 
 from unienv_data import ReplayBuffer
+from unienv_data.replay_buffer._state import BufferState
 from unienv_interface.backends import NumpyComputeBackend
 
 NUMPY = NumpyComputeBackend
@@ -206,6 +208,94 @@ def test_opening_and_dropping_leaves_no_descriptors(tmp_path: Path) -> None:
         ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY, read_only=False).close()
         ReplayBuffer.create(number_space(), capacity=4, multiprocessing=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- growing elsewhere -------------------------------------------------------------------------------------
+
+
+def _append_nonsense(buffer: ReplayBuffer) -> None:
+    with pytest.raises(ValueError):
+        buffer.append("nonsense")
+
+
+LOOKS: dict[str, Callable[[ReplayBuffer], Any]] = {
+    "flush": lambda buffer: buffer.flush(),
+    "end": lambda buffer: buffer.mark_segment_end(),
+    "append that fails": _append_nonsense,
+    "set": lambda buffer: buffer.set_at(4500, number(4500)),
+    "nothing": lambda buffer: None,
+}
+
+
+def _append(buffer: ReplayBuffer, start: int, stop: int) -> None:
+    for value in range(start, stop):
+        buffer.append(number(value))
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_has_grown_in_another_process_is_read_as_it_is(name: str, is_on_disk: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a" if is_on_disk else None
+    with ReplayBuffer.create(
+        number_space(), cache_path=path, multiprocessing=True, maintain_segment_metadata=True
+    ) as buffer:
+        _append(buffer, 0, 10)
+        process = multiprocessing.get_context("spawn").Process(target=_append, args=(buffer, 10, 5000))
+        process.start()
+        process.join()
+        LOOKS[name](buffer)
+        assert read(buffer.get_at([9, 3000, 4500])) == [9, 3000, 4500]
+        assert read(buffer.get_at(4500)) == 4500
+        assert contents(buffer) == list(range(5000))
+        assert buffer.verify() == []
+    if path is not None:
+        with ReplayBuffer.load_from(path, backend=NUMPY) as again:
+            assert again.verify() == []
+
+
+def test_a_reader_that_opens_a_folder_while_it_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = ReplayBuffer.create(number_space(), cache_path=tmp_path / "a")
+    writer.extend(numbers(range(1000)))
+    original = BufferState.open
+
+    def after_more(*arguments: Any, **options: Any) -> BufferState:
+        writer.extend(numbers(range(1000, 5000)))  # once its files are open, and before its counters are
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(BufferState, "open", after_more)
+    with writer, ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY) as reader:
+        assert read(reader.get_at([3000, 4500])) == [3000, 4500]
+        assert contents(reader) == list(range(5000))
+
+
+# -- closing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_buffer_that_is_closed_beside_a_thread_that_appends(shared: bool, tmp_path: Path) -> None:
+    for attempt in range(20):
+        buffer = ReplayBuffer.create(number_space(), cache_path=tmp_path / str(attempt), multiprocessing=shared)
+        begun, appended, raised = threading.Event(), 0, []
+
+        def append(buffer: ReplayBuffer = buffer, begun: Any = begun, raised: list[str] = raised) -> None:
+            nonlocal appended
+            try:
+                while True:
+                    buffer.append(number(appended))
+                    appended += 1
+                    begun.set()
+            except RuntimeError as error:
+                raised.append(str(error))
+
+        thread = threading.Thread(target=append)
+        thread.start()
+        assert begun.wait(60)
+        buffer.close()
+        thread.join(60)
+        assert raised == ["the buffer is closed"]
+        with ReplayBuffer.load_from(tmp_path / str(attempt), backend=NUMPY) as again:
+            assert contents(again) == list(range(appended))
+            assert again.verify() == []
 
 
 FORK = """

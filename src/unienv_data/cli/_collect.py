@@ -24,9 +24,11 @@ from ..storages.registry import name_of, storage_by_name
 from ._columns import info_spaces
 from ._environments import backend_for, env_factory
 from ._errors import CommandError, UsageError, with_its_type
+from ._info import space_in_words
 from ._new_recording import FORMATS
 from ._policies import Policy, make_policy
 from ._progress import Advance, unwatched
+from ._reading import columns_of
 from ._stopping import StopRequest
 
 #: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
@@ -265,6 +267,17 @@ def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> Space:
     return space.to(backend_for(plan.storage))
 
 
+def _difference(recorded: Space, given: Space) -> str:
+    """Which column is not what it was, in words."""
+    before, now = (
+        {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
+    )
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}"
+    return f"it holds samples of {recorded}, and gets samples of {given}"
+
+
 def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
     try:
         buffer: Any = ReplayBuffer.load_from(plan.out, backend=backend_for(plan.storage), read_only=False)
@@ -276,7 +289,7 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
         info = buffer.single_space["info"].to(envs.backend).spaces if plan.info else None
         space = _space(plan, envs, info)
         if buffer.single_space != space:
-            raise CommandError(f"{plan.out} holds samples of {buffer.single_space}, {plan.env_id} now gives {space}")
+            raise CommandError(f"{plan.out} does not fit {plan.env_id}: {_difference(buffer.single_space, space)}")
         if buffer.capacity is not None and buffer.capacity < plan.target:
             kind = name_of(type(buffer.storage))
             raise CommandError(

@@ -156,7 +156,7 @@ class _Reading:
     def __init__(self, buffer: ReplayBuffer) -> None:
         self.reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
         self.unread: list[_Unread] = []
-        self._read_as_one, self._tries = buffer.storage.slots_read_as_one, _MOST_TRIES
+        self._buffer, self._tries = buffer, _MOST_TRIES
 
     def readable(self, first: int, stop: int) -> Iterator[Chunk]:
         """What can be read of the samples with these numbers; the others, down to single ones, go to `unread`."""
@@ -167,14 +167,20 @@ class _Reading:
             raise
         except Exception as error:
             self._tries -= 1
-            if stop - first > self._read_as_one and self._tries > 0:
-                middle = (first + stop) // 2
+            middle = self._middle(first, stop) if self._tries > 0 else None
+            if middle is not None:
                 yield from self.readable(first, middle)
                 yield from self.readable(middle, stop)
             else:
                 self._note(_Unread(first - offset, stop - offset, in_one_line(error)))
         else:
             yield chunk
+
+    def _middle(self, first: int, stop: int) -> int | None:
+        """Where to part samples of which some can be read; None if either all can be or none."""
+        blocks = self._buffer._state.slots(np.arange(first, stop)) // self._buffer.storage.slots_read_as_one
+        edges = np.flatnonzero(np.diff(blocks)) + 1
+        return first + int(edges[len(edges) // 2]) if len(edges) else None
 
     def _note(self, found: _Unread) -> None:
         if self.unread and self.unread[-1].stop == found.start:

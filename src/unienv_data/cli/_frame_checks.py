@@ -27,6 +27,8 @@ class RepeatedFrames(ContentCheck):
 
     def look(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
+        if chunk.before < stride:  # what came before could not be read
+            self._runs.clear()
         same = pairs.copy()
         for column in self._columns:
             values = by_sample(chunk.array(column))

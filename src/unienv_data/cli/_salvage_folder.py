@@ -212,7 +212,8 @@ def _valid_records(path: Path) -> np.ndarray:
 def _closed(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, int]:
     """The closed episodes that have samples, as [start, stop) of sample numbers, and how many records are lost."""
     ring = None if metadata.capacity is None else metadata.capacity + _SLACK
-    oldest = 0 if ring is None else max(0, counters.segments - ring)
+    # of those before, no sample is left, and their places may have others that do not count yet
+    oldest = 0 if metadata.capacity is None else max(0, counters.segments - metadata.capacity - 1)
     numbers = np.arange(oldest, counters.segments)
     places = numbers if ring is None else numbers % ring
     present = places < len(records)

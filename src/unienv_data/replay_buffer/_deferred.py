@@ -143,14 +143,15 @@ class Share:
 
     # -- for whoever stages steps ----------------------------------------------------------------------------
 
-    def keep_up(self, buffer: ReplayBuffer) -> None:
-        """Write what is staged, and go on waiting for more."""
+    def keep_up(self, buffer: ReplayBuffer, *, for_more: bool = True) -> None:
+        """Write what is staged, and go on waiting for more, if there are to be more."""
         writer = _writer_of(buffer)
 
         def write() -> None:
             self._take_over(writer)
             self.write(writer)
-            writer.make_room(self._most_rows)
+            if for_more:
+                writer.make_room(self._most_rows)
 
         _write(writer, write)
 
@@ -159,15 +160,24 @@ class Share:
         if writer.pending is not None and writer.pending is not self:
             writer.pending.hand_over(writer)
 
-    def await_steps(self, buffer: ReplayBuffer) -> None:
-        """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none."""
+    def await_steps(self, buffer: ReplayBuffer) -> bool:
+        """Have the steps to come handed over as soon as anybody looks at the buffer; an error if it takes none.
+
+        If it has been copied it awaits none, since who looks at a copy does not look at it.
+        """
         writer = _writer_of(buffer)
+        awaits = True
 
         def begin() -> None:
+            nonlocal awaits
             _writer_of(buffer).check()  # it may have been closed meanwhile
             if type(buffer) is AwaitingBuffer and writer.pending is self:
                 return
             self._take_over(writer)
+            if writer.has_copies:
+                self.write(writer)
+                awaits = False
+                return
             if not self._keeps_episodes:
                 writer.check_extends()
             writer.make_room(self._most_rows)
@@ -175,6 +185,7 @@ class Share:
             buffer.__class__ = AwaitingBuffer
 
         _write(writer, begin)
+        return awaits
 
 
 class AwaitingBuffer(ReplayBuffer):

@@ -7,6 +7,7 @@ change from step to step is worked out then.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -295,7 +296,7 @@ class _DeferringRecorder(Recorder):
             try:
                 self._await_steps(block)
             except BaseException:
-                self._keep_up()  # else it would be written later, into an episode that is not its own
+                self._write_all()  # else it would be written later, into an episode that is not its own
                 raise
 
     def _keep_up(self) -> None:
@@ -303,14 +304,23 @@ class _DeferringRecorder(Recorder):
         for share, buffer in zip(self._shares, self._buffers, strict=True):
             share.keep_up(buffer)
 
+    def _write_all(self) -> None:
+        """The same for what is staged alone, as far as it can be written: an error is on its way already."""
+        for share, buffer in zip(self._shares, self._buffers, strict=True):
+            with contextlib.suppress(Exception):
+                share.keep_up(buffer, for_more=False)
+
     def _await_steps(self, block: StepBlock) -> None:
-        """Have every buffer await its share of the block."""
+        """Have every buffer await its share of the block, or, where one has been copied meanwhile, at least have it."""
         self._awaited_at = block.count
         try:
             while not block.is_awaited:
                 block.is_awaited = True
-                for share, buffer in zip(self._shares, self._buffers, strict=True):
-                    share.await_steps(buffer)
+                shares = zip(self._shares, self._buffers, strict=True)
+                awaiting = [share.await_steps(buffer) for share, buffer in shares]  # also after one that does not
+                if not all(awaiting):
+                    block.is_awaited = False
+                    return
         except BaseException:
             block.is_awaited = False
             raise

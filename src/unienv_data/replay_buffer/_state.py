@@ -246,9 +246,9 @@ class BufferState:
         if durable:
             self.journal.sync()
         cells[EDIT] += 1
-        if durable:
-            self.flush()  # a power cut from here on finds that an edit is due
         try:
+            if durable:
+                self.flush()  # a power cut from here on finds that an edit is due
             _journal.finish(self.journal, self.storage, self.counters, self.segments)
         except BaseException:
             if cells[EDIT] & 1:  # interrupted: it must not stay half made

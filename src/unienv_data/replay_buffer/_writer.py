@@ -43,6 +43,13 @@ class Pending(Protocol):
         """Write it, for whoever holds the right to write, and wait for no more."""
 
 
+class Closed:
+    """Stands for what is staged, so that who has waited for the right to write while the buffer was closed is told."""
+
+    def hand_over(self, writer: BufferWriter, buffer: Any = None) -> None:
+        raise RuntimeError("the buffer is closed")
+
+
 class BufferWriter:
     """The writer of a buffer. Whether this process may write at all is `check`'s affair."""
 
@@ -63,6 +70,11 @@ class BufferWriter:
         self._is_ending = False  # whether a segment is being closed
         if not state.shared:
             _WRITERS.add(self)
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether other buffers in this process are of the same samples."""
+        return self._state.has_copies
 
     @property
     def head(self) -> int:
@@ -382,10 +394,11 @@ class BufferWriter:
             self._edit(removal(self._storage, state.slots, removed, bounds, state.segments.alive(tail, head)))
 
     def _edit(self, edit: Edit) -> None:
+        before = self._cells[EDIT]
         try:
             self._state.edit(edit, durable=self._durable)
         except OSError as error:
-            if self._cells[EDIT] & 1:
+            if self._cells[EDIT] & 1 or (self._durable and self._cells[EDIT] != before):  # a flush has failed
                 self._poison(error)
             raise
 

@@ -34,7 +34,7 @@ from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader
 from ._state import BufferState
 from ._windows import WindowLook
-from ._writer import BufferWriter, is_writing_further_down
+from ._writer import BufferWriter, Closed, is_writing_further_down
 
 PathLike = str | os.PathLike[str]
 _VERIFY_ATTEMPTS = 5
@@ -176,7 +176,11 @@ class ReplayBuffer(BatchBase):
 
     def __copy__(self) -> ReplayBuffer:
         """Another buffer of the same samples: what is written to one is in the other."""
-        self._state.has_copies = True
+        writer = self._writer
+        with writer.writing:
+            self._state.has_copies = True
+            if writer.pending is not None:  # steps may have come since
+                writer.pending.hand_over(writer, self)
         rebuild, arguments = self.__reduce__()
         copied: ReplayBuffer = rebuild(*arguments)
         return copied
@@ -447,7 +451,7 @@ class ReplayBuffer(BatchBase):
         with writer.writing if waits else contextlib.nullcontext():
             if waits and writer.pending is not None:  # steps may have come since
                 writer.pending.hand_over(writer, self)
-            self._closed = True
+            self._closed, writer.pending = True, Closed()
             self._reader = self._writer = _Closed()  # type: ignore[assignment]
         state.close()
 

@@ -26,6 +26,9 @@ from ._row_memory import MappedMemory, PrivateMemory, RowMemory
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
+# So many rows that share a checksum are small: their pages are had at once, while those of larger ones are as well had
+# one by one.
+_SMALL_ROWS = 8
 # Windows of fewer samples, or of more bytes, gain nothing from being read in one piece.
 _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
@@ -247,7 +250,8 @@ class PackedStorage(SpaceStorage):
                     self._memory.rows.records[leaf.name] = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}}
+        ready = self.ready if self._checks is None else (0, 0)  # whose seals are broken is not known elsewhere
+        return {**self.__dict__, "_columns": {}, "ready": ready}
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -310,7 +314,7 @@ class PackedStorage(SpaceStorage):
         """Have rows [start, stop), for which room was made sure of, without a checksum while they are written."""
         self.ready = (0, 0)  # in case that this is interrupted: what was ready may be sealed by then
         self.ready = checks.writing(start, stop)
-        if self.ready[1]:
+        if self.ready[1] - self.ready[0] >= _SMALL_ROWS:
             self._memory.touch(*self.ready)
 
     def _begin_write_at(self, slots: np.ndarray) -> None:
@@ -366,6 +370,8 @@ class PackedStorage(SpaceStorage):
     def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
         if self.capacity is None:
             self._memory.check_room(length)
+            if length > len(self._memory.rows):
+                self._make_rows(length)  # another process has made it grow
             self._memory.used = length
         if sizes is None or not isinstance(self._memory, MappedMemory):
             return
@@ -445,6 +451,7 @@ class PackedStorage(SpaceStorage):
 
     def close(self) -> None:
         if self._checks is not None:
+            self.ready = (0, 0)
             if self.is_mutable and self._checks.file.fd >= 0:
                 self._checks.seal_all()
             self._checks.close()
