@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,28 @@ class ForgetsOnDump(Broken):
         super().snapshot(path, [(0, len(self) - 1)])
 
 
+class FlushesNothing(Broken):
+    """Its samples are in memory, and in files only when it is told to dump them."""
+
+    @classmethod
+    def create(cls, space: Any, *, cache_path: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        storage = super().create(space, **options)
+        storage.cache_filename = cache_path
+        Path(cache_path).mkdir()
+        return storage
+
+    def dumps(self, path: Any) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.closing(PackedStorage.create(self.single_instance_space, capacity=5, cache_path=path)) as copy:
+            copy.set(..., self.get(...))
+
+
+class FlushesByDumping(FlushesNothing):
+    """The same, and it leaves flushing as a storage has it that says nothing of it."""
+
+    flush = SpaceStorage.flush
+
+
 class StagesInPlace(Broken):
     def stage(self, value: Any, count: int | None) -> Any:
         staged = super().stage(value, count)
@@ -161,8 +185,6 @@ class MixesColumns(Broken):
 class Overwrites(Broken):
     @classmethod
     def create(cls, space: Any, **options: Any) -> Any:
-        import shutil
-
         if options["cache_path"] is not None:
             shutil.rmtree(options["cache_path"], ignore_errors=True)
         return super().create(space, **options)
@@ -180,6 +202,7 @@ class Overwrites(Broken):
         (AppendsAnywhere, "segments_are_appended"),
         (IgnoresReadOnly, "read_only_is_read_only"),
         (ForgetsOnDump, "a_dump_is_loaded_equal"),
+        (FlushesNothing, "what_was_flushed_is_loaded"),
         (StagesInPlace, "staging_changes_nothing_and_writing_does"),
         (NeverGrows, "it_grows_and_shrinks"),
         (MixesColumns, "a_column_is_that_of_the_samples"),
@@ -189,6 +212,10 @@ class Overwrites(Broken):
 def test_a_broken_storage_is_told_its_clause(storage_cls: type[SpaceStorage], clause: str, tmp_path: Path) -> None:
     with pytest.raises(StorageContractError, match=f"breaks the clause '{clause}'"):
         check_storage(storage_cls, tmp_path)
+
+
+def test_a_storage_that_can_be_dumped_can_be_flushed(tmp_path: Path) -> None:
+    check_storage(FlushesByDumping, str(tmp_path))
 
 
 def test_a_clause_can_be_left_out(tmp_path: Path) -> None:

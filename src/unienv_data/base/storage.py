@@ -30,6 +30,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     A storage knows slots, not order: which slots hold samples, and which is the oldest, is the replay buffer's affair.
     A subclass implements `create`, `load_from`, `__len__`, `get`, `set` and `dumps`, and declares what else it can do.
+    One that grows (a capacity of None) implements `extend_length` and `shrink_length` as well. `create` refuses a path
+    where something is, and a storage that was loaded read-only refuses to be written with a PermissionError.
 
     What is read is the caller's and does not change afterwards. A value that does not fit the space is a ValueError
     with its path, and then nothing has been written. Reading a slot that was never written gives arbitrary data, never
@@ -163,7 +165,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             self.shrink_length(len(self))
 
     def flush(self) -> None:
-        """Make everything that was written survive a power cut. A storage in memory has nothing to do."""
+        """Have everything that was written in its files, so that it survives a power cut. In memory, nothing happens.
+
+        A replay buffer calls this, never `dumps` to the storage's own path: which is what is done here, for a storage
+        that knows no shorter way.
+        """
+        if self.cache_filename is not None and self.is_mutable:
+            self.dumps(self.cache_filename)
 
     def sizes(self) -> tuple[int, int]:
         """Two figures about the storage's files, which the buffer keeps when it is closed in order."""

@@ -285,14 +285,27 @@ def read_only_is_read_only(maker: Maker) -> None:
 
 @clause
 def what_was_flushed_is_loaded(maker: Maker) -> None:
-    path = maker.new_path()
-    storage, values = maker.filled(path)
-    if storage.cache_filename is None:
-        return
-    storage.dumps(path)
-    _require_samples(maker.load(path), values, "a sample loaded from the storage's own path")
-    findings = storage.verify()
-    require(not findings, f"{findings} about sound data", "that verify finds nothing")
+    for verb, flush in (("flush", _flush), ("dumps to its own path", _dump_to_own_path)):
+        path = maker.new_path()
+        storage, values = maker.filled(path)
+        if storage.cache_filename is None:
+            return
+        flush(storage)
+        loaded = maker.load(path)
+        _require_samples(loaded, values, f"a sample loaded after {verb}")
+        findings = storage.verify()
+        require(not findings, f"{findings} about sound data", "that verify finds nothing")
+        loaded.close()
+        storage.close()
+        _require_samples(maker.load(path), values, f"a sample loaded after {verb} and close")
+
+
+def _flush(storage: SpaceStorage) -> None:
+    storage.flush()
+
+
+def _dump_to_own_path(storage: SpaceStorage) -> None:
+    storage.dumps(storage.cache_filename)  # type: ignore[arg-type]
 
 
 @clause

@@ -10,6 +10,7 @@ The contract itself is told in `unienv_data.base.storage`; each clause here is a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +35,7 @@ def default_spaces(backend: Any = NumpyComputeBackend) -> list[Space]:
 
 def check_storage(
     storage_cls: type[SpaceStorage],
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
     spaces: Sequence[Space] | None = None,
     grows: bool = True,
@@ -52,7 +53,7 @@ def check_storage(
     for space in default_spaces() if spaces is None else spaces:
         for name, check in CLAUSES.items():
             if name not in skip:
-                with Maker(storage_cls, space, folder, grows=grows, options=options) as maker:
+                with Maker(storage_cls, space, Path(folder), grows=grows, options=options) as maker:
                     check(maker)
 
 
