@@ -81,6 +81,14 @@ def test_what_is_no_array_has_no_backend(thing: Any) -> None:
     assert not any(backend.is_backendarray(thing) for backend in BACKENDS)
 
 
+@every_backend
+def test_backends_are_imported_when_they_are_asked_for(backend: ComputeBackend) -> None:
+    name = {"numpy": "NumpyComputeBackend", "pytorch": "PyTorchComputeBackend", "jax": "JaxComputeBackend"}
+    assert getattr(backends, name[backend.simplified_name]) is backend
+    with pytest.raises(AttributeError, match="no attribute 'CupyComputeBackend'"):
+        _ = backends.CupyComputeBackend
+
+
 def test_everything_exported_is_there() -> None:
     assert all(hasattr(backends, name) for name in backends.__all__)
 

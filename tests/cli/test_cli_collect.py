@@ -420,8 +420,8 @@ def test_an_error_in_a_worker_is_told_in_a_few_words(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(Path(__file__).parent)
     with pytest.raises(CommandError) as caught:
         collect(Plan("recordings_gym:Tired-v0", 100, tmp_path / "r", num_envs=3, workers=2))
-    first = "environment 0, step: ValueError: motor on fire"
-    assert caught.value.text.startswith(f"{first}; the 12 samples recorded until then are kept")
+    told = r"environment \d, step: ValueError: motor on fire; the 12 samples recorded until then are kept"
+    assert re.match(told, caught.value.text)  # all of them fail at the same step, and one is the first to say so
 
 
 def test_an_environment_that_fails_keeps_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +437,18 @@ def test_an_environment_that_fails_keeps_what_was_recorded(tmp_path: Path, monke
     with pytest.raises(CommandError, match="ZeroDivisionError: tired; the 40 samples recorded until then are kept"):
         collect(plan(tmp_path / "r", policy="tired_agent:act"))
     assert check(tmp_path / "r").findings == []
+    assert len(read_all(tmp_path / "r")[0]["action"]) == 40
+
+
+def test_what_fails_before_its_first_step_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fractions_agent.py").write_text("def act(obs, rng):\n    return rng.uniform(size=len(obs))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CommandError, match=r"dtype float64, the space wants int64; nothing was recorded$"):
+        collect(plan(tmp_path / "r", policy="fractions_agent:act"))
+    assert not (tmp_path / "r").exists()
+    collect(plan(tmp_path / "r", 40))
+    with pytest.raises(CommandError, match="recorded with policy"):
+        collect(plan(tmp_path / "r", policy="fractions_agent:act", resume=True))
     assert len(read_all(tmp_path / "r")[0]["action"]) == 40
 
 

@@ -192,6 +192,8 @@ def test_the_space_of_a_transition() -> None:
         transition_space(TallyEnv(has_context=False), context=True)
     with pytest.raises(ValueError, match="there is no slot to record"):
         transition_space(env, env_index=True)
+    with pytest.raises(TypeError, match=r"info is \['steps'\], wanted the space of each info by its name"):
+        transition_space(env, info=["steps"])  # type: ignore[arg-type]
 
 
 def test_times_do_not_fit_into_32_bits() -> None:

@@ -54,6 +54,39 @@ def test_auto() -> None:
     assert wrapper.replay_buffers == [buffers]
 
 
+@pytest.mark.parametrize("slots", [None, SLOTS])
+def test_a_builder_that_is_none(slots: int | None) -> None:
+    env = TallyEnv() if slots is None else batch(slots)
+    with pytest.raises(TypeError, match="transition_builder is 'x', wanted a function or a DataTransformation"):
+        ReplayBufferCollectionWrapper(env, plain(env), transition_builder="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_env", "interleaved"])
+def test_episodes_end_where_recording_does(mode: str) -> None:
+    env = TallyEnv() if mode == "shared" else batch()
+    with ReplayBufferCollectionWrapper(env, buffers_for(mode, env)) as wrapper:
+        wrapper.reset()
+        buffers = wrapper.replay_buffers
+        while not any(buffer.has_open_segment for buffer in buffers):
+            wrapper.reset()
+            act(wrapper)
+    for buffer in buffers:
+        episodes = buffer.get_segments() or []
+        assert sum(len(range(*bounds, buffer.lanes)) for bounds in episodes) == len(buffer)
+    wrapper.close()
+
+
+def test_closing_after_a_buffer_was_closed() -> None:
+    env = batch()
+    wrapper = ReplayBufferCollectionWrapper(env, buffers := tracking(env, SLOTS))
+    wrapper.reset()
+    act(wrapper)
+    buffers[0].close()
+    assert buffers[0].is_closed
+    wrapper.close()
+    assert not any(buffer.has_open_segment for buffer in buffers[1:])
+
+
 @pytest.mark.parametrize(
     ("mode", "slots", "make", "text"),
     [
@@ -268,6 +301,15 @@ def test_the_rest_of_a_split_episode_has_no_number_that_the_other_buffer_knows(h
     act(wrapper)
     assert used.get_at(...)["episode_id"].tolist() == [0, 1, 2]
     assert used.get_at(...)["step"].tolist() == [0, 1, 0]
+
+
+def test_buffers_for_another_mode_want_it_said() -> None:
+    wrapper = ReplayBufferCollectionWrapper(env := batch(), plain(env, lanes=SLOTS))
+    text = "exactly 1 replay buffer, there are 3; the mode stays as it is unless replay_mode is given, such as 'auto'"
+    with pytest.raises(ValueError, match=text):
+        wrapper.set_replay_buffers(tracking(env, SLOTS))
+    wrapper.set_replay_buffers(tracking(env, SLOTS), replay_mode="auto")
+    assert wrapper.replay_mode == "per_env"
 
 
 def test_another_space() -> None:

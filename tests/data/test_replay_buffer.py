@@ -314,6 +314,10 @@ def test_create_takes_a_class_or_only_a_space(tmp_path: Path) -> None:
         assert isinstance(buffer.storage, PackedStorage)
     with pytest.raises(TypeError, match="wants the space of one sample"):
         ReplayBuffer.create(capacity=2)
+    with pytest.raises(
+        TypeError, match=r"class of the storage before the space: create\(<class '.*PackedStorage'>, space"
+    ):
+        ReplayBuffer.create(number_space(), PackedStorage, capacity=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="capacity is 0"):
         ReplayBuffer.create(number_space(), capacity=0, cache_path=tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -324,8 +328,13 @@ def test_create_takes_a_class_or_only_a_space(tmp_path: Path) -> None:
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match=r"it is there already: give another path: '.*mine'"):
         ReplayBuffer.create(number_space(), capacity=2, cache_path=tmp_path / "mine")
+    ReplayBuffer.create(number_space(), cache_path=tmp_path / "ours").close()
+    with pytest.raises(FileExistsError, match=r"go on with the buffer in it with ReplayBuffer.load_from\(.*'.*ours'"):
+        ReplayBuffer.create(number_space(), cache_path=tmp_path / "ours")
+    with pytest.raises(TypeError, match="backend is 'pytorch', wanted a ComputeBackend"):
+        ReplayBuffer.load_from(tmp_path / "ours", backend="pytorch")  # type: ignore[arg-type]
     buffer = ReplayBuffer.create(number_space(), capacity=2)
     with pytest.raises(FileExistsError, match="not a replay buffer"):
         buffer.dumps(tmp_path / "mine")

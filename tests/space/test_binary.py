@@ -62,7 +62,7 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "shape_missing": (TypeError, "shape is None, it wants a sequence of integers", {"shape": None}),
     "backend": (
         TypeError,
-        "backend is None, a space wants a ComputeBackend such as NumpyComputeBackend",
+        "backend is None, wanted a ComputeBackend such as NumpyComputeBackend",
         {"backend": None},
     ),
 }

@@ -202,7 +202,7 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "shape_text": (TypeError, "shape is '12', it wants a sequence of integers", {"shape": "12"}),
     "backend": (
         TypeError,
-        "backend is <class 'numpy.ndarray'>, a space wants a ComputeBackend such as NumpyComputeBackend",
+        "backend is <class 'numpy.ndarray'>, wanted a ComputeBackend such as NumpyComputeBackend",
         {"backend": np.ndarray},
     ),
 }

@@ -78,7 +78,7 @@ def test_constructor_errors() -> None:
     with pytest.raises(TypeError) as error:
         TupleSpace(np_backend, [box(), 3])  # type: ignore[list-item]
     assert str(error.value) == "1: int, the children of a TupleSpace are spaces"
-    with pytest.raises(TypeError, match="backend is 'numpy', a space wants a ComputeBackend"):
+    with pytest.raises(TypeError, match="backend is 'numpy', wanted a ComputeBackend"):
         TupleSpace("numpy", [])  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -110,6 +111,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         envs = cleanup.enter_context(_environments(plan))
         policy = make_policy(plan.policy, envs)
         buffer, present = _open(plan, envs)
+        cleanup.enter_context(_not_in_the_way(plan))
         cleanup.callback(buffer.close)
         cleanup.callback(buffer.mark_segment_end)  # before it is closed
         advance(present)
@@ -171,7 +173,20 @@ def run_seed(seed: int, present: int) -> int:
     return int(np.random.SeedSequence([seed, present]).generate_state(1, np.uint32)[0])
 
 
+@contextlib.contextmanager
+def _not_in_the_way(plan: Plan) -> Iterator[None]:
+    """Remove the folder of a run that has failed before its first step: the next try could not begin there."""
+    try:
+        yield
+    except CommandError:
+        if not plan.resume and not ReplayBuffer.get_length_from_path(plan.out):
+            shutil.rmtree(plan.out, ignore_errors=True)
+        raise
+
+
 def _kept_after(error: Exception, plan: Plan, samples: int) -> str:
+    if not samples:
+        return f"{with_its_type(error)}; nothing was recorded"
     kept = f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
     return f"{with_its_type(error)}; {kept}"
 

@@ -57,7 +57,7 @@ def create(
         storage = cls.create(space, *args, cache_path=None, **storage_options)
         return ReplayBuffer(storage, name, multiprocessing=shared, **options)
     name_of(cls)
-    folder.mkdir(parents=True, exist_ok=False)
+    _make_new(folder)
     try:
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
         if storage.cache_filename is None:
@@ -72,6 +72,15 @@ def create(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return buffer
+
+
+def _make_new(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=False)
+    except FileExistsError as error:
+        goes_on = " go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
+        text = f"it is there already:{goes_on if (folder / FILE_NAME).exists() else ''} give another path"
+        raise FileExistsError(error.errno, text, str(folder)) from None
 
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:

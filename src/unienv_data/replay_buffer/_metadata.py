@@ -15,6 +15,7 @@ from typing import Any
 
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import Space
+from unienv_interface.space.space import parse_backend
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
 from ..base.files import PathLike, json_field, read_json, write_json
@@ -128,6 +129,7 @@ def check_segments(folder: Path, metadata: Metadata) -> None:
 
 def read_space(folder: PathLike, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:
     """The space of one sample, on a backend."""
+    backend = parse_backend(backend)  # what is wrong with it is not wrong with the file
     try:
         return json_to_space(metadata.space_json, backend, device)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:

@@ -46,6 +46,12 @@ class Recorder(abc.ABC):
         """Write one step, in the order of `FIELDS`, and end the episodes of these rows of it, in ascending order."""
 
 
+def check_builder(chosen: object) -> None:
+    """A TypeError unless this can build transitions."""
+    if not (chosen is None or callable(chosen) or isinstance(chosen, DataTransformation)):
+        raise TypeError(f"transition_builder is {chosen!r:.80}, wanted a function or a DataTransformation")
+
+
 def make_recorder(
     mode: ReplayMode,
     env: Env,

@@ -124,8 +124,8 @@ def _known(setting: Setting, key: str) -> str:
     """The key, if it can be filled."""
     if key not in FIELDS:
         raise KeyError(
-            f"{key}: the buffer's space has this key, which no builder knows; it may have {', '.join(FIELDS)}, "
-            f"or pass a transition_builder"
+            f"{key}: the buffer's space has this key, and no field of a step has this name; those are "
+            f"{', '.join(FIELDS)}. For other keys, pass a function as transition_builder"
         )
     if key == "env_index" and not setting.has_env_index:
         raise KeyError(f"{key}: the buffer wants it, but in shared mode one environment has no slots")

@@ -64,6 +64,8 @@ def transition_space(
     if timestamp:
         spaces["timestamp"] = _timestamp_space(backend, device)
     if info is not None:
+        if not isinstance(info, Mapping):
+            raise TypeError(f"info is {info!r:.80}, wanted the space of each info by its name: {{'x_position': space}}")
         spaces["info"] = DictSpace(backend, info, device)
     return DictSpace(backend, spaces, device)
 

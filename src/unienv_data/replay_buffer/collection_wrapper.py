@@ -12,6 +12,7 @@ it the environment has to be reset. What was recorded before stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from unienv_interface.space.space_utils import batch_utils
 from ._dumping import dump
 from ._owned import is_plain, owned_copy
 from ._partial_recording import Part, PartialRecorders, PendingSteps, check_takes_parts
-from ._recording import EpisodeCounts, TransitionBuilder, make_recorder, next_episode_id
+from ._recording import EpisodeCounts, TransitionBuilder, check_builder, make_recorder, next_episode_id
 from ._recording_modes import ReplayMode, as_list, check_same_space, resolve_mode
 from .replay_buffer import ReplayBuffer
 
@@ -76,6 +77,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         super().__init__(env)
         if (dump_on_episode_end or dump_on_reset_boundary) and dump_path is None:
             raise ValueError("dump_path must be provided with dump_on_episode_end or dump_on_reset_boundary")
+        check_builder(transition_builder)
         self.dump_path = dump_path
         self._buffers = as_list(replay_buffers)
         self._mode = resolve_mode(replay_mode, env, self._buffers)
@@ -385,6 +387,18 @@ class ReplayBufferCollectionWrapper(Wrapper):
             self._observation = batch_utils.set_at(self.observation_space, self._observation, rows, kept)
         self._counts.advance(slots)
 
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the environment. Episodes that are under way end here; the buffers stay open."""
+        try:
+            for buffer in self._buffers:
+                if not buffer.is_closed:
+                    with contextlib.suppress(PermissionError):  # in a fork, where the other process goes on with it
+                        buffer.mark_segment_end()
+        finally:
+            super().close()
+
     # -- shared --------------------------------------------------------------------------------------------
 
     def _asynchronous(self, name: str) -> Callable[..., Any]:
@@ -441,7 +455,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         if self._stepping is not None or self._resetting is not None:
             raise RuntimeError("set_replay_buffers while a step or reset is under way: wait for it first")
         new, old = as_list(replay_buffers), self._buffers
-        mode = resolve_mode(self._mode if replay_mode is None else replay_mode, self.env, new)
+        mode = self._new_mode(replay_mode, new)
         if require_same_space:
             check_same_space(old, new)
         if dump_old and self.dump_path is None:
@@ -462,3 +476,11 @@ class ReplayBufferCollectionWrapper(Wrapper):
         return old
 
     buffer_swap = set_replay_buffers
+
+    def _new_mode(self, replay_mode: ReplayMode | None, buffers: list[ReplayBuffer]) -> ReplayMode:
+        if replay_mode is not None:
+            return resolve_mode(replay_mode, self.env, buffers)
+        try:
+            return resolve_mode(self._mode, self.env, buffers)
+        except ValueError as error:
+            raise ValueError(f"{error}; the mode stays as it is unless replay_mode is given, such as 'auto'") from None

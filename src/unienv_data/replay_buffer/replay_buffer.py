@@ -129,6 +129,9 @@ class ReplayBuffer(BatchBase):
         storage's.
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
+            if single_instance_space is not None:
+                given = f"create({single_instance_space!r:.80}, space)"
+                raise TypeError(f"create wants the class of the storage before the space: {given}")
             storage_cls, single_instance_space = None, storage_cls
         if single_instance_space is None:
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
@@ -214,6 +217,11 @@ class ReplayBuffer(BatchBase):
     def is_multiprocessing_safe(self) -> bool:
         """Whether a buffer made before a fork may be used in the processes that come of it."""
         return self.storage.is_multiprocessing_safe and (self._state.shared or not self.is_mutable)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     @property
     def cache_path(self) -> Path | None:

@@ -38,6 +38,14 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> ComputeBackend:
+    """The backends of PyTorch and JAX, which are imported where they are asked for."""
+    names = {"PyTorchComputeBackend": "pytorch", "JaxComputeBackend": "jax"}
+    if name not in names:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return deserialize_backend(names[name])
+
+
 def get_backend_from_tensor(tensor: Any) -> ComputeBackend:
     """The backend whose array this is. Imports no library: an array of it can only exist if it is imported."""
     if NumpyComputeBackend.is_backendarray(tensor):

@@ -24,7 +24,7 @@ BoundedManner = Literal["both", "below", "above"]
 def parse_backend(backend: Any) -> ComputeBackend:
     """A backend as a user gives it, checked."""
     if not isinstance(backend, ComputeBackend):
-        raise TypeError(f"backend is {backend!r}, a space wants a ComputeBackend such as NumpyComputeBackend")
+        raise TypeError(f"backend is {backend!r}, wanted a ComputeBackend such as NumpyComputeBackend")
     return backend
 
 
