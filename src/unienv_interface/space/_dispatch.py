@@ -18,7 +18,8 @@ def rule_per_space(fn: Function) -> Any:
     @functools.wraps(fn)
     def no_rule(space: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(
-            f"{fn.__name__} has no rule for {type(space).__name__}: register one with @{fn.__name__}.register"
+            f"{fn.__name__} has no rule for {type(space).__name__}: register one with @{fn.__name__}.register, "
+            f"of {fn.__module__}"
         )
 
     return functools.singledispatch(no_rule)
