@@ -13,7 +13,7 @@ from unienv_interface import SyncVecEnv
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import Space
-from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace, TextSpace
+from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace, TextSpace, TupleSpace
 from unienv_interface.transformations import DataTransformation
 
 NUMPY = NumpyComputeBackend
@@ -167,6 +167,54 @@ def test_an_integer_column_takes_no_number_that_it_does_not_hold(mode: Any, valu
         wrapper.step(action)
     assert [len(buffer) for buffer in buffers] == kept
     assert {number for buffer in buffers for number in buffer.get_at(...)["info"]["told"].tolist()} == {3}
+
+
+class Describing(TallyEnv):
+    """Infos that are texts, and infos in infos."""
+
+    def step(self, action: Any) -> Any:
+        *rest, _ = super().step(action)
+        return *rest, {"name": f"n{self.steps}", "pos": {"x": 0.5 * self.steps, "deep": {"y": [self.index, 1.0]}}}
+
+
+@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "shared", "per_env", "interleaved"])
+def test_infos_that_are_texts_and_infos_in_infos(mode: Any, validates: bool) -> None:
+    env = Describing() if mode == "auto" else SyncVecEnv([lambda i=i: Describing(i) for i in range(SLOTS)])
+    deep = DictSpace(NUMPY, {"y": number(shape=(2,))})
+    space = infos(name=TextSpace(NUMPY, 5), pos=DictSpace(NUMPY, {"x": number(), "deep": deep}))
+    for slot, buffer in enumerate(step(env, space, 2, mode, validate_transition=validates)):
+        for sample, info in enumerate(buffer[index]["info"] for index in range(len(buffer))):
+            slots = SLOTS if mode in ("shared", "interleaved") else 1
+            assert info["name"] == f"n{sample // slots + 1}"
+            assert info["pos"]["x"] == 0.5 * (sample // slots + 1)
+            assert info["pos"]["deep"]["y"].tolist() == [sample % slots + slot, 1.0]
+    with pytest.raises(KeyError, match=r"info/pos/z.*'info/pos/_z'"):
+        step(env, infos(pos=DictSpace(NUMPY, {"z": number()})), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_env", "interleaved"])
+def test_what_lies_where_an_info_is_not_there_is_not_recorded(mode: Any) -> None:
+    class Leaving(SyncVecEnv):
+        def step(self, action: Any) -> Any:
+            *rest, _ = super().step(action)
+            return *rest, {"odd": np.full((SLOTS, 3), 7.0), "_odd": np.array([True, False])}
+
+    env = Leaving([TallyEnv] * SLOTS)
+    buffers = step(env, infos(odd=number(shape=(3,)), _odd=BinarySpace(NUMPY, ())), mode=mode)
+    samples = [buffer[index]["info"] for buffer in buffers for index in range(len(buffer))]
+    assert [info["_odd"].item() for info in samples] == [True, False]
+    assert [info["odd"].tolist() for info in samples] == [[7.0] * 3, [0.0] * 3]
+
+
+@pytest.mark.parametrize(
+    ("slots", "mode"), [(None, "auto"), (1, "auto"), (2, "shared"), (2, "per_env"), (2, "interleaved")]
+)
+def test_a_buffer_of_tuples(slots: int | None, mode: Any) -> None:
+    env = TallyEnv() if slots is None else SyncVecEnv([lambda i=i: TallyEnv(i) for i in range(slots)])
+    space = TupleSpace(NUMPY, (number(shape=(3,)), number("float64")))
+    for buffer in step(env, space, 2, mode, transition_builder=lambda *, next_obs, reward, **_: (next_obs, reward)):
+        assert buffer[0][0].tolist()[1:] == [1, 1]
 
 
 def test_infos_need_a_dict_and_arrays_where_they_may_be_missing() -> None:

@@ -47,7 +47,7 @@ def test_all_is_recorded_as_it_was_seen(mode: str, kind: str, few: int) -> None:
     with wrapper:
         log = drive(wrapper, 200, is_async=kind == "async")
         assert few or wrapper._recorder._block.count == 200, "some steps were not deferred"
-    check_recording(mode, wrapper.replay_buffers, log)
+        check_recording(mode, wrapper.replay_buffers, log)
 
 
 OPERATIONS = st.one_of(

@@ -123,3 +123,26 @@ def test_a_dump_to_its_own_place_is_a_flush(tmp_path: Path) -> None:
     act(wrapper)
     assert length(tmp_path / "a") == 4
     assert buffer.verify() == []
+
+
+def test_a_dump_removes_nothing_but_the_buffer_that_it_replaces(tmp_path: Path) -> None:
+    """Such as other dumps, the very buffer that is dumped, or what a user keeps beside it."""
+    env = TallyEnv()
+    wrapper = ReplayBufferCollectionWrapper(env, make(env), dump_on_reset_boundary=True, dump_path=tmp_path / "a")
+    wrapper.reset()
+    act(wrapper)
+    wrapper.reset()
+    live = ReplayBuffer.create(transition_space(env), cache_path=tmp_path / "a" / "live")
+    wrapper.set_replay_buffers(live)
+    act(wrapper)
+    with pytest.raises(
+        FileExistsError, match=r"a/live is not a part of the replay buffer in .*a, a dump to there would"
+    ):
+        wrapper.reset()
+    wrapper.dump_path = tmp_path / "b"
+    wrapper.reset()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    act(wrapper)
+    with pytest.raises(FileExistsError, match=r"b/notes.txt is not a part"):
+        wrapper.reset()
+    assert (length(tmp_path / "b"), len(live), length(tmp_path / "a" / "live")) == (1, 2, 2)

@@ -166,12 +166,12 @@ def test_a_worker_that_is_restarted(mode: str) -> None:
             done = log.step(action, result)
             if done.any():
                 log.reset(wrapper.reset(mask=done), done)
-    assert restarts >= 1
-    for rows in log.order:
-        for row in rows:
-            del row["info"]
-            assert row["obs"][:2] == row["next_obs"][:2], "a transition from one episode to another"
-    check_recording(mode, wrapper.replay_buffers, log)
+        assert restarts >= 1
+        for rows in log.order:
+            for row in rows:
+                del row["info"]
+                assert row["obs"][:2] == row["next_obs"][:2], "a transition from one episode to another"
+        check_recording(mode, wrapper.replay_buffers, log)
 
 
 def _without_infos(mode: str, env: Any) -> Any:

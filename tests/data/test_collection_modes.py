@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,26 @@ def test_the_rest_of_a_split_episode_has_no_number_that_the_other_buffer_knows(h
     act(wrapper)
     assert used.get_at(...)["episode_id"].tolist() == [0, 1, 2]
     assert used.get_at(...)["step"].tolist() == [0, 1, 0]
+
+
+def test_a_closed_buffer_is_refused_before_anything_has_happened() -> None:
+    env = TallyEnv()
+    wrapper = ReplayBufferCollectionWrapper(env, buffers := plain(env))
+    closed = plain(env)[0]
+    closed.close()
+    with pytest.raises(RuntimeError, match=r"replay_buffers\[0\] \(in memory\) is closed"):
+        wrapper.set_replay_buffers(closed)
+    assert wrapper.replay_buffers == buffers
+    wrapper.reset()
+    act(wrapper)
+    assert len(buffers[0]) == 1
+
+
+def test_copies_of_one_buffer_are_one_buffer_twice() -> None:
+    env = batch(2)
+    (buffer,) = tracking(env)
+    with pytest.raises(ValueError, match="one buffer twice"):
+        ReplayBufferCollectionWrapper(env, [buffer, copy.copy(buffer)])
 
 
 def test_buffers_for_another_mode_want_it_said() -> None:

@@ -302,4 +302,4 @@ def test_the_newest_episode_is_found_however_slots_take_turns(slots: int) -> Non
             if current[slot] < 0 or rng.random() < 0.1:
                 current[slot], begun = begun, begun + 1
             buffer.append({"episode_id": current[slot]})
-        assert next_episode_id([buffer], slots) == begun
+        assert next_episode_id([buffer]) == begun

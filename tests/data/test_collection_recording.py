@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,8 @@ def check(env: Env, mode: str, steps: int = 60, *, infos: bool = True, **options
     wrapper = ReplayBufferCollectionWrapper(env, buffers, mode)  # type: ignore[arg-type]
     with wrapper:
         log = drive(wrapper, steps, **options)
-    assert sum(map(len, log.episodes)) > 5
-    check_recording(mode, wrapper.replay_buffers, log)
+        assert sum(map(len, log.episodes)) > 5
+        check_recording(mode, wrapper.replay_buffers, log)
 
 
 # -- all modes ----------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_shared_memory_that_is_handed_out_itself() -> None:
             done = log.step(action, wrapper.step(action))
             if done.any():
                 log.reset(wrapper.reset(mask=done), done)
-    check_recording("interleaved", [buffers], log)
+        check_recording("interleaved", [buffers], log)
 
 
 def test_results_are_handed_on_as_they_are() -> None:
@@ -348,6 +349,49 @@ def test_a_reset_closes_the_episode_also_in_shared_mode() -> None:
     assert buffer.get_segments() == [(0, 1), (1, 2)]
 
 
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_reset_of_no_slot_ends_nothing(is_on_disk: bool, tmp_path: Path) -> None:
+    env = vector("sync", 1)
+    buffer = buffers_for("shared", env, infos=False, cache_path=tmp_path / "r" if is_on_disk else None)
+    wrapper = ReplayBufferCollectionWrapper(env, buffer)
+    wrapper.reset()
+    wrapper.reset()  # whose episode has three steps
+    for _ in range(2):
+        *_, terminated, truncated, _ = wrapper.step(np.zeros((1, 2), np.float32))
+        wrapper.reset(mask=terminated | truncated)
+    assert buffer.get_segments() == []
+
+
+def test_a_second_reset_while_one_is_under_way() -> None:
+    env = vector("sync", 2)
+    wrapper = ReplayBufferCollectionWrapper(env, buffer := buffers_for("interleaved", env))
+    wrapper.reset()
+    wrapper.step(np.zeros((2, 2), np.float32))
+    wrapper.reset_async(mask=np.array([True, False]))
+    for mask in (None, np.array([True, False])):
+        for reset in (wrapper.reset, wrapper.reset_async):
+            with pytest.raises(RuntimeError, match="reset while a reset is under way: call reset_wait first"):
+                reset(mask=mask)
+    wrapper.reset_wait()
+    wrapper.step(np.zeros((2, 2), np.float32))
+    assert buffer.get_at(...)["step"].tolist() == [0, 0, 0, 1]
+    assert buffer.get_at(...)["episode_id"].tolist() == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize("slots", [None, 1, 2])
+def test_a_reset_closes_what_the_caller_had_added_before_the_first_step(slots: int | None) -> None:
+    env = TallyEnv(4) if slots is None else vector("sync", slots)
+    made = buffers_for("per_env" if slots == 2 else "shared", env, infos=False)
+    buffers = made if isinstance(made, list) else [made]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers)
+    for buffer in buffers:
+        buffer.append(buffer.single_space.create_empty())
+    wrapper.reset()
+    wrapper.step(np.zeros(2 if slots is None else (slots, 2), np.float32))
+    wrapper.reset()
+    assert all(buffer.get_segments() == [(0, 1), (1, 2)] for buffer in buffers)
+
+
 @pytest.mark.parametrize("slots", [None, 1, 2])
 def test_a_reset_closes_what_the_caller_has_added(slots: int | None) -> None:
     env = TallyEnv(4) if slots is None else vector("sync", slots)
@@ -387,6 +431,25 @@ def test_episode_numbers_go_on_where_the_buffer_ends() -> None:
     again.reset()
     again.step(np.zeros((SLOTS, 2), np.float32))
     assert buffer.get_at(slice(-SLOTS, None))["episode_id"].tolist() == [500, 501, 502]
+
+
+@pytest.mark.parametrize("slots", [None, 2])
+def test_episode_numbers_go_on_also_with_fewer_slots(slots: int | None) -> None:
+    several = vector("sync", 4, has_context=False)
+    buffer = ReplayBuffer.create(transition_space(several, episode_id=True))
+    wrapper = ReplayBufferCollectionWrapper(several, buffer)
+    wrapper.reset()
+    for _ in range(4):
+        wrapper.step(np.zeros((4, 2), np.float32))
+        wrapper.reset(mask=np.array([True, True, False, False]))  # the others have the oldest numbers by then
+    before = set(buffer.get_at(...)["episode_id"].tolist())
+    fewer = TallyEnv(has_context=False) if slots is None else vector("sync", slots, has_context=False)
+    again = ReplayBufferCollectionWrapper(fewer, buffer)
+    again.reset()
+    again.step(np.zeros(2 if slots is None else (slots, 2), np.float32))
+    after = set(buffer.get_at(slice(16, None))["episode_id"].tolist())
+    assert len(after) == (slots or 1)
+    assert min(after) > max(before)
 
 
 def test_what_was_open_before_is_not_continued() -> None:

@@ -67,8 +67,13 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 def remove_temporaries(folder: Path) -> None:
     """Remove what a killed `replacing` has left in a folder."""
     for path in folder.iterdir():
-        if _TEMPORARY.match(path.name):
+        if is_temporary(path):
             path.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether this is of a `replacing` that is under way, or that was killed."""
+    return _TEMPORARY.match(path.name) is not None
 
 
 def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ..base.files import (
     PathLike,
     contained,
     ends_with_checksum,
+    is_temporary,
     remove_leftovers,
     remove_temporaries,
     replace_folder,
@@ -250,8 +251,8 @@ def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
 
 def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
     """Write a copy of a buffer to another folder, in the place of a buffer that is there."""
-    if target.exists() and any(target.iterdir()) and not (target / FILE_NAME).exists():
-        raise FileExistsError(f"{target} is there, and not a replay buffer: give another path")
+    if target.exists() and any(target.iterdir()):
+        _check_is_buffer_alone(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -268,6 +269,20 @@ def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
         else:
             raise RuntimeError("samples were changed in place while they were copied, again and again")
         replace_folder(temporary, target)
+
+
+def _check_is_buffer_alone(folder: Path) -> None:
+    """A FileExistsError unless all there is in a folder belongs to one buffer: a dump takes the place of all of it."""
+    if not (folder / FILE_NAME).exists():
+        raise FileExistsError(f"{folder} is there, and not a replay buffer: give another path")
+    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK}
+    with contextlib.suppress(StorageCorruptedError):
+        own.update(Path(read_metadata(folder).storage_path).parts[:1])
+    for path in folder.iterdir():
+        if path.name not in own and not path.name.startswith("storage") and not is_temporary(path):
+            raise FileExistsError(
+                f"{path} is not a part of the replay buffer in {folder}, a dump to there would remove it"
+            )
 
 
 def _copy(buffer: ReplayBuffer, folder: Path) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from unienv_interface.env_base.env import Env
+from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
 
@@ -140,8 +141,8 @@ class _SlotRecorder(Recorder):
         self._scratch = first.storage.scratch(len(buffers)) if is_uniform else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
-        infos = [getattr(buffer.single_space, "spaces", {}).get("info") for buffer in buffers]
-        self._info_names = sorted({name for space in infos for name in getattr(space, "spaces", {})})
+        infos = [_children(buffer.single_space).get("info") for buffer in buffers]
+        self._info_names = sorted({name for space in infos for name in _children(space)})
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         staging, scratch = self.staging, self._scratch
@@ -180,6 +181,11 @@ class _SlotRecorder(Recorder):
         if isinstance(value, list):
             return value
         return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
+
+
+def _children(space: Space | None) -> Mapping[str, Space]:
+    """The spaces under the keys of a dict space; none of any other."""
+    return space.spaces if isinstance(space, DictSpace) else {}
 
 
 def _slot_numbers(env: Env) -> Any:
@@ -381,23 +387,24 @@ class EpisodeCounts:
         return self.recorded - np.array(begun)
 
 
-def next_episode_id(buffers: Sequence[ReplayBuffer], slots: int) -> int:
+def next_episode_id(buffers: Sequence[ReplayBuffer]) -> int:
     """The first episode number that no episode in these buffers has, if this is how they were written."""
-    per_buffer = slots if len(buffers) == 1 else 1
-    return 1 + max((_newest_episode(buffer, per_buffer) for buffer in buffers), default=-1)
+    return 1 + max(map(_newest_episode, buffers), default=-1)
 
 
-def _newest_episode(buffer: ReplayBuffer, slots: int) -> int:
-    """The largest episode number in a buffer that so many slots were recorded into; -1 if there is none.
+def _newest_episode(buffer: ReplayBuffer) -> int:
+    """The largest episode number in a buffer; -1 if there is none.
 
-    Since the newest episode began, no other slot has begun one. So the rows after its last have episodes of the other
-    slots alone, one for each: among the last `slots` different episodes it is found.
+    Since the newest episode began, no other lane has begun one. So the rows after its last have episodes of the other
+    lanes alone, one for each: among as many different episodes as there are lanes, from the end, it is found. Where
+    episodes are not kept, nobody knows how many slots were recorded, and all rows are looked at.
     """
     newest: set[int] = set()
-    start, size = len(buffer), slots
-    if "episode_id" not in getattr(buffer.single_space, "spaces", {}):
+    wanted = buffer.lanes if buffer.maintain_segment_metadata else len(buffer)
+    start, size = len(buffer), buffer.lanes
+    if "episode_id" not in _children(buffer.single_space):
         return -1
-    while start and len(newest) < slots:
+    while start and len(newest) < wanted:
         stop, start = start, max(start - size, 0)
         found = buffer.get_column_at(("episode_id",), slice(start, stop))
         newest.update(np.unique(buffer.backend.to_numpy(found)).tolist())

@@ -18,9 +18,11 @@ def as_list(buffers: ReplayBuffer | Sequence[ReplayBuffer]) -> list[ReplayBuffer
     for place, buffer in enumerate(found):
         if not isinstance(buffer, ReplayBuffer):
             raise TypeError(f"replay_buffers[{place}] is {type(buffer).__name__}, wanted a ReplayBuffer")
+        if buffer.is_closed:
+            raise RuntimeError(f"replay_buffers[{place}] ({buffer.cache_path or 'in memory'}) is closed")
         if not buffer.is_mutable:
             raise PermissionError(f"replay_buffers[{place}] ({buffer.cache_path}) is read-only: load it to write")
-    if len({id(buffer) for buffer in found}) < len(found):
+    if len({id(buffer._state) for buffer in found}) < len(found):  # copies have the samples in common
         raise ValueError("replay_buffers has one buffer twice: episodes of two slots would be mixed in it")
     return found
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import DictSpace, Space, describe_mismatch
-from unienv_interface.space.space_utils import batch_space
+from unienv_interface.space.space_utils import batch_space, concatenate
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
@@ -148,7 +148,7 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
     A column of integers takes only what it holds as it is: a fraction, or a number too large for it, is a ValueError.
     """
     if not isinstance(space, ArraySpace):
-        return _unchanged
+        return _unchanged if count is None else lambda value: _as_batch(space, value)
     shape = tuple(space.shape) if count is None else (count, *space.shape)
     backend, dtype, device = space.backend, space.dtype, space.device
     is_numpy, is_integer = backend.simplified_name == "numpy", backend.dtype_is_real_integer(dtype)
@@ -189,6 +189,11 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
+def _as_batch(space: Space, value: Any) -> Any:
+    """What is no array, such as texts: vector environments give a list of these."""
+    return concatenate(space, value) if isinstance(value, list) else value
+
+
 def _python_type(space: ArraySpace) -> type | None:
     backend, dtype = space.backend, space.dtype
     for kind, is_of_kind in (
@@ -204,21 +209,26 @@ def _python_type(space: ArraySpace) -> type | None:
 class _InfoReader:
     """Picks out the infos that a dict space asks for."""
 
-    def __init__(self, setting: Setting, space: Space, as_arrays: bool) -> None:
+    def __init__(self, setting: Setting, space: Space, as_arrays: bool, path: str = "info") -> None:
         if not isinstance(space, DictSpace):
-            raise KeyError(f"info: the buffer has {space}, it must have a DictSpace with the keys to be recorded")
-        names, self._count = set(space.spaces), setting.count
+            raise KeyError(f"{path}: the buffer has {space}, it must have a DictSpace with the keys to be recorded")
+        names, self._count, self._path, self._backend = set(space.spaces), setting.count, path, space.backend
         self._flags = {name for name in names if name.startswith("_") and name[1:] in names}
         self._plan: list[tuple[str, Convert, Any]] = []
         for name, child in space.spaces.items():
-            convert = number_converter(child, setting.count, as_arrays, f"info/{name}")
+            own_path = f"{path}/{name}"
+            if isinstance(child, DictSpace):
+                convert: Convert = _InfoReader(setting, child, as_arrays, own_path).read
+            else:
+                convert = number_converter(child, setting.count, as_arrays, own_path)
             blank = self._blank(name, child) if f"_{name}" in self._flags else None
             self._plan.append((name, convert, blank))
 
     def _blank(self, name: str, space: Space) -> Any:
         """What is recorded where an info that may be missing is."""
         if not isinstance(space, ArraySpace):
-            raise KeyError(f"info/_{name}: only arrays and numbers may be missing, info/{name} is of {space}")
+            path = self._path
+            raise KeyError(f"{path}/_{name}: only arrays and numbers may be missing, {path}/{name} is of {space}")
         shape = tuple(space.shape) if self._count is None else (self._count, *space.shape)
         return space.backend.zeros(shape, dtype=space.dtype, device=space.device)
 
@@ -227,15 +237,17 @@ class _InfoReader:
         for name, convert, blank in self._plan:
             if name in self._flags:
                 found[name] = convert(self._is_there(info, name[1:]))
-            elif name in info and (blank is not None or self._is_everywhere(info, name)):
+            elif name in info and blank is not None:
+                found[name] = self._where_there(info, name, convert, blank)
+            elif name in info and self._is_everywhere(info, name):
                 found[name] = convert(info[name])
             elif blank is not None:
                 found[name] = blank
             else:
                 where = "" if name not in info else f" of slots {np.flatnonzero(~np.asarray(info[f'_{name}']))}"
                 raise KeyError(
-                    f"info/{name}: it is not in the infos{where} of this step (they have {sorted(map(str, info))}): "
-                    f"add a BinarySpace 'info/_{name}' to record where it is there"
+                    f"{self._path}/{name}: it is not in the infos{where} of this step (they have "
+                    f"{sorted(map(str, info))}): add a BinarySpace '{self._path}/_{name}' to record where it is there"
                 )
         return found
 
@@ -245,6 +257,18 @@ class _InfoReader:
 
     def _is_everywhere(self, info: dict[str, Any], name: str) -> bool:
         return self._count is None or f"_{name}" not in info or bool(info[f"_{name}"].all())
+
+    def _where_there(self, info: dict[str, Any], name: str, convert: Convert, blank: Any) -> Any:
+        """An info where it is flagged as there, or not flagged at all; zeros elsewhere, whatever lies there."""
+        flags, backend = info.get(f"_{name}", True), self._backend
+        there = backend.to_numpy(flags) if backend.is_backendarray(flags) else np.asarray(flags)
+        if there.all():
+            return convert(info[name])
+        if not there.any():
+            return blank
+        value = convert(info[name])
+        mask = backend.from_numpy(there.reshape(-1, *(1,) * (len(value.shape) - 1)), device=backend.device(value))
+        return backend.where(mask, value, blank)
 
 
 # -- other ways --------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._has_context = env.context_space is not None
         self._to_numpy = env.backend.to_numpy
         if first_episode_id is None:
-            first_episode_id = next_episode_id(self._buffers, self._slots)
+            first_episode_id = next_episode_id(self._buffers)
         self._counts = EpisodeCounts(self._slots, first_episode_id)
         self._recorder: Any = None  # a Recorder from the first step on
         self._partial_recorders: PartialRecorders | None = None  # from the first step of some slots on
@@ -160,6 +160,8 @@ class ReplayBufferCollectionWrapper(Wrapper):
         """The slots that are going to be reset, on the host; what is known of the environment is in doubt from here."""
         if self._stepping is not None:
             raise RuntimeError("reset while a step is under way: call step_wait first")
+        if self._resetting is not None:
+            raise RuntimeError("reset while a reset is under way: call reset_wait first")
         if mask is None:
             slots = self._every_slot
         else:
@@ -182,7 +184,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
             self._merge(context, observation, slots, chosen)
         if self._in_doubt:
             self._counts.doubt()
-        if self._counts.begin(chosen) or self._in_doubt or self._may_be_open():
+        if chosen and (self._counts.begin(chosen) or self._in_doubt or self._may_be_open()):
             self._end_segments(slots)
         self._is_known = True
         if self._dumps_resets:
@@ -410,7 +412,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
     def _may_be_open(self) -> bool:
         """Whether the caller may have added samples of his own to a buffer that keeps episodes one after the other."""
         recorder = self._recorder
-        return self._mode != "interleaved" and recorder is not None and recorder.may_be_open
+        return self._mode != "interleaved" and (recorder is None or recorder.may_be_open)
 
     def _end_segments(self, slots: np.ndarray | None = None) -> None:
         if self._mode == "interleaved":
@@ -472,7 +474,7 @@ class ReplayBufferCollectionWrapper(Wrapper):
         self._buffers, self._mode = new, mode
         self._recorder = self._partial_recorders = None
         self._end_segments()
-        self._counts.skip_to(next_episode_id(new, self._slots))
+        self._counts.skip_to(next_episode_id(new))
         return old
 
     buffer_swap = set_replay_buffers
