@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from typing import Any
 
 import gymnasium
@@ -67,5 +69,45 @@ class TiredEnv(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
 
+class LeavingEnv(TiredEnv):
+    """Ends the program in its third step, as some do when their window is closed."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._steps == 2:
+            sys.exit(0)
+        return super().step(action)
+
+
+class UnmadeEnv(TiredEnv):
+    def __init__(self, error: str) -> None:
+        raise getattr(builtins, error)("no such part")
+
+
+class TalkingEnv(TiredEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        print("here I am", flush=True)
+        return super().reset()
+
+
+class BlindEnv(OddEnv):
+    """Observes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = BoxSpace(BACKEND, 0.0, 1.0, "float32", shape=(0,))
+        self.context_space = None
+
+    def _observation(self) -> np.ndarray:
+        return np.zeros(0, np.float32)
+
+    def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
+        self._steps = 0
+        return None, self._observation(), {}
+
+
 gymnasium.register("Tired-v0", entry_point=TiredEnv)
+gymnasium.register("Leaving-v0", entry_point=LeavingEnv)
+gymnasium.register("Unmade-v0", entry_point=UnmadeEnv)
+gymnasium.register("Talking-v0", entry_point=TalkingEnv)
+gymnasium.register("Blind-v0", entry_point=lambda: ToGymnasiumEnv(BlindEnv()), disable_env_checker=True)
 gymnasium.register("Odd-v0", entry_point=lambda: ToGymnasiumEnv(OddEnv()), disable_env_checker=True)

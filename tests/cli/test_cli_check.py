@@ -129,6 +129,13 @@ def flipped_segment(path: Path) -> str:
     return "record 3 does not match its checksum"
 
 
+def lost_checksum(path: Path) -> str:
+    write(path, episodes())
+    with (path / "storage" / "checks.bin").open("r+b") as file:
+        file.write(bytes(8))
+    return "samples have no checksum, damage to them cannot be told"
+
+
 def gap_between_episodes(path: Path) -> str:
     write(path, episodes())
     move_segment(path, 3, start=5)
@@ -272,7 +279,7 @@ def clock_set_back(path: Path) -> str:
 
 DAMAGE: dict[str, list[Callable[[Path], str]]] = {
     "unreadable": [cut_rows, no_metadata, flipped_metadata, flipped_header],
-    "checksum": [flipped_row, flipped_segment],
+    "checksum": [flipped_row, flipped_segment, lost_checksum],
     "episodes": [gap_between_episodes, gap_in_a_lane],
     "unfinished-episode": [never_closed],
     "empty": [nothing],

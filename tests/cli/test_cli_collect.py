@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -440,6 +442,71 @@ def test_an_environment_that_fails_keeps_what_was_recorded(tmp_path: Path, monke
     assert len(read_all(tmp_path / "r")[0]["action"]) == 40
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_code_that_exits_does_not_end_the_command_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, workers: int
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    options = ("--num-envs", 3, "--workers", workers, "--json", "--out", tmp_path / "r")
+    result = run("collect", "recordings_gym:Leaving-v0", *options, status=1)
+    assert result.stdout == ""
+    assert "SystemExit: 0; the 6 samples recorded until then are kept" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    (tmp_path / "leaving_agent.py").write_text("import sys\ndef act(obs, rng):\n    sys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CommandError, match="policy 'leaving_agent:act': SystemExit: 0; nothing was recorded"):
+        collect(plan(tmp_path / "p", policy="leaving_agent:act", workers=workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("error", ["KeyError", "StopIteration", "AssertionError", "SystemExit"])
+def test_an_environment_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, error: str
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    one = Plan(
+        "recordings_gym:Unmade-v0", 100, tmp_path / "r", num_envs=3, workers=workers, env_kwargs={"error": error}
+    )
+    with pytest.raises(CommandError, match=f"^(environment .*)?{error}: '?no such part'?$"):
+        collect(one)
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_environment_that_fails_while_infos_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    names = ["late", "_late"]
+    with pytest.raises(CommandError, match=r"ValueError: motor on fire$"):
+        collect(Plan("recordings_gym:Tired-v0", 100, tmp_path / "r", num_envs=3, workers=0, info=names))
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_environments_print_is_not_in_the_json(tmp_path: Path, start: Any) -> None:
+    options = ["--steps", 8, "--num-envs", 2, "--workers", 1, "--json", "--out", tmp_path / "r"]
+    process = start(["collect", "recordings_gym:Talking-v0", *options], cwd=Path(__file__).parent)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(output)["samples"]) == (0, 8)
+    assert errors.splitlines() == ["here I am"] * 2
+
+
+def test_observations_of_nothing_are_no_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    collect(Plan("recordings_gym:Blind-v0", 400, tmp_path / "r", num_envs=2, workers=0))
+    assert check(tmp_path / "r").findings == []
+
+
+def test_a_recording_that_cannot_say_what_it_is_of_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_collect, "write_json", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            collect(plan(tmp_path / "r", 40))
+    assert collect(plan(tmp_path / "r", 40)).samples == 40
+
+
 def test_what_fails_before_its_first_step_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fractions_agent.py").write_text("def act(obs, rng):\n    return rng.uniform(size=len(obs))\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -484,6 +551,34 @@ def test_a_signal_ends_it_in_good_order(
     assert check(path).findings == []
     collect(Plan(CARTPOLE, len(samples["action"]) + 40, path, num_envs=4, workers=0, seed=0, resume=True))
     assert same({key: value[: len(samples["action"])] for key, value in read_all(path)[0].items()}, samples)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, start: Any, number: signal.Signals, status: int) -> None:
+    (tmp_path / "stuck_agent.py").write_text(
+        "import pathlib, time\n"
+        "calls = []\n"
+        "def act(obs, rng):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 10:\n"
+        f"        pathlib.Path({str(tmp_path / 'stuck')!r}).touch()\n"
+        "        time.sleep(600)\n"
+        "    return rng.integers(0, 2, len(obs))\n"
+    )
+    options = ["--num-envs", 4, "--workers", 0, "--policy", "stuck_agent:act", "--out", tmp_path / "r"]
+    process = start(["collect", CARTPOLE, *options], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "stuck").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)  # it goes on until it can be gone on with
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (status, "")
+    assert errors.startswith("unienv: interrupted; the 40 samples recorded until then are kept")
+    assert check(tmp_path / "r").findings == []
 
 
 def test_a_kill_loses_nothing_that_was_seen(tmp_path: Path, start: Any) -> None:

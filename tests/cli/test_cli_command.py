@@ -87,6 +87,15 @@ def test_whoever_reads_only_the_first_line_gets_no_error(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+def test_without_standard_output_or_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", episodes())
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        line = f"'{sys.executable}' -c 'from unienv_data.cli import main; main()' info {path} {closed}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert bool(done.stdout) == (not closed.startswith(">"))
+
+
 def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
     for library in ("typer", "rich"):
         script = f"import sys\nsys.modules[{library!r}] = None\nfrom unienv_data.cli import main\nmain()\n"

@@ -286,6 +286,19 @@ def test_a_lost_record_is_found_again_by_the_flags(tmp_path: Path) -> None:
     assert any("split where samples are marked as the last" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_lost_record_costs_no_sample_also_without_counters(tmp_path: Path, lanes: int) -> None:
+    source = write(tmp_path / "r", episodes()) if lanes == 1 else write_lanes(tmp_path / "r", lanes)
+    whole = repair(source, tmp_path / "whole")
+    flip(source / "segments.bin", (2 if lanes == 1 else 5) * 24 + 1)
+    (source / "header.bin").unlink()
+    report = repair(source, tmp_path / "new")
+    (ours, segments), (theirs, others) = read_all(tmp_path / "new"), read_all(tmp_path / "whole")
+    assert (report.samples, segments) == (whole.samples, others)
+    assert same(ours, theirs)
+    assert any("1 of" in note and "records of episodes are lost" in note for note in report.notes)
+
+
 def test_an_unfinished_episode_is_kept_and_closed(tmp_path: Path) -> None:
     with ReplayBuffer.create(
         transition_space(), cache_path=tmp_path / "live", maintain_segment_metadata=True

@@ -173,6 +173,12 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self.cache_filename is not None and self.is_mutable:
             self.dumps(self.cache_filename)
 
+    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
+        """Make checksums where there are none, in these ranges [start, stop) of slots: a writer was killed before.
+
+        A storage without checksums has nothing to do.
+        """
+
     def sizes(self) -> tuple[int, int]:
         """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
         return (0, 0)

@@ -6,6 +6,7 @@ people. Only `app` and what prints know typer and rich.
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -13,6 +14,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line of this process; the entry point of `unienv`."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed by whoever started this
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     try:
         from .app import app
     except KeyboardInterrupt:

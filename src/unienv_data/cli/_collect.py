@@ -24,13 +24,13 @@ from ..replay_buffer._locks import BeingWrittenError
 from ..storages.registry import name_of, storage_by_name
 from ._columns import info_spaces
 from ._environments import backend_for, env_factory
-from ._errors import CommandError, UsageError, with_its_type
+from ._errors import THEIR_ERRORS, CommandError, UsageError, telling_of_theirs, with_its_type
 from ._info import space_in_words
 from ._new_recording import FORMATS
 from ._policies import Policy, make_policy
 from ._progress import Advance, unwatched
 from ._reading import columns_of
-from ._stopping import StopRequest
+from ._stopping import Stopped, StopRequest
 
 #: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
 ORIGIN_FILE = "collect.json"
@@ -124,7 +124,9 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         with StopRequest() as stop:
             try:
                 _record(env, policy, seed, plan, stop, advance)
-            except Exception as error:
+            except KeyboardInterrupt as error:
+                raise Stopped(stop.signal, _kept(plan, len(buffer))) from error
+            except THEIR_ERRORS as error:
                 raise CommandError(_kept_after(error, plan, len(buffer))) from error
         seconds = time.perf_counter() - begun
         buffer.mark_segment_end()
@@ -149,7 +151,7 @@ def _record(
         action = policy(observations.data_to(observation, NumpyComputeBackend) if is_moved else observation, rng)
         try:
             result = env.step(actions.data_to(action, env.backend) if is_moved else action)
-        except Exception as error:
+        except THEIR_ERRORS as error:
             finding = describe_mismatch(actions, action)
             if finding is None:
                 raise
@@ -184,11 +186,14 @@ def _not_in_the_way(plan: Plan) -> Iterator[None]:
         raise
 
 
-def _kept_after(error: Exception, plan: Plan, samples: int) -> str:
+def _kept_after(error: BaseException, plan: Plan, samples: int) -> str:
     if not samples:
         return f"{with_its_type(error)}; nothing was recorded"
-    kept = f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
-    return f"{with_its_type(error)}; {kept}"
+    return f"{with_its_type(error)}; {_kept(plan, samples)}"
+
+
+def _kept(plan: Plan, samples: int) -> str:
+    return f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
 
 
 def _check(plan: Plan) -> None:
@@ -212,13 +217,11 @@ def _is_empty_folder(path: Path) -> bool:
 def _environments(plan: Plan) -> Iterator[VecEnv]:
     make = env_factory(plan.env_id, plan.env_kwargs or {}, with_context=bool(plan.context))
     factories = [make] * plan.num_envs
-    try:
+    with telling_of_theirs():
         if plan.workers:
             envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
         else:
             envs = SyncVecEnv(factories, seed=plan.seed)
-    except CommandError as error:
-        raise CommandError(error.text) from error  # without the traceback that a worker has added
     with envs:
         yield envs
 
@@ -259,14 +262,21 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     if plan.resume:
         buffer = _reopen(plan, envs)
         return buffer, len(buffer)
-    space = _space(plan, envs, info_spaces(envs, plan.info) if plan.info else None)
+    with telling_of_theirs():
+        infos = info_spaces(envs, plan.info) if plan.info else None
+    space = _space(plan, envs, infos)
     cls = storage_by_name(FORMATS[plan.storage])
     capacity = plan.target if plan.storage == "pt" else None
     options: Any = {"capacity": capacity, "lanes": plan.num_envs, "maintain_segment_metadata": True}
     if _is_empty_folder(plan.out):
         plan.out.rmdir()  # the buffer makes its own
     buffer = ReplayBuffer.create(cls, space, cache_path=plan.out, **options)
-    write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
+    try:
+        write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
+    except BaseException:  # without it, nobody could go on
+        buffer.close()
+        shutil.rmtree(plan.out, ignore_errors=True)
+        raise
     return buffer, 0
 
 

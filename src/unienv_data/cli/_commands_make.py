@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -91,7 +92,8 @@ def collect(
         context=context,
         info=info or None,
     )
-    with ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
+    apart = _render.output_for_the_result() if as_json else contextlib.nullcontext()
+    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
         report = record(plan, advance)
     if as_json:
         _render.print_json(report)

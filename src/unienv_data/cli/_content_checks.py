@@ -6,6 +6,7 @@ sample is seen together with the one before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -36,7 +37,7 @@ def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
     ]
     checks += [OutOfBounds(column) for column in arrays if _is_bounded(column)]
     checks += [OutOfSpace(column) for column in columns if not column.is_array]
-    observation = observation_columns(arrays)
+    observation = [column for column in observation_columns(arrays) if math.prod(column.space.shape or ())]
     images = [column for column in arrays if _is_image(column) and not _starts(column, ("next_obs",), ("next",))]
     checks += [RepeatedFrames(column.name, [column]) for column in images]
     if any(_kind(column) in "fc" for column in observation) and set(observation) - set(images):

@@ -19,6 +19,7 @@ from ._errors import CommandError, in_one_line
 from ._findings import KINDS, Finding
 from ._progress import Advance, unwatched
 from ._reading import Chunk, ChunkReader, columns_of, open_buffer
+from ._salvage import lost_checksums
 
 # A recording of so many samples that is one single episode was hardly meant to be.
 _MEGA = 5_000
@@ -72,6 +73,9 @@ def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     try:
         for text in buffer.verify():
             yield Finding("checksum", text)
+        if buffer._state.counters.closed_sizes is not None:
+            for text in lost_checksums(buffer):
+                yield Finding("checksum", text)
     except Exception as error:
         yield Finding("checksum", f"comparing checksums failed: {in_one_line(error)}")
     if not len(buffer):

@@ -58,7 +58,8 @@ def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: boo
         try:
             made = gymnasium.make(env_id, **env_kwargs)
         except (TypeError, ValueError, gymnasium.error.Error) as error:
-            raise CommandError(f"environment {env_id!r} with env-kwargs {env_kwargs}: {in_one_line(error)}") from error
+            given = f" with env-kwargs {env_kwargs}" if env_kwargs else ""
+            raise CommandError(f"environment {env_id!r}{given}: {in_one_line(error)}") from error
         env = FromGymnasiumEnv(made)
         return ContextWrapper(env) if with_context else env
 

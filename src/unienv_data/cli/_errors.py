@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 
 class CommandError(Exception):
     """What was asked for cannot be done; the text is all that the user sees of it."""
@@ -17,6 +20,21 @@ class UsageError(CommandError):
 
 #: What is told in one line. Any other exception is a defect of ours, and its traceback is wanted.
 KNOWN_ERRORS = (CommandError, OSError, ValueError, ImportError, MemoryError, RuntimeError)
+
+
+#: What code of the user's may raise. One that exits ends itself, and not the command with it.
+THEIR_ERRORS = (Exception, SystemExit)
+
+
+@contextlib.contextmanager
+def telling_of_theirs() -> Iterator[None]:
+    """Make what code of the user's raises an error that is told in one line."""
+    try:
+        yield
+    except CommandError as error:
+        raise CommandError(error.text) from error  # without the traceback that a worker has added
+    except THEIR_ERRORS as error:
+        raise CommandError(with_its_type(error)) from error
 
 
 def in_one_line(error: BaseException) -> str:

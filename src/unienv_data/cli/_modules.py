@@ -6,7 +6,7 @@ import importlib
 import sys
 from types import ModuleType
 
-from ._errors import CommandError, with_its_type
+from ._errors import THEIR_ERRORS, CommandError, with_its_type
 
 
 def import_module(name: str, what: str) -> ModuleType:
@@ -15,5 +15,5 @@ def import_module(name: str, what: str) -> ModuleType:
         sys.path.insert(0, "")  # as with `python -m`
     try:
         return importlib.import_module(name)
-    except Exception as error:  # whatever a module does when it is imported
+    except THEIR_ERRORS as error:  # whatever a module does when it is imported
         raise CommandError(f"{what}: {with_its_type(error)}") from error

@@ -11,7 +11,7 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.spaces import ArraySpace, TupleSpace
 
-from ._errors import CommandError, UsageError, with_its_type
+from ._errors import THEIR_ERRORS, CommandError, UsageError, with_its_type
 from ._modules import import_module
 
 #: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
@@ -60,7 +60,7 @@ def _function(name: str) -> Policy:
     def act(observation: Any, rng: np.random.Generator) -> Any:
         try:
             return found(observation, rng)
-        except Exception as error:
+        except THEIR_ERRORS as error:
             raise CommandError(f"policy {name!r}: {with_its_type(error)}") from error
 
     return act

@@ -75,6 +75,7 @@ class ProgressBar:
     def _start(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+        from rich.table import Column
         from rich.text import Text
 
         unit = self._unit
@@ -89,7 +90,7 @@ class ProgressBar:
         bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            DoneColumn(),
+            DoneColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,

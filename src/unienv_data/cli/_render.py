@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,20 @@ def say(*lines: str) -> None:
     out = console()
     for line in lines:
         out.print(Text(line), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def output_for_the_result() -> Iterator[None]:
+    """Have all that is printed meanwhile, by environments and their libraries, on standard error."""
+    sys.stdout.flush()
+    with contextlib.ExitStack() as undo:
+        with contextlib.suppress(OSError):  # there may be no such files
+            kept = os.dup(1)
+            undo.callback(os.close, kept)
+            os.dup2(2, 1)
+            undo.callback(os.dup2, kept, 1)
+            undo.callback(sys.stdout.flush)
+        yield
 
 
 def print_json(result: Any) -> None:

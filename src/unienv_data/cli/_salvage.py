@@ -111,13 +111,26 @@ def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> Non
         found.lose(_in_ranges(slots, part.absent_slots(), len(part)), _ABSENT)
         if isinstance(part, PackedStorage):
             found.lose(_in_ranges(slots, part.damaged_rows(), len(part)), _DAMAGED)
-            unchecked = int((_in_ranges(slots, part.unchecked_rows(), len(part)) & ~found.is_lost).sum())
-            if unchecked:
-                found.notes.append(
-                    f"{part.cache_filename}: {unchecked:,} samples have no checksum, damage to them cannot be told"
-                )
+            unchecked = _in_ranges(slots, part.unchecked_rows(), len(part)) & ~found.is_lost
+            if unchecked.any():
+                found.notes.append(_without_checksum(part, unchecked))
         elif not part.checks_when_read:
             found.notes += part.verify()
+
+
+def lost_checksums(buffer: ReplayBuffer) -> Iterator[str]:
+    """Of a buffer that was closed in order, after which every sample has one: which files lack some."""
+    slots = buffer._state.slots(np.array(buffer.sample_numbers))
+    for part in _parts_of(buffer.storage):
+        if isinstance(part, PackedStorage):
+            unchecked = _in_ranges(slots, part.unchecked_rows(), len(part))
+            if unchecked.any():
+                yield _without_checksum(part, unchecked)
+
+
+def _without_checksum(storage: PackedStorage, samples: np.ndarray) -> str:
+    count = int(samples.sum())
+    return f"{storage.cache_filename}: {count:,} samples have no checksum, damage to them cannot be told"
 
 
 def _in_ranges(slots: np.ndarray, ranges: list[tuple[int, int]], length: int) -> np.ndarray:

@@ -175,16 +175,15 @@ def _checked(cells: Cells, sizes: tuple[int, int, int] | None = None) -> Counter
 
 def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: list[str]) -> Counters:
     """Counters for which the episodes speak; a CommandError if they do not say where samples lie."""
-    count = 0
-    while count < len(records) and records["number"][count] == count and records["stop"][count] > 0:
-        count += 1
-    if metadata.capacity is not None or not count or records["start"][:count].min() != 0:
+    known = np.flatnonzero((records["number"] == np.arange(len(records)) & 0xFFFFFFFF) & (records["stop"] > 0))
+    # the first episode of a lane begins with the first samples, unless these were removed
+    if metadata.capacity is not None or not len(known) or records["start"][known].min() >= metadata.lanes:
         raise CommandError(f"{path / HEADER}: no copy of the counters is sound, so the order of the samples is lost")
     notes.append(
-        f"{path / HEADER}: no copy of the counters is sound; what counts as recorded are the {count} episodes in "
-        f"{SEGMENT_FILE}, which may be older than the samples if any were removed"
+        f"{path / HEADER}: no copy of the counters is sound; what counts as recorded are samples up to the last of the "
+        f"{len(known):,} episodes in {SEGMENT_FILE}, which may be older than the samples if any were removed"
     )
-    return Counters(int(records["stop"][:count].max()), 0, 0, count)
+    return Counters(int(records["stop"][known].max()), 0, 0, int(known[-1]) + 1)
 
 
 # -- episodes ----------------------------------------------------------------------------------------------

@@ -10,6 +10,14 @@ from typing import Any
 from typing_extensions import Self
 
 
+class Stopped(KeyboardInterrupt):
+    """A command was stopped at once, by this signal; the text says what that leaves."""
+
+    def __init__(self, number: int | None, text: str) -> None:
+        super().__init__(text)
+        self.signal = signal.SIGINT if number is None else number
+
+
 class StopRequest:
     """While a `with` block runs, Ctrl-C or a request to end only sets `signal`; a second one is a KeyboardInterrupt.
 

@@ -13,6 +13,7 @@ from typing import Annotated, ParamSpec
 import typer
 
 from ._errors import KNOWN_ERRORS, UsageError, in_one_line
+from ._stopping import Stopped
 
 P = ParamSpec("P")
 INTERRUPTED, WRONG_USAGE = 130, 2
@@ -62,9 +63,9 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
                     traceback.print_exc()
                 print(f"unienv: {in_one_line(error)}", file=sys.stderr)
                 raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else failure) from None
-            except KeyboardInterrupt:
-                print("unienv: interrupted", file=sys.stderr)
-                raise typer.Exit(INTERRUPTED) from None
+            except KeyboardInterrupt as error:
+                print("; ".join(["unienv: interrupted", *map(str, error.args)]), file=sys.stderr)
+                raise typer.Exit(128 + error.signal if isinstance(error, Stopped) else INTERRUPTED) from None
 
         return app.command(help=_reflowed(function.__doc__ or ""))(run)
 

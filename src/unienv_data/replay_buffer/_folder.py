@@ -291,20 +291,14 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
     is made.
     """
-    cells, storage, capacity = buffer._cells, buffer.storage, buffer.capacity
+    cells, storage = buffer._cells, buffer.storage
     edit = cells[EDIT]
     if edit & 1:
         buffer._state.wait_for_edit()
         edit = cells[EDIT]
     head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
     folder.mkdir()
-    used = (max(0, tail - base), head - base)
-    if capacity is None:
-        ranges = [used]
-    else:
-        first, count = used[0] % capacity, used[1] - used[0]
-        ranges = [(first, min(first + count, capacity)), (0, max(0, first + count - capacity))]
-    storage.snapshot(folder / buffer.storage_path_relative, ranges)
+    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base))
     tail = min(cells[TAIL], head)
     segments = buffer._state.segments.alive(tail, head)
     if cells[EDIT] != edit:

@@ -68,6 +68,15 @@ class BufferState:
         """How many slots of the storage are in use."""
         return head - self.cells[BASE] if self.storage.capacity is None else self.storage.capacity
 
+    def slot_ranges(self, tail: int, head: int, base: int) -> list[tuple[int, int]]:
+        """The slots of the samples from tail to head, as ranges [start, stop), some of them empty."""
+        capacity = self.storage.capacity
+        start, count = max(0, tail - base), head - base - max(0, tail - base)
+        if capacity is None:
+            return [(start, start + count)]
+        start %= capacity
+        return [(start, min(start + count, capacity)), (0, max(0, start + count - capacity))]
+
     def open_start(self) -> int | None:
         """The number of the first sample of the open episode; None if none is open.
 
@@ -270,6 +279,8 @@ class BufferState:
         """Give back files and locks; what was written is durable by then."""
         if self.folder is not None and self.lock is not None and self.lock.is_held:
             with self.writing:
+                if not self.shared and self.counters.closed_sizes is None:
+                    self.storage.seal(self.slot_ranges(self.cells[TAIL], self.cells[HEAD], self.cells[BASE]))
                 self.flush()
                 if not self.shared:
                     length = 0 if self.segments.file is None else self.segments.file.length

@@ -175,7 +175,10 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
         if is_integer:
             check_whole(value)
         if is_numpy:
-            return np.asarray(value, dtype).reshape(shape)
+            try:
+                return np.asarray(value, dtype).reshape(shape)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}: {value!r:.100} is no value of {space}: {error}") from None
         if not backend.is_backendarray(value):
             value = backend.from_host(np.asarray(value), dtype, device=device)
         elif value.dtype != dtype:

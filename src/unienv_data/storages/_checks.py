@@ -6,9 +6,10 @@ at any instant, also after a kill, a sealed stretch has the checksum it claims u
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,16 @@ class RowChecks:
         left, self._open = self._open, set()
         if not self._alone or self._pid == os.getpid():  # else this is a fork of the process that writes to it
             self._seal(left)
+
+    def seal_unsealed(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Seal what is open of the stretches that rows in these ranges [start, stop) have a part in."""
+        size = self.rows_per_stretch
+        for start, stop in ranges:
+            if start < stop:
+                first, last = start // size, min(-(-stop // size), len(self._seals))
+                for place in np.flatnonzero(self._seals[first:last] == _OPEN).tolist():
+                    with contextlib.suppress(ValueError):  # of a row that refers to what the heap does not have
+                        self._seal({first + place})
 
     def _seal(self, stretches: set[int]) -> None:
         for stretch in stretches:

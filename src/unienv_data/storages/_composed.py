@@ -245,6 +245,10 @@ class ComposedStorage(SpaceStorage):
 
     # -- durability ------------------------------------------------------------------------------------------
 
+    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
+        for part in self._parts:
+            part.seal(slots)
+
     def flush(self) -> None:
         for part in self._parts:
             part.flush()

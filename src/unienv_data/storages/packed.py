@@ -393,6 +393,11 @@ class PackedStorage(SpaceStorage):
             self._memory.heap.file.sync()
         self._checks.sync()
 
+    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
+        if self._checks is not None:
+            self.ready = (0, 0)
+            self._checks.seal_unsealed(slots)
+
     def unchecked_rows(self) -> list[tuple[int, int]]:
         """The ranges [start, stop) of rows that have no checksum: since they are being written, or since it is lost."""
         return [(0, self._memory.used)] if self._checks is None else self._checks.unsealed()
