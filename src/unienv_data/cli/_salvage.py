@@ -13,6 +13,7 @@ from unienv_interface.space import Space
 
 from ..base.storage import SpaceStorage
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer._counters import BASE
 from ..replay_buffer._locks import is_locked
 from ..replay_buffer._state import LOCK
 from ..storages._composed import ComposedStorage
@@ -113,23 +114,25 @@ def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> Non
             found.lose(_in_ranges(slots, part.damaged_rows(), len(part)), _DAMAGED)
             unchecked = _in_ranges(slots, part.unchecked_rows(), len(part)) & ~found.is_lost
             if unchecked.any():
-                found.notes.append(_without_checksum(part, unchecked))
+                found.notes.append(_without_checksum(part, int(unchecked.sum())))
         elif not part.checks_when_read:
             found.notes += part.verify()
 
 
 def lost_checksums(buffer: ReplayBuffer) -> Iterator[str]:
     """Of a buffer that was closed in order, after which every sample has one: which files lack some."""
-    slots = buffer._state.slots(np.array(buffer.sample_numbers))
+    state, numbers = buffer._state, buffer.sample_numbers
+    used = state.slot_ranges(numbers.start, numbers.stop, state.cells[BASE])
     for part in _parts_of(buffer.storage):
         if isinstance(part, PackedStorage):
-            unchecked = _in_ranges(slots, part.unchecked_rows(), len(part))
-            if unchecked.any():
-                yield _without_checksum(part, unchecked)
+            unchecked = part.unchecked_rows()
+            overlaps = [min(stop, last) - max(start, first) for start, stop in unchecked for first, last in used]
+            count = sum(overlap for overlap in overlaps if overlap > 0)
+            if count:
+                yield _without_checksum(part, count)
 
 
-def _without_checksum(storage: PackedStorage, samples: np.ndarray) -> str:
-    count = int(samples.sum())
+def _without_checksum(storage: PackedStorage, count: int) -> str:
     return f"{storage.cache_filename}: {count:,} samples have no checksum, damage to them cannot be told"
 
 
