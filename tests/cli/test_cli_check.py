@@ -361,6 +361,33 @@ def test_every_bit_of_the_small_files_that_changes_is_found(tmp_path: Path) -> N
     assert check(path).findings == []
 
 
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_recording_of_nothing_has_lost_no_checksum(tmp_path: Path, is_cleared: bool) -> None:
+    path = write(tmp_path / "r", episodes() if is_cleared else [])
+    if is_cleared:
+        with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
+            buffer.clear()
+    assert {finding.kind for finding in check(path).findings} == {"empty"}
+
+
+def test_a_recording_that_is_gone_on_with_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "r", episodes())
+    verify, writers = ReplayBuffer.verify, []
+
+    def gone_on(buffer: ReplayBuffer) -> list[str]:
+        found = verify(buffer)
+        writers.append(ReplayBuffer.load_from(path, backend=BACKEND, read_only=False))
+        writers[0].append(writers[0][0])
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplayBuffer, "verify", gone_on)
+        assert "checksum" not in {finding.kind for finding in check(path).findings}
+    writers[0].mark_segment_end()
+    writers[0].close()
+    assert "checksum" not in {finding.kind for finding in check(path).findings}
+
+
 def test_frames_on_both_sides_of_what_cannot_be_read_are_not_taken_together(tmp_path: Path) -> None:
     space = DictSpace(BACKEND, {"obs": floats(4), "step": floats()})
     parts = [{"obs": np.full((18, 4), value, np.float32), "step": np.zeros(18, np.float32)} for value in (1, 2, 3)]

@@ -507,6 +507,30 @@ def test_a_recording_that_cannot_say_what_it_is_of_is_not_begun(
     assert collect(plan(tmp_path / "r", 40)).samples == 40
 
 
+@pytest.mark.parametrize("calls", [1, 4])
+def test_code_that_changes_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "r").mkdir(parents=True)
+    (elsewhere / "r" / "thesis.txt").write_text("years of work")
+    (tmp_path / "roaming_agent.py").write_text(
+        "import os\n"
+        "calls = []\n"
+        "def act(obs, rng):\n"
+        f"    os.chdir({str(elsewhere)!r})\n"
+        "    calls.append(1)\n"
+        f"    if len(calls) == {calls}:\n"
+        "        raise ValueError('lost')\n"
+        "    return rng.integers(0, 2, len(obs))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "roaming_agent", raising=False)
+    with pytest.raises(CommandError, match="ValueError: lost"):
+        collect(plan(Path("r"), policy="roaming_agent:act"))
+    assert (elsewhere / "r" / "thesis.txt").exists()
+    assert ReplayBuffer.get_length_from_path(tmp_path / "r") == (None if calls == 1 else 12)
+
+
 def test_what_fails_before_its_first_step_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fractions_agent.py").write_text("def act(obs, rng):\n    return rng.uniform(size=len(obs))\n")
     monkeypatch.syspath_prepend(tmp_path)

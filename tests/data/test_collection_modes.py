@@ -77,6 +77,18 @@ def test_episodes_end_where_recording_does(mode: str) -> None:
     wrapper.close()
 
 
+def test_closing_goes_on_after_a_buffer_that_fails() -> None:
+    env = batch()
+    wrapper = ReplayBufferCollectionWrapper(env, buffers := tracking(env, SLOTS))
+    wrapper.reset()
+    act(wrapper)
+    assert all(buffer.has_open_segment for buffer in buffers[1:])
+    buffers[1]._writer._poison(OSError(5, "Input/output error"))
+    with pytest.raises(OSError, match="a flush has failed"):
+        wrapper.close()
+    assert [buffer.has_open_segment for buffer in buffers] == [False, True, False]
+
+
 def test_closing_after_a_buffer_was_closed() -> None:
     env = batch()
     wrapper = ReplayBufferCollectionWrapper(env, buffers := tracking(env, SLOTS))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buffers import check_stretches_of, contents, number, number_space, numbers
@@ -15,6 +17,9 @@ from interrupter import Interrupter, interrupt
 from unienv_data import ReplayBuffer
 from unienv_data.replay_buffer import _journal, _lanes, _removal, _segments, _state, _writer
 from unienv_data.storages import _checks, packed
+from unienv_data.storages._checks import RowChecks
+from unienv_data.storages.parquet import ParquetStorage
+from unienv_interface.backends import NumpyComputeBackend
 
 OURS = (_journal, _lanes, _removal, _segments, _state, _writer, _checks, packed)
 MOST_POINTS = 2000
@@ -103,3 +108,58 @@ def test_a_flush_of_a_durable_edit_that_does_not_end_well(
         if is_over:
             break
     assert 3 < at < 49
+
+
+def test_a_handler_may_copy_a_buffer_that_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for the thread that it runs on top of."""
+    buffer = ReplayBuffer.create(number_space(), capacity=12)
+    write, copies = type(buffer.storage).write, []
+
+    def interrupted(*arguments: Any) -> None:
+        copies.append(copy.copy(buffer))
+        write(*arguments)
+
+    monkeypatch.setattr(type(buffer.storage), "write", interrupted)
+    buffer.extend(numbers(range(5)))
+    assert contents(copies[0]) == list(range(5))
+
+
+@pytest.mark.parametrize("was_closed", [False, True])
+def test_what_is_open_when_sealing_is_interrupted_is_sealed_later(
+    was_closed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_stretches_of(4, monkeypatch)
+    buffer = ReplayBuffer.create(number_space(), cache_path=tmp_path / "a")
+    if was_closed:
+        buffer.close()
+        buffer = ReplayBuffer.load_from(tmp_path / "a", backend=NumpyComputeBackend, read_only=False)
+    original, is_first = RowChecks._crc, True
+
+    def crc(checks: RowChecks, stretch: int) -> int:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            raise KeyboardInterrupt
+        return original(checks, stretch)
+
+    monkeypatch.setattr(RowChecks, "_crc", crc)
+    for value in range(12):
+        with contextlib.suppress(KeyboardInterrupt):
+            buffer.append(number(value))
+    count = len(buffer)
+    buffer.close()
+    with ReplayBuffer.load_from(tmp_path / "a", backend=NumpyComputeBackend) as again:
+        assert count >= 11
+        assert not any(start < count for start, _ in again.storage.unchecked_rows())  # type: ignore[attr-defined]
+        assert again.verify() == []
+
+
+def test_an_edit_that_fails_without_a_flush_is_no_failed_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ReplayBuffer.create(ParquetStorage, number_space(), durable=True, cache_path=tmp_path / "a") as buffer:
+        buffer.extend(numbers(range(5)))
+        with monkeypatch.context() as patch:
+            patch.setattr(ParquetStorage, "set", lambda *arguments: os.listdir(tmp_path / "nowhere"))
+            with pytest.raises(FileNotFoundError):
+                buffer.set_at(2, number(7))
+        buffer.append(number(5))
+        assert contents(buffer) == list(range(6))

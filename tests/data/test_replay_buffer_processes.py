@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -269,6 +270,44 @@ def test_a_reader_that_opens_a_folder_while_it_grows(tmp_path: Path, monkeypatch
 
 
 # -- closing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_buffer_that_is_closed_beside_threads_that_append(shared: bool, is_on_disk: bool, tmp_path: Path) -> None:
+    for attempt in range(10):
+        path = tmp_path / str(attempt) if is_on_disk else None
+        buffer = ReplayBuffer.create(number_space(), cache_path=path, multiprocessing=shared)
+        begun, told = threading.Barrier(4), []
+
+        def append(buffer: ReplayBuffer = buffer, begun: Any = begun, told: list[str] = told) -> None:
+            try:
+                buffer.append(number(0))
+                begun.wait(60)
+                while True:
+                    buffer.append(number(0))
+            except Exception as error:
+                told.append(f"{type(error).__name__}: {error}")
+
+        threads = [threading.Thread(target=append, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        begun.wait(60)
+        buffer.close()
+        for thread in threads:
+            thread.join(60)
+        assert told == ["RuntimeError: the buffer is closed"] * 3
+
+
+def test_a_copy_of_a_buffer_that_was_closed_is_closed(tmp_path: Path) -> None:
+    buffer = ReplayBuffer.create(number_space(), cache_path=tmp_path / "a", multiprocessing=True)
+    other = copy.copy(buffer)
+    buffer.append(number(1))
+    other.close()
+    assert buffer.is_closed
+    buffer.close()
+    with ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY) as again:
+        assert contents(again) == [1]
 
 
 @pytest.mark.parametrize("shared", [False, True])

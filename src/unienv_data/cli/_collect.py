@@ -105,6 +105,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
     Episodes that are under way at the end are closed as they are. The same plan gives the same samples, whatever the
     number of workers; a run that goes on draws other random numbers than those before it.
     """
+    shown, plan = plan.out, replace(plan, out=plan.out.absolute())  # also if somebody's code changes to another folder
     _check(plan)
     plan = _settled(plan)
     with contextlib.ExitStack() as cleanup:
@@ -133,7 +134,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         samples, episodes = len(buffer), len(buffer.get_segments() or ())
     recorded = samples - present
     rate = recorded / seconds if seconds else 0.0
-    return CollectReport(str(plan.out), plan.env_id, samples, recorded, episodes, seconds, rate, stop.signal)
+    return CollectReport(str(shown), plan.env_id, samples, recorded, episodes, seconds, rate, stop.signal)
 
 
 def _record(
@@ -181,7 +182,7 @@ def _not_in_the_way(plan: Plan) -> Iterator[None]:
     try:
         yield
     except CommandError:
-        if not plan.resume and not ReplayBuffer.get_length_from_path(plan.out):
+        if not plan.resume and ReplayBuffer.get_length_from_path(plan.out) == 0:
             shutil.rmtree(plan.out, ignore_errors=True)
         raise
 

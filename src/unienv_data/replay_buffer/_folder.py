@@ -281,7 +281,8 @@ def _check_is_buffer_alone(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in own and not path.name.startswith("storage") and not is_temporary(path):
             raise FileExistsError(
-                f"{path} is not a part of the replay buffer in {folder}, a dump to there would remove it"
+                f"{path} is not a part of the replay buffer in {folder}, a dump to there would remove it: give another "
+                f"path"
             )
 
 

@@ -105,6 +105,10 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+# Closing waits so long, in seconds, for another thread to write what it is writing.
+_LONGEST_WRITE = 5.0
+
+
 class ProcessMutex:
     """Keeps writers apart that are threads or processes; used like a `threading.Lock`.
 
@@ -116,21 +120,34 @@ class ProcessMutex:
         self._pid, self._threads = os.getpid(), threading.Lock()
 
     def __enter__(self) -> None:
-        if self._pid != os.getpid():  # a fork: the parent's threads, which may have held the lock, are not here
-            self._pid, self._threads = os.getpid(), threading.Lock()
+        self._forget_threads()
         self._threads.acquire()
         try:
+            if self._file.fd < 0:
+                raise RuntimeError("the buffer is closed")
             fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
         except BaseException:
             self._threads.release()
             raise
 
     def __exit__(self, *exc_info: object) -> None:
-        fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
-        self._threads.release()
+        try:
+            if self._file.fd >= 0:  # else a handler has closed it, on top of who held it
+                fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _forget_threads(self) -> None:
+        if self._pid != os.getpid():  # a fork: the parent's threads, which may have held the lock, are not here
+            self._pid, self._threads = os.getpid(), threading.Lock()
 
     def __reduce__(self) -> tuple[type[ProcessMutex], tuple[MappedFile]]:
         return ProcessMutex, (self._file,)
 
     def close(self) -> None:
+        """Have nobody hold it any more; threads that wait for it are told."""
+        self._forget_threads()
+        is_ours = self._threads.acquire(timeout=_LONGEST_WRITE)  # unless this is a handler on top of who holds it
         self._file.close()
+        if is_ours:
+            self._threads.release()

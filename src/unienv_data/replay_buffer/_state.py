@@ -48,6 +48,7 @@ class BufferState:
         self.mutex = mutex or (ProcessMutex() if shared else None)
         self._threads = threading.Lock()
         self.has_copies = False  # whether other buffers in this process have this state, too
+        self.is_closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.storage, self.counters, self.segments, self.journal)
@@ -276,7 +277,9 @@ class BufferState:
         self.counters.commit()
 
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then."""
+        """Give back files and locks; what was written is durable by then. May be called more than once."""
+        if self.is_closed:
+            return
         if self.folder is not None and self.lock is not None and self.lock.is_held:
             with self.writing:
                 if not self.shared and self.counters.closed_sizes is None:
@@ -285,6 +288,9 @@ class BufferState:
                 if not self.shared:
                     length = 0 if self.segments.file is None else self.segments.file.length
                     self.counters.seal((*self.storage.sizes(), length))
+        self.is_closed = True
+        if self.mutex is not None:
+            self.mutex.close()  # before what others may be about to write to
         self.storage.close()
         self.segments.close()
         self.counters.close()
@@ -292,8 +298,6 @@ class BufferState:
             self.journal.close()
         if self.lock is not None:
             self.lock.release()
-        if self.mutex is not None:
-            self.mutex.close()
 
 
 def _received(

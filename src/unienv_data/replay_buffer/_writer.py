@@ -398,7 +398,8 @@ class BufferWriter:
         try:
             self._state.edit(edit, durable=self._durable)
         except OSError as error:
-            if self._cells[EDIT] & 1 or (self._durable and self._cells[EDIT] != before):  # a flush has failed
+            is_flushed = self._durable and self._storage.has_raw_rows and self._state.journal is not None
+            if self._cells[EDIT] & 1 or (is_flushed and self._cells[EDIT] != before):  # a flush has failed
                 self._poison(error)
             raise
 

@@ -393,13 +393,10 @@ class ReplayBufferCollectionWrapper(Wrapper):
 
     def close(self) -> None:
         """Close the environment. Episodes that are under way end here; the buffers stay open."""
-        try:
+        with contextlib.ExitStack() as everything:  # whichever of it fails
+            everything.callback(super().close)
             for buffer in self._buffers:
-                if not buffer.is_closed:
-                    with contextlib.suppress(PermissionError):  # in a fork, where the other process goes on with it
-                        buffer.mark_segment_end()
-        finally:
-            super().close()
+                everything.callback(_end_recording, buffer)
 
     # -- shared --------------------------------------------------------------------------------------------
 
@@ -486,3 +483,10 @@ class ReplayBufferCollectionWrapper(Wrapper):
             return resolve_mode(self._mode, self.env, buffers)
         except ValueError as error:
             raise ValueError(f"{error}; the mode stays as it is unless replay_mode is given, such as 'auto'") from None
+
+
+def _end_recording(buffer: ReplayBuffer) -> None:
+    """End the episodes of a buffer that are under way."""
+    if not buffer.is_closed:
+        with contextlib.suppress(PermissionError):  # in a fork, where the other process goes on with it
+            buffer.mark_segment_end()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,8 @@ class ReplayBuffer(BatchBase):
 
     def __copy__(self) -> ReplayBuffer:
         """Another buffer of the same samples: what is written to one is in the other."""
-        writer = self._writer
-        with writer.writing:
+        with self._handed_over():
             self._state.has_copies = True
-            if writer.pending is not None:  # steps may have come since
-                writer.pending.hand_over(writer, self)
         rebuild, arguments = self.__reduce__()
         copied: ReplayBuffer = rebuild(*arguments)
         return copied
@@ -220,8 +217,8 @@ class ReplayBuffer(BatchBase):
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
+        """Whether `close` was called, of this buffer or of a copy that has its samples."""
+        return self._closed or self._state.is_closed
 
     @property
     def cache_path(self) -> Path | None:
@@ -455,13 +452,22 @@ class ReplayBuffer(BatchBase):
         if self._closed:
             return
         state, writer = self._state, self._writer
-        waits = not state.shared and not is_writing_further_down(writer, callers=1)
-        with writer.writing if waits else contextlib.nullcontext():
-            if waits and writer.pending is not None:  # steps may have come since
-                writer.pending.hand_over(writer, self)
+        with self._handed_over():
             self._closed, writer.pending = True, Closed()
             self._reader = self._writer = _Closed()  # type: ignore[assignment]
         state.close()
+
+    @contextlib.contextmanager
+    def _handed_over(self) -> Iterator[None]:
+        """Hold the right to write, with nothing staged; in a handler on top of who holds it, just go on."""
+        writer = self._writer
+        if self._state.shared or is_writing_further_down(writer, callers=3):  # this, contextlib's, and who has asked
+            yield
+            return
+        with writer.writing:
+            if writer.pending is not None:  # steps may have come since
+                writer.pending.hand_over(writer, self)
+            yield
 
 
 def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorage] | None) -> None:

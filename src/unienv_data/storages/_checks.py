@@ -95,16 +95,16 @@ class RowChecks:
 
     def _enter(self, stretches: Iterable[int]) -> None:
         entered = set(stretches)
+        left = self._open - entered
+        self._open |= entered  # first: what is open is known, wherever this is interrupted
         for stretch in entered:
             self._seals[stretch] = _OPEN
-        left, self._open = self._open - entered, entered
         self._seal(left)
 
     def seal_all(self) -> None:
         """Seal what is still open; what is written next breaks it again."""
-        left, self._open = self._open, set()
         if not self._alone or self._pid == os.getpid():  # else this is a fork of the process that writes to it
-            self._seal(left)
+            self._seal(set(self._open))
 
     def seal_unsealed(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Seal what is open of the stretches that rows in these ranges [start, stop) have a part in."""
@@ -119,6 +119,7 @@ class RowChecks:
     def _seal(self, stretches: set[int]) -> None:
         for stretch in stretches:
             self._seals[stretch] = _seal_of(self._crc(stretch))
+            self._open.discard(stretch)
 
     def _crc(self, stretch: int) -> int:
         rows = self._memory.rows
