@@ -65,6 +65,6 @@ def contents(buffer: ReplayBuffer) -> dict[str, Any]:
         "slots": len(buffer.storage),
         "segments": buffer.get_segments(),
         "is open": buffer.has_open_segment,
-        "counters": list(buffer._cells),
+        "counters": bytes(buffer._counters),
         "records": buffer._state.segments._records.tolist(),
     }

@@ -152,7 +152,7 @@ def test_every_name_of_a_buffer_is_a_look(name: str) -> None:
     assert type(buffer) is AwaitingBuffer
     getattr(buffer, name)
     assert type(buffer) is ReplayBuffer
-    assert buffer._cells[0] == 5 * SLOTS
+    assert buffer._counters.head == 5 * SLOTS
 
 
 def test_what_was_made_of_a_buffer_before_sees_it_as_it_is() -> None:

@@ -23,7 +23,6 @@ from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.base.files import write_json
-from unienv_data.replay_buffer._counters import HEAD, TAIL
 from unienv_interface.backends import NumpyComputeBackend
 
 NUMPY = NumpyComputeBackend
@@ -35,7 +34,7 @@ def make(lanes: int = 3, **options: Any) -> ReplayBuffer:
 
 def bounds_in(buffer: ReplayBuffer) -> list[tuple[int, int]]:
     """The segment of every sample, as `bounds_of` has it, by index."""
-    tail, head = buffer._cells[TAIL], buffer._cells[HEAD]
+    tail, head = buffer._counters.tail, buffer._counters.head
     start, stop = buffer._state.segments.bounds_of(np.arange(tail, head), tail, head)
     return list(zip((start - tail).tolist(), (stop - tail).tolist(), strict=True))
 
@@ -171,7 +170,7 @@ def test_thousands_of_episodes_and_a_reader_that_seldom_looks(capacity: int | No
         buffer.extend_lanes(numbers(range(4 * step, 4 * step + 4)), chance.random(4) < 0.5)
         if step % 7 == 0:
             bounds_in(buffer)
-    tail, head = buffer._cells[TAIL], buffer._cells[HEAD]
+    tail, head = buffer._counters.tail, buffer._counters.head
     samples = np.arange(tail, head)
     expected = _bounds_by_force(buffer, samples, tail, head)
     for one in (buffer, reader):

@@ -73,7 +73,7 @@ def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     try:
         for text in buffer.verify():
             yield Finding("checksum", text)
-        if buffer._state.counters.closed_sizes is not None:
+        if buffer._state.header.closed_sizes is not None:
             lost = list(lost_checksums(buffer))
             if buffer._state.counters.is_closed():  # still: else somebody has gone on with it
                 yield from (Finding("checksum", text) for text in lost)

@@ -17,7 +17,6 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base.files import remove_leftovers, replace_folder
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer._counters import BASE, HEAD
 from ..storages.registry import storage_by_name
 from ._errors import CommandError, UsageError
 
@@ -69,8 +68,8 @@ class NewRecording:
         with buffer._state.writing:
             staged = buffer.storage.stage(batch, count)
             ranges = [(start, stop) for start, stop in ended.tolist()]
-            cells = buffer._cells
-            buffer._writer._commit(staged, count, cells[BASE], ranges, cells[HEAD] + count)
+            counters = buffer._counters
+            buffer._writer._commit(staged, count, counters.base, ranges, counters.head + count)
         self.written += count
         self.episodes += len(ranges)
 

@@ -13,7 +13,6 @@ from unienv_interface.space import Space
 
 from ..base.storage import SpaceStorage
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer._counters import BASE
 from ..replay_buffer._locks import is_locked
 from ..replay_buffer._state import LOCK
 from ..storages._composed import ComposedStorage
@@ -122,7 +121,7 @@ def mark_damage(found: Salvage, storage: SpaceStorage, slots: np.ndarray) -> Non
 def lost_checksums(buffer: ReplayBuffer) -> Iterator[str]:
     """Of a buffer that was closed in order, after which every sample has one: which files lack some."""
     state, numbers = buffer._state, buffer.sample_numbers
-    used = state.slot_ranges(numbers.start, numbers.stop, state.cells[BASE])
+    used = state.slot_ranges(numbers.start, numbers.stop, state.counters.base)
     for part in _parts_of(buffer.storage):
         if isinstance(part, PackedStorage):
             unchecked = part.unchecked_rows()

@@ -18,7 +18,8 @@ from unienv_interface.space.row_layout import RowLayout
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ..replay_buffer._counters import _SIZE, BASE, EDIT, HEAD, SEGMENTS, TAIL, Cells, MappedCounters
+from ..replay_buffer import _counters
+from ..replay_buffer._counters import PAGE_SIZE, MappedHeader
 from ..replay_buffer._metadata import FILE_NAME, Metadata, read_metadata, read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, SEGMENT_FILE
@@ -132,44 +133,46 @@ def _open_storage(path: Path, metadata: Metadata, lender: Path | None) -> SpaceS
 def _read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
     """What the header says, or its newest copy that is sound; None if there is none."""
     try:
-        counters = MappedCounters.open(path, writable=False)
+        header = MappedHeader.open(path, writable=False)
     except StorageCorruptedError:
         return _read_copy(path)
-    if counters.closed_sizes is None and not storage.survives_kill:
-        return _flushed(path, counters, notes)
-    return _checked(counters.cells, counters.closed_sizes)
+    if header.closed_sizes is None and not storage.survives_kill:
+        return _flushed(path, header, notes)
+    return _checked(header.counters, header.closed_sizes)
 
 
-def _flushed(path: Path, counters: MappedCounters, notes: list[str]) -> Counters | None:
+def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:
     """Of a storage that a kill of its writer leaves as it was flushed: what was flushed and not overwritten since."""
-    live = counters.cells
+    live = header.counters
     try:
-        kept = counters._newest_half()
+        kept = header.newest_half()
     except StorageCorruptedError:
         return None
-    if (live[BASE], live[EDIT]) != (kept[BASE], kept[EDIT]):
+    if (live.base, live.edit) != (kept.base, kept.edit):
         raise CommandError(
             f"{path.parent}: its writer was killed after it had removed or changed samples and before the next flush, "
             f"so which samples are where cannot be told"
         )
-    if live[HEAD] > kept[HEAD]:
-        notes.append(f"{live[HEAD] - kept[HEAD]} samples were not flushed when the writer was killed")
-    kept[TAIL] = min(max(kept[TAIL], live[TAIL]), kept[HEAD])
+    if live.head > kept.head:
+        notes.append(f"{live.head - kept.head} samples were not flushed when the writer was killed")
+    kept.tail = min(max(kept.tail, live.tail), kept.head)
     return _checked(kept)
 
 
 def _read_copy(path: Path) -> Counters | None:
-    page = MappedFile.create(None, np.uint8, _SIZE)  # a page of its own: the file may be shorter, and is not to change
+    page = MappedFile.create(
+        None, np.uint8, PAGE_SIZE
+    )  # a page of its own: the file may be shorter, and is not to change
     try:
-        present = _content(path)[:_SIZE]
-        page.map(_SIZE)[: len(present)] = np.frombuffer(present, np.uint8)
-        return _checked(MappedCounters(page)._newest_half())
+        present = _content(path)[:PAGE_SIZE]
+        page.map(PAGE_SIZE)[: len(present)] = np.frombuffer(present, np.uint8)
+        return _checked(MappedHeader(page).newest_half())
     except StorageCorruptedError:
         return None
 
 
-def _checked(cells: Cells, sizes: tuple[int, int, int] | None = None) -> Counters | None:
-    head, tail, base, segments = (cells[place] for place in (HEAD, TAIL, BASE, SEGMENTS))
+def _checked(found: _counters.Counters, sizes: tuple[int, int, int] | None = None) -> Counters | None:
+    head, tail, base, segments = found.head, found.tail, found.base, found.segments
     return Counters(head, tail, base, segments, sizes) if 0 <= base <= tail <= head and segments >= 0 else None
 
 

@@ -25,7 +25,7 @@ from ..base.files import (
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
-from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, read_bounds
+from ._counters import read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._physical import physical_segments
@@ -86,8 +86,8 @@ def _make_new(folder: Path) -> None:
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:
     """Write the buffer's metadata.json, with what it holds from tail to head."""
-    cells = buffer._cells
-    tail, head = cells[TAIL] if tail is None else tail, cells[HEAD] if head is None else head
+    counters = buffer._counters
+    tail, head = counters.tail if tail is None else tail, counters.head if head is None else head
     write_metadata(
         folder,
         buffer.single_space,
@@ -107,7 +107,7 @@ def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int
     if not buffer.maintain_segment_metadata or buffer.lanes > 1:  # the reference's format has no lanes
         return None
     ranges = buffer._state.segments.alive(tail, head)
-    return physical_segments(ranges - buffer._cells[BASE], buffer.capacity)
+    return physical_segments(ranges - buffer._counters.base, buffer.capacity)
 
 
 def load(
@@ -292,17 +292,17 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
     is made.
     """
-    cells, storage = buffer._cells, buffer.storage
-    edit = cells[EDIT]
+    counters, storage = buffer._counters, buffer.storage
+    edit = counters.edit
     if edit & 1:
         buffer._state.wait_for_edit()
-        edit = cells[EDIT]
-    head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+        edit = counters.edit
+    head, tail, base = counters.head, counters.tail, counters.base
     folder.mkdir()
     storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base))
-    tail = min(cells[TAIL], head)
+    tail = min(counters.tail, head)
     segments = buffer._state.segments.alive(tail, head)
-    if cells[EDIT] != edit:
+    if counters.edit != edit:
         return False
     _write_state(buffer, folder, (head, tail, base), segments)
     write_description(buffer, folder, tail, head)
@@ -317,11 +317,11 @@ def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int
     )
     state = BufferState.create(storage, folder, shared=False, lanes=buffer.lanes)
     head, tail, base = bounds
-    state.cells[BASE], state.cells[TAIL] = base, tail
+    state.counters.base, state.counters.tail = base, tail
     for start, stop in segments.tolist():
         state.segments.prepare()
         state.segments.add(start, stop)
-    state.cells[CLOSED] = state.cells[HEAD] = head
+    state.counters.closed = state.counters.head = head
     if buffer.capacity is None and head - base > len(storage):
         raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")
     state.close()

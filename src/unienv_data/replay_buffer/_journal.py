@@ -21,7 +21,7 @@ import numpy as np
 from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._counters import EDIT, Counters
+from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
 # what follows it in bytes and its CRC32, then the numbers of slots, of segments (-1: they stay) and of counters
@@ -34,7 +34,7 @@ class Edit(NamedTuple):
 
     slots: np.ndarray
     rows: Iterable[tuple[np.ndarray, Any]]
-    counters: Mapping[int, int] = {}
+    counters: Mapping[str, int] = {}
     segments: np.ndarray | None = None
 
 
@@ -44,8 +44,8 @@ def make(edit: Edit, storage: SpaceStorage, counters: Counters, index: SegmentIn
         storage.write_raw_rows(slots, raw)
     if edit.segments is not None:
         index.replace_all(edit.segments)
-    for cell, value in edit.counters.items():
-        counters.cells[cell] = int(value)
+    for name, value in edit.counters.items():
+        setattr(counters, name, int(value))
 
 
 class Journal:
@@ -65,7 +65,9 @@ class Journal:
     def write(self, edit: Edit, row_nbytes: int) -> None:
         """Write an edit down; an OSError if there is no room, and then nothing has happened."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
-        counters = np.array(list(edit.counters.items()), np.int64).reshape(-1, 2)
+        counters = np.array(
+            [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()], np.int64
+        ).reshape(-1, 2)
         fixed = b"".join(part.astype("<i8").tobytes() for part in (edit.slots, segments, counters))
         total = len(fixed) + len(edit.slots) * row_nbytes
         reserve(self._file.fd, 0, _HEADER.size + total, self._file.path)
@@ -88,7 +90,10 @@ class Journal:
         counters = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
         rows = self._rows(slots, row_nbytes, _HEADER.size + fixed_size)
         return Edit(
-            slots, rows, {int(cell): int(value) for cell, value in counters}, None if segment_count < 0 else segments
+            slots,
+            rows,
+            {COUNTER_NAMES[place]: int(value) for place, value in counters},
+            None if segment_count < 0 else segments,
         )
 
     def _header(self) -> tuple[int, ...]:
@@ -128,4 +133,4 @@ def chunks(slots: np.ndarray, row_nbytes: int) -> list[np.ndarray]:
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
     """Make the edit in the journal, which `EDIT` says is due, and say that it is made."""
     make(journal.read(storage.row_nbytes), storage, counters, index)
-    counters.cells[EDIT] += 1
+    counters.edit += 1

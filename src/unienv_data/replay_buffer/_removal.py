@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..base.storage import SpaceStorage
-from ._counters import CLOSED, HEAD, SEGMENTS, TAIL
 from ._journal import Edit, chunks
 
 Slots = Callable[[np.ndarray], np.ndarray]
@@ -44,7 +43,7 @@ def removal(
     shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     closed = int(moved(np.array([closed]))[0])
-    counters = {HEAD: head, TAIL: tail, CLOSED: closed, SEGMENTS: len(shrunk)}
+    counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
     targets = slots_of(moved(kept))
     return Edit(targets, _rows(storage, slots_of(kept), targets), counters, shrunk)
 

@@ -18,7 +18,6 @@ import numpy as np
 from unienv_interface.space.space_utils import batch_size_data, concatenate
 
 from ..base._index import resolve_index
-from ._counters import BASE, CLOSED, COMING, EDIT, HEAD, SEGMENTS, TAIL
 from ._journal import Edit, chunks
 from ._lanes import LanedSegmentIndex
 from ._removal import removal
@@ -54,7 +53,7 @@ class BufferWriter:
     """The writer of a buffer. Whether this process may write at all is `check`'s affair."""
 
     def __init__(self, state: BufferState, *, maintains: bool, durable: bool) -> None:
-        self._state, self._cells, self._storage = state, state.cells, state.storage
+        self._state, self._counters, self._storage = state, state.counters, state.storage
         capacity = state.storage.capacity
         self._capacity, self._backend = None if capacity is None else int(capacity), state.storage.backend
         self._maintains, self._durable = maintains, durable
@@ -79,7 +78,7 @@ class BufferWriter:
     @property
     def head(self) -> int:
         """How many samples were ever written."""
-        return self._cells[HEAD]
+        return self._counters.head
 
     def check(self) -> None:
         """Raise unless this process may write."""
@@ -122,18 +121,18 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
-            cells, capacity, storage = self._cells, self._capacity, self._storage
-            head = cells[HEAD]
-            slot = head - cells[BASE] if capacity is None else (head - cells[BASE]) % capacity
+            counters, capacity, storage = self._counters, self._capacity, self._storage
+            head = counters.head
+            slot = head - counters.base if capacity is None else (head - counters.base) % capacity
             if staged is None:
                 staged = storage.stage(value, None)
             if self._own_rows is None and not storage.ready[0] <= slot < storage.ready[1]:
                 storage.prepare(slot, slot + 1)
-            if cells[CLOSED] > head:
+            if counters.closed > head:
                 self._recover()
-            if capacity is not None and head - cells[TAIL] >= capacity:
-                cells[COMING] = head + 1
-                cells[TAIL] = head + 1 - capacity
+            if capacity is not None and head - counters.tail >= capacity:
+                counters.coming = head + 1
+                counters.tail = head + 1 - capacity
             if self._own_rows is not None and isinstance(staged, (bytes, memoryview)):
                 start = slot * len(staged)
                 self._own_rows[start : start + len(staged)] = staged  # all that `write` would do
@@ -143,7 +142,7 @@ class BufferWriter:
                 storage.append(staged)
             else:
                 storage.write(slot, staged)
-            cells[HEAD] = head + 1
+            counters.head = head + 1
 
     def extend(self, value: Any) -> None:
         """Add a batch of samples as a segment of its own."""
@@ -163,7 +162,7 @@ class BufferWriter:
 
     def make_room(self, count: int) -> None:
         """Have room for so many more samples, for whoever holds the right to write; an error if there is none."""
-        start, storage = self._cells[HEAD] - self._cells[BASE], self._storage
+        start, storage = self._counters.head - self._counters.base, self._storage
         if self._capacity is None and start + count > storage.ready[1]:
             storage.prepare(start, start + count)
 
@@ -183,15 +182,15 @@ class BufferWriter:
             self._recover()
         if self._lanes > 1:
             raise self._wants_all_lanes("extend")
-        closed, head = self._cells[CLOSED], self._cells[HEAD]
+        closed, head = self._counters.closed, self._counters.head
         if closed < head and self._state.open_start() is not None:
             raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
 
     def add_segment(self, staged: Any, count: int) -> None:
         """Add samples as a segment of its own, for whoever holds the right to write, after `check_extends`."""
-        cells, capacity = self._cells, self._capacity
-        head, base = cells[HEAD], cells[BASE]
-        if cells[CLOSED] > head:
+        counters, capacity = self._counters, self._capacity
+        head, base = counters.head, counters.base
+        if counters.closed > head:
             self._recover()
         if capacity is not None and count >= capacity:
             staged, count = self._storage.part(staged, count, count - capacity, count), capacity
@@ -202,8 +201,8 @@ class BufferWriter:
 
     def _commit(self, staged: Any, count: int, base: int, ended: list[tuple[int, int]], closed: int) -> None:
         """Write rows, and the segments that end with them, and make both count; before `closed` no segment is open."""
-        cells, capacity, storage = self._cells, self._capacity, self._storage
-        head = cells[HEAD]
+        counters, capacity, storage = self._counters, self._capacity, self._storage
+        head = counters.head
         slot, first = head - base, count
         if capacity is not None:
             slot %= capacity
@@ -215,19 +214,19 @@ class BufferWriter:
                 storage.prepare(0, count - first)
         if ended:
             self._segments.prepare(len(ended))
-        if capacity is not None and head + count - cells[TAIL] > capacity:
-            cells[COMING] = head + count
-            cells[TAIL] = head + count - capacity
-        cells[BASE] = base
+        if capacity is not None and head + count - counters.tail > capacity:
+            counters.coming = head + count
+            counters.tail = head + count - capacity
+        counters.base = base
         if first == count:
             storage.write(slice(slot, slot + count), staged)
         else:
             storage.write(slice(slot, slot + first), storage.part(staged, count, 0, first))
             storage.write(slice(0, count - first), storage.part(staged, count, first, count))
-        self._closed_before, cells[CLOSED] = cells[CLOSED], closed
+        self._closed_before, counters.closed = counters.closed, closed
         if ended:
             self._segments.add_all(ended)
-        cells[HEAD] = head + count  # this one store makes the samples count, and their segments
+        counters.head = head + count  # this one store makes the samples count, and their segments
         self._closed_before = None
 
     # -- lanes -----------------------------------------------------------------------------------------------
@@ -250,14 +249,14 @@ class BufferWriter:
 
         `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends.
         """
-        cells, lanes, capacity, head = self._cells, self._lanes, self._capacity, self._cells[HEAD]
-        if cells[CLOSED] > head or self._is_ending:
+        counters, lanes, capacity, head = self._counters, self._lanes, self._capacity, self._counters.head
+        if counters.closed > head or self._is_ending:
             self._recover()
         if not closing:
-            self._commit(staged, count, cells[BASE], [], head + count if lanes > 1 else cells[CLOSED])
+            self._commit(staged, count, counters.base, [], head + count if lanes > 1 else counters.closed)
             return
         starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
-        tail, segments = cells[TAIL], []
+        tail, segments = counters.tail, []
         for place in closing:
             lane = place % lanes
             start, sample = starts[lane], head + place
@@ -268,7 +267,7 @@ class BufferWriter:
             segments.append((start, sample + 1))
             starts[lane] = sample + lanes
         closed = head + (count if lanes > 1 else closing[-1] + 1)
-        self._commit(staged, count, cells[BASE], segments if self._maintains else [], closed)
+        self._commit(staged, count, counters.base, segments if self._maintains else [], closed)
         self._open_starts = starts
         if self._durable:
             self._flush()
@@ -279,13 +278,13 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
-            cells, lanes, head = self._cells, self._lanes, self._cells[HEAD]
-            if cells[CLOSED] > head:
+            counters, lanes, head = self._counters, self._lanes, self._counters.head
+            if counters.closed > head:
                 self._recover()
             starts, self._open_starts = self._lane_starts(), None
             closing = [lane for lane in ended.nonzero()[0].tolist() if starts[lane] < head]
             if closing:
-                tail = cells[TAIL]
+                tail = counters.tail
                 self._segments.prepare(len(closing))
                 self._segments.add_all([(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing])
                 for lane in closing:
@@ -297,10 +296,10 @@ class BufferWriter:
     def _lane_starts(self) -> list[int]:
         """Where the open segment of each lane starts; its next sample if none is open."""
         if self._lanes == 1:
-            return [max(self._cells[CLOSED], self._cells[TAIL])]
+            return [max(self._counters.closed, self._counters.tail)]
         if self._open_starts is not None and not self._state.is_shared:  # else somebody may have closed some
             return self._open_starts
-        return cast(LanedSegmentIndex, self._segments).open_starts(self._cells[TAIL], self._cells[HEAD])
+        return cast(LanedSegmentIndex, self._segments).open_starts(self._counters.tail, self._counters.head)
 
     def _wants_all_lanes(self, verb: str) -> TypeError:
         return TypeError(
@@ -327,8 +326,8 @@ class BufferWriter:
             if self._maintains:
                 self._segments.prepare(1)
                 self._is_ending = True  # until it is closed, too: an interrupt in between must not have it end twice
-                self._segments.add_all([(start, self._cells[HEAD])])
-            self._cells[CLOSED] = self._cells[HEAD]
+                self._segments.add_all([(start, self._counters.head)])
+            self._counters.closed = self._counters.head
             self._is_ending = False
             if self._durable:
                 self._flush()
@@ -336,7 +335,7 @@ class BufferWriter:
     def _recover(self) -> None:
         """Take back the segments of a write that was interrupted, whose samples do not count, or close one for good."""
         self._open_starts = None
-        is_ahead = self._cells[CLOSED] > self._cells[HEAD]
+        is_ahead = self._counters.closed > self._counters.head
         self._state.recover(self._closed_before if is_ahead else None)
         self._closed_before, self._is_ending = None, False
 
@@ -348,10 +347,10 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
-            cells, storage = self._cells, self._storage
-            position = resolve_index(self._backend, idx, cells[HEAD] - cells[TAIL])
+            counters, storage = self._counters, self._storage
+            position = resolve_index(self._backend, idx, counters.head - counters.tail)
             count = None if isinstance(position, int) else len(position)
-            slots = np.atleast_1d(self._state.slots(np.asarray(position) + cells[TAIL]))
+            slots = np.atleast_1d(self._state.slots(np.asarray(position) + counters.tail))
             if not storage.has_raw_rows:
                 batch = concatenate(storage.single_instance_space, [value]) if count is None else value
                 self._edit(Edit(slots, [(slots, batch)]))
@@ -376,8 +375,8 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
-            cells, state = self._cells, self._state
-            head, tail = cells[HEAD], cells[TAIL]
+            counters, state = self._counters, self._state
+            head, tail = counters.head, counters.tail
             removed = np.unique(np.atleast_1d(resolve_index(self._backend, idx, head - tail))) + tail
             if not removed.size:
                 return
@@ -388,18 +387,18 @@ class BufferWriter:
                     f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
                 )
             if is_oldest:
-                cells[TAIL] = tail + removed.size  # the oldest: nothing has to be moved
+                counters.tail = tail + removed.size  # the oldest: nothing has to be moved
                 return
-            bounds = (tail, min(max(cells[CLOSED], tail), head), head)
+            bounds = (tail, min(max(counters.closed, tail), head), head)
             self._edit(removal(self._storage, state.slots, removed, bounds, state.segments.alive(tail, head)))
 
     def _edit(self, edit: Edit) -> None:
-        before = self._cells[EDIT]
+        before = self._counters.edit
         try:
             self._state.edit(edit, durable=self._durable)
         except OSError as error:
             is_flushed = self._durable and self._storage.has_raw_rows and self._state.journal is not None
-            if self._cells[EDIT] & 1 or (is_flushed and self._cells[EDIT] != before):  # a flush has failed
+            if self._counters.edit & 1 or (is_flushed and self._counters.edit != before):  # a flush has failed
                 self._poison(error)
             raise
 
@@ -413,17 +412,17 @@ class BufferWriter:
         with self.writing:
             if self.pending is not None:
                 self.pending.hand_over(self)
-            cells = self._cells
+            counters = self._counters
             if self._storage.has_open_segment:
                 self._storage.abort_segment()
-            head = cells[HEAD]
-            cells[TAIL] = head
-            cells[BASE] = head  # from slot 0 again
-            cells[CLOSED] = head
+            head = counters.head
+            counters.tail = head
+            counters.base = head  # from slot 0 again
+            counters.closed = head
             if self._lanes == 1:  # readers of lanes go by the numbers of the records alone, which therefore only grow
-                cells[SEGMENTS] = 0
+                counters.segments = 0
             self._open_starts = None
-            cells[EDIT] += 2
+            counters.edit += 2
             self._storage.clear()
 
     # -- durability ------------------------------------------------------------------------------------------

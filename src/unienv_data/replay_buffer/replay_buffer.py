@@ -29,7 +29,6 @@ from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
-from ._counters import HEAD, TAIL
 from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader
 from ._state import BufferState
@@ -99,7 +98,7 @@ class ReplayBuffer(BatchBase):
             if active_segment_start_physical is not None and not active_segment_length:
                 raise ValueError("active_segment_start_physical without active_segment_length")
             state.take_over(count, offset, physical_segments or (), active_segment_length)
-        self._state, self._cells = state, state.cells
+        self._state, self._counters = state, state.counters
         self._lanes = state.segments.lanes
         self._reader = BufferReader(state, maintains=maintain_segment_metadata)
         self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
@@ -258,22 +257,22 @@ class ReplayBuffer(BatchBase):
     @property
     def offset(self) -> int:
         """The slot of the oldest sample."""
-        return self._state.slot(self._cells[TAIL])
+        return self._state.slot(self._counters.tail)
 
     def __len__(self) -> int:
-        head = self._cells[HEAD]  # before tail: then there are never more than the capacity
-        return max(0, head - self._cells[TAIL])
+        head = self._counters.head  # before tail: then there are never more than the capacity
+        return max(0, head - self._counters.tail)
 
     @property
     def sample_numbers(self) -> range:
-        head = self._cells[HEAD]  # before tail, as above
-        return range(min(self._cells[TAIL], head), head)
+        head = self._counters.head  # before tail, as above
+        return range(min(self._counters.tail, head), head)
 
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()
         count = None if segments is None else len(segments)
-        return BufferStats(len(self), self._capacity, self._cells[HEAD], self.storage.nbytes, count)
+        return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -314,7 +313,7 @@ class ReplayBuffer(BatchBase):
     @property
     def may_grow(self) -> bool:
         """Whether the number of samples may still change: not if the buffer was closed when it was opened to read."""
-        return self.is_mutable or self._state.counters.closed_sizes is None
+        return self.is_mutable or self._state.header.closed_sizes is None
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         """The closed episodes as [start, stop) of indices, by their start; None if they are not kept.
@@ -413,12 +412,12 @@ class ReplayBuffer(BatchBase):
 
         Checksums are of what was sealed: all of it after `flush` or `close`, else all but what was written last.
         """
-        closed = self._state.counters.closed_sizes is not None and not self.is_mutable
+        closed = self._state.header.closed_sizes is not None and not self.is_mutable
         for _ in range(_VERIFY_ATTEMPTS):
             self._state.wait_for_edit()
-            before = list(self._cells)
+            before = self._counters.copy()
             found = self._state.segments.verify(closed=closed)
-            if not found or list(self._cells) == before:  # else a writer may have been what was found
+            if not found or self._counters == before:  # else a writer may have been what was found
                 break
         return [*found, *self.storage.verify()]
 
