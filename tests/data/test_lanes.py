@@ -262,29 +262,53 @@ def test_a_folder_without_the_field_has_one_lane(tmp_path: Path) -> None:
 
 
 def test_interrupted_between_the_records_and_the_head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C at the worst moment: neither the samples nor the ends of their episodes count."""
+    """Ctrl-C at the worst moment is raised when the samples and the ends of their episodes count."""
     buffer = make(2, cache_path=tmp_path / "buffer")
     buffer.extend_lanes(numbers([1, 2]))
-    add_all = buffer._state.segments.add_all
+    put, interrupts = buffer._state.segments.put, [KeyboardInterrupt]
 
-    def interrupted(ranges: Any) -> None:
-        add_all(ranges)
-        raise KeyboardInterrupt
+    def interrupted(number: int, ranges: Any) -> None:
+        put(number, ranges)
+        while interrupts:
+            raise interrupts.pop()
 
-    monkeypatch.setattr(buffer._state.segments, "add_all", interrupted)
+    monkeypatch.setattr(buffer._state.segments, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         buffer.extend_lanes(numbers([3, 4]), [True, True])
     monkeypatch.undo()
-    assert contents(buffer) == [1, 2]
-    assert buffer.get_segments() == []
-    assert buffer.segment_of(0) is None
-    assert bounds_in(buffer) == [(0, 1), (1, 2)]
+    assert contents(buffer) == [1, 2, 3, 4]
+    assert buffer.get_segments() == [(0, 3), (1, 4)]
     buffer.extend_lanes(numbers([5, 6]), [False, True])
-    assert contents(buffer) == [1, 2, 5, 6]
-    assert buffer.get_segments() == [(1, 4)]
-    assert buffer.segment_of(2) is None
-    assert bounds_in(buffer) == [(0, 3), (1, 4), (0, 3), (1, 4)]
+    assert contents(buffer) == [1, 2, 3, 4, 5, 6]
+    assert buffer.get_segments() == [(0, 3), (1, 4), (5, 6)]
+    assert buffer.segment_of(4) is None
+    assert bounds_in(buffer) == [(0, 3), (1, 4), (0, 3), (1, 4), (4, 5), (5, 6)]
     assert buffer.verify() == []
+
+
+@pytest.mark.parametrize("capacity", [None, 12, 24])
+def test_a_block_of_steps_is_the_steps_one_by_one(capacity: int | None, tmp_path: Path) -> None:
+    """(steps, lanes) in one call, also around the end of the ring and more than once around."""
+    rng = np.random.default_rng(0)
+    one, many = make(3, capacity=capacity), make(3, capacity=capacity, cache_path=tmp_path / "buffer")
+    written = 0
+    for steps in (1, 3, 2, 9, 1, 4):
+        values = np.arange(written, written + 3 * steps).reshape(steps, 3)
+        ended = rng.random((steps, 3)) < 0.4
+        for step in range(steps):
+            one.extend_lanes(numbers(values[step]), ended[step])
+        block = {key: value for key, value in numbers(values.reshape(-1)).items()}
+        many.extend_lanes(
+            {
+                "number": block["number"].reshape(steps, 3),
+                "inner": {"copies": block["inner"]["copies"].reshape(steps, 3, 3)},
+            },
+            ended,
+        )
+        written += 3 * steps
+        assert contents(many) == contents(one)
+        assert many.get_segments() == one.get_segments()
+    assert many.verify() == []
 
 
 def test_records_that_a_kill_has_torn_are_no_damage_afterwards(tmp_path: Path) -> None:

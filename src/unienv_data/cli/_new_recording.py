@@ -65,11 +65,8 @@ class NewRecording:
         buffer = self._buffer
         if self._space.backend is not self._source_space.backend:
             batch = batch_space(self._source_space, count).data_to(batch, self._space.backend)
-        with buffer._state.writing:
-            staged = buffer.storage.stage(batch, count)
-            ranges = [(start, stop) for start, stop in ended.tolist()]
-            counters = buffer._counters
-            buffer._writer._commit(staged, count, counters.base, ranges, counters.head + count)
+        ranges = [(start, stop) for start, stop in ended.tolist()]
+        buffer._locked(buffer._writer.extend_episodes, batch, count, ranges)
         self.written += count
         self.episodes += len(ranges)
 

@@ -88,7 +88,7 @@ class BufferReader:
         counters, ahead = self._counters, 0
         for _ in range(_ATTEMPTS):
             edit = counters.edit
-            if edit & 1:
+            if edit & 1 and not self._state.is_writing_here():
                 self._state.wait_for_edit()
                 continue
             head, tail, base = counters.head, counters.tail, counters.base
@@ -136,9 +136,12 @@ class BufferReader:
         state, counters = self._state, self._counters
         if not state.storage.is_mutable:
             raise RuntimeError(f"samples were overwritten while they were read, {_ATTEMPTS} times in a row")
-        with state.writing:
+
+        def read() -> Any:
             head, tail = counters.head, counters.tail
             return look(resolve_index(self._backend, idx, head - tail), tail, head, counters.base)
+
+        return read() if state.is_writing_here() else state.write_lock.run(read)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ class BufferReader:
         counters = self._counters
         while True:
             edit = counters.edit
-            if edit & 1:
+            if edit & 1 and not self._state.is_writing_here():
                 self._state.wait_for_edit()
                 continue
             head, tail = counters.head, counters.tail

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -137,12 +137,14 @@ class SegmentIndex:
         """Add a record, after `prepare`."""
         self.add_all([(start, stop)])
 
-    def add_all(self, ranges: list[tuple[int, int]]) -> None:
+    def add_all(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Add records, after `prepare`; one store makes them count."""
-        counters = self._counters
-        number = counters.segments
+        self.put(self._counters.segments, ranges)
+
+    def put(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have these as the records from this number on, the last ones, after `prepare`."""
         self._write(number, ranges)
-        counters.segments = number + len(ranges)
+        self._counters.segments = number + len(ranges)
 
     def _write(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Write records from this number on."""

@@ -59,10 +59,15 @@ class LeafCodec(abc.ABC):
     alignment: int  # in bytes; every column is then a legal strided view of every library
     in_heap = False
     plain_dtype: np.dtype | None = None  # of the elements, where a column of the rows is the value itself
+    number_type: type | None = None  # of the Python numbers that all go into a column of scalars as they are
 
     @abc.abstractmethod
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         """What can be assigned to a column of leading shape `lead`; a ValueError if the value does not fit."""
+
+    def check(self, value: Any, lead: tuple[int, ...]) -> None:
+        """A ValueError if `encode` would not take the value."""
+        self.encode(value, lead)
 
     def store(self, encoded: Any, heap: Heap | None) -> Any:
         """Take what does not lie in the rows to the heap, and return what does."""
@@ -94,6 +99,8 @@ class ArrayCodec(LeafCodec):
         if space.backend is NumpyComputeBackend and not self._is_foreign:
             self.plain_dtype = self.raw
         self._numbers, self._largest, self._smallest = _python_numbers(self._name)
+        if not self.shape and self.plain_dtype is not None:
+            self.number_type = {"float64": float, "bool": bool}.get(self._name)
 
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         shape = lead + self.shape
@@ -103,6 +110,12 @@ class ArrayCodec(LeafCodec):
         if finding is not None:
             raise ValueError(finding)
         return raw_array(self.space.backend, self._name, value)
+
+    def check(self, value: Any, lead: tuple[int, ...]) -> None:
+        if type(value) in (int, float, bool) and not lead + self.shape:
+            self._encode_number(value, "")
+        elif (finding := array_mismatch(self.space.backend, self._name, value, "", lead + self.shape)) is not None:
+            raise ValueError(finding)
 
     def _encode_number(self, value: Any, path: str) -> Any:
         """A Python number for a scalar leaf: rounded for floats, but no fraction for integers."""

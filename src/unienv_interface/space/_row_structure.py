@@ -57,6 +57,18 @@ def collector(space: Space) -> Collector:
     return collect
 
 
+def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
+    """A function that gives the leaves of a value, in canonical order."""
+    collect = collector(space)
+
+    def fetch(data: Any) -> list[Any]:
+        values: list[Any] = []
+        collect(data, values)
+        return values
+
+    return fetch
+
+
 def _general_collector(space: CompositeSpace) -> Collector:
     """For a kind of composite space that is not one of ours."""
     collectors = [collector(child) for child in space.children]
