@@ -10,7 +10,7 @@ import numpy as np
 from ..backends.base import ComputeBackend
 from ..env_base.env import Env
 from ..space import Space, describe_mismatch
-from ..utils.row_spaces import RowSpaces
+from ..space.space_utils.row_spaces import RowSpaces
 from ._clauses import Clause, registering_in, require
 from ._snapshots import snapshot
 

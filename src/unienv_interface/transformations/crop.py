@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..backends import _dtypes
+from ..backends.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ..utils.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ._operands import (
     Constant,
     as_operands,

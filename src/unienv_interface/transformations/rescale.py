@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..backends import _dtypes, deserialize_backend
+from ..backends.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ..utils.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ._operands import (
     ClipFloats,
     Constant,
