@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _dtypes, get_backend_from_tensor
+from . import dtypes, get_backend_from_tensor
 from .base import ComputeBackend
 from .numpy import NumpyComputeBackend
 
@@ -52,15 +52,15 @@ def deserialize_scalar_or_array_value(
     else:
         raise ValueError(f"{value_data!r} is not the JSON of a number or an array")
     backend = override_backend or NumpyComputeBackend
-    if name in _dtypes.FOREIGN_FLOATING:
+    if name in dtypes.FOREIGN_FLOATING:
         return backend.from_host(host, backend.dtype_from_name(name), device=override_device)
     return backend.from_numpy(host, device=override_device)
 
 
 def _read_array(value_data: Mapping[str, Any], name: Any) -> np.ndarray:
-    if name is not None and name not in _dtypes.KNOWN:
-        raise ValueError(f"unknown dtype {name!r} of an array, known are {sorted(_dtypes.KNOWN)}")
-    host_dtype = None if name is None else _dtypes.host_dtype(name)
+    if name is not None and name not in dtypes.KNOWN:
+        raise ValueError(f"unknown dtype {name!r} of an array, known are {sorted(dtypes.KNOWN)}")
+    host_dtype = None if name is None else dtypes.host_dtype(name)
     if host_dtype is not None and host_dtype.kind == "c":
         parts = _numbers(value_data["value"], np.empty(0, host_dtype).real.dtype)
         entries = parts.reshape(-1).view(host_dtype)
