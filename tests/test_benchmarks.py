@@ -5,6 +5,7 @@ Nothing is timed here: the harness is given a clock that moves only when a conte
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -16,12 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pytest
+
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import BoxSpace
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its programs are not a package
 
 import bars
 import check
+import count_calls
 import harness
 import profile_contender
 import record
@@ -292,7 +298,7 @@ def test_a_bar_is_about_contenders_that_exist(bar: Bar) -> None:
 
 
 def test_every_issue_with_numbers_has_bars() -> None:
-    assert {bar.issue for bar in bars.load_bars()} == {2, 3, 4, 5, 6, 7}
+    assert {bar.issue for bar in bars.load_bars()} == {2, 3, 4, 5, 6, 7, 19}
 
 
 @pytest.mark.parametrize(
@@ -352,6 +358,12 @@ def test_a_peer_that_cannot_leaves_no_figure_and_ours_that_cannot_misses() -> No
     floor_gone = outcome("b", "floor", state="cannot: x")
     assert verdict({"against": "b", "at_most": 1.0}, MINE, floor_gone).state == "MISSED"
     assert bars.judge([Bar(1, "rows", "another work", "a", at_most=1.0)], run_of())[0].state == "MISSED"
+
+
+def test_one_that_was_added_after_a_run_is_not_measured_in_it() -> None:
+    assert verdict({"against": "b", "at_least": 1.0}, MINE) == bars.Verdict(
+        Bar(1, "rows", "a work", "a", "b", at_least=1.0), "MISSED", "b not measured"
+    )
 
 
 def test_what_the_quick_form_measures_is_what_bars_name() -> None:
@@ -525,6 +537,40 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path, monkeypatch: pytest.
     assert set(contents[0]) == {"docs/benchmarks.md", "build/benchmarks.md", *plots}
     assert contents[0] == contents[1]
     assert b"<dc:date>" not in contents[0]["docs/benchmarks/growth.svg"]
+
+
+# -- counted calls -----------------------------------------------------------------------------------------
+
+
+def test_calls_of_ours_are_counted_and_no_others() -> None:
+    space = BoxSpace(NumpyComputeBackend, 0, 1, "float32", shape=(2,))
+
+    def environment() -> None:
+        space.contains(np.zeros(2, np.float32))
+
+    def call() -> None:
+        assert space.dtype_name == "float32"
+        environment()
+        assert sorted([2, 1]) == json.loads("[1, 2]")
+
+    whole = count_calls.calls_of(call)
+    alone = count_calls.calls_of(environment)
+    assert "unienv_interface/space/spaces/box.py" in count_calls.files_of(alone)
+    assert alone[0].co_name == "contains"
+    assert whole[len(whole) - len(alone) :] == alone
+    assert count_calls.calls_of(call, environment) == whole[: len(whole) - len(alone)]
+    assert sys.getprofile() is None
+
+
+def test_the_usual_number_of_calls_counts() -> None:
+    space = BoxSpace(NumpyComputeBackend, 0, 1, "float32", shape=(2,))
+    value, rounds = np.zeros(2, np.float32), itertools.count()
+
+    def call() -> None:
+        for _ in range(5 if next(rounds) % 10 == 0 else 1):
+            space.contains(value)
+
+    assert count_calls.usual_calls(call) == count_calls.calls_of(lambda: space.contains(value))
 
 
 # -- profiles ----------------------------------------------------------------------------------------------
