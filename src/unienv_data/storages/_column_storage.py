@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unienv_interface.backends._dtypes import raw_dtype
+from unienv_interface.backends.dtypes import raw_dtype
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace

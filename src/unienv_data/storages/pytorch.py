@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.pytorch import _SIGNED, PyTorchComputeBackend, torch
+from unienv_interface.backends.pytorch import SIGNED_OF_UNSIGNED, PyTorchComputeBackend, torch
 from unienv_interface.space import Space
-from unienv_interface.space._row_structure import builder, collector, structure_finding
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
+from unienv_interface.space.row_structure import builder, collector, structure_finding
 from unienv_interface.space.spaces import ArraySpace
-from unienv_interface.space.spaces._array import array_mismatch
+from unienv_interface.space.spaces.array import array_mismatch
 
 from ..base._index import resolve_index
 from ..base.files import check_memory, replacing
@@ -371,7 +371,7 @@ def _take(tensors: Sequence[torch.Tensor], slots: Any) -> list[torch.Tensor]:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same bits as a dtype that PyTorch can index; it cannot all of the unsigned ones."""
-    signed = _SIGNED.get(tensor.dtype)
+    signed = SIGNED_OF_UNSIGNED.get(tensor.dtype)
     return tensor if signed is None else tensor.view(signed)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from unienv_interface.space.space_utils import batch_size_data, batch_space, flatten_data, get_at
 from unienv_interface.space.spaces import DictSpace
-from unienv_interface.testing._clauses import require
-from unienv_interface.testing._snapshots import snapshot
+from unienv_interface.testing.clauses import require
+from unienv_interface.testing.snapshots import snapshot
 
 from ..base.storage import SpaceStorage
 from ._storage_probe import SLOTS, Maker, clause, require_error, require_same

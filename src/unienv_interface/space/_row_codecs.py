@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.numpy import NumpyComputeBackend
-from ._mismatch import at_path, join_path
+from .mismatch import at_path, join_path
 from .space import Space
 from .spaces import ArraySpace, BatchedSpace, GraphInstance, GraphSpace, TextSpace
-from .spaces._array import array_mismatch
+from .spaces.array import array_mismatch
 from .spaces.batched import object_array
 from .spaces.graph import fields_of, stack_graphs, trim_graphs
 from .value_bytes import raw_array, value_from_bytes, value_to_bytes
@@ -91,11 +91,11 @@ class ArrayCodec(LeafCodec):
     def __init__(self, space: ArraySpace) -> None:
         self.space = space
         self.shape = space.shape
-        self.raw = _dtypes.raw_dtype(space.dtype_name)
+        self.raw = dtypes.raw_dtype(space.dtype_name)
         self.dtype = np.dtype((self.raw, space.shape))
         self.alignment = self.raw.itemsize
         self._name = space.dtype_name
-        self._is_foreign = space.dtype_name in _dtypes.FOREIGN_FLOATING
+        self._is_foreign = space.dtype_name in dtypes.FOREIGN_FLOATING
         if space.backend is NumpyComputeBackend and not self._is_foreign:
             self.plain_dtype = self.raw
         self._numbers, self._largest, self._smallest = _python_numbers(self._name)
@@ -137,13 +137,13 @@ class ArrayCodec(LeafCodec):
 
 def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:
     """The types of Python numbers that a dtype takes, with the largest and the smallest finite one."""
-    if dtype_name in _dtypes.INTEGER:
+    if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         return (int,), int(limits.max), int(limits.min)
-    if dtype_name in _dtypes.FLOATING:
+    if dtype_name in dtypes.FLOATING:
         most = _LARGEST_BFLOAT16 if dtype_name == "bfloat16" else float(np.finfo(dtype_name).max)
         return (int, float), most, -most
-    return (bool,) if dtype_name in _dtypes.BOOLEAN else (), 1, 0
+    return (bool,) if dtype_name in dtypes.BOOLEAN else (), 1, 0
 
 
 _LARGEST_BFLOAT16 = float.fromhex("0x1.fep127")

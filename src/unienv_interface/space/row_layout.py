@@ -28,9 +28,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ..backends.base import ComputeBackend
-from ._mismatch import at_path
 from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
-from ._row_structure import builder, leaf_fetcher, structure_finding, walk
+from .mismatch import at_path
+from .row_structure import builder, leaf_fetcher, structure_finding, walk
 from .space import Space
 from .spaces import CompositeSpace, DictSpace
 

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._mismatch import join_path
+from .mismatch import join_path
 from .space import Space
 from .spaces import CompositeSpace, DictSpace, TupleSpace
 
