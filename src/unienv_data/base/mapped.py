@@ -20,7 +20,7 @@ import numpy as np
 
 from unienv_interface.utils.shared_block import SharedBlock
 
-from .files import check_memory, open_regular, reserve, resize
+from .files import check_in_place, check_memory, open_regular, reserve, resize
 from .storage import StorageCorruptedError
 
 # MADV_POPULATE_WRITE, of Linux 5.14 and later
@@ -40,6 +40,7 @@ class MappedFile:
         """Take over a descriptor."""
         self.fd, self.dtype, self.path, self.writable = fd, np.dtype(dtype), path, writable
         self._reserved = (0, 0)  # bytes; what was reserved last
+        self._absolute = None if path is None else path.absolute()
         self._closer = weakref.finalize(self, os.close, fd)  # many buffers may be opened and just dropped
         self._closer.atexit = False
 
@@ -95,6 +96,12 @@ class MappedFile:
         if length > self.length:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
+    def trim(self, length: int) -> None:
+        """Make the file no longer than so many items. Nobody may touch those behind them."""
+        if length < self.length:
+            self._reserved = (0, 0)
+            os.ftruncate(self.fd, length * self.dtype.itemsize)
+
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room.
 
@@ -139,8 +146,9 @@ class MappedFile:
         return data
 
     def sync(self) -> None:
-        """Make what was written durable."""
-        if self.writable and self.path is not None:
+        """Make what was written durable; an OSError if the file is no longer where its name says."""
+        if self.writable and self._absolute is not None:
+            check_in_place(self.fd, self._absolute)
             os.fsync(self.fd)
 
     def close(self) -> None:

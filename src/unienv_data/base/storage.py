@@ -18,7 +18,10 @@ from ._index import IndexableType, resolve_index
 from .common import BatchT
 from .windows import Spans, split_axis
 
-__all__ = ["RowStorage", "SpaceStorage", "StorageCorruptedError"]
+__all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage", "StorageCorruptedError"]
+
+#: What `check_rows` finds of a row: it is as it was written, nobody can tell, or it is not.
+ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
 
 
 class StorageCorruptedError(ValueError):
@@ -68,6 +71,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_raw_rows: bool = False
     #: What `set` has written is read back by another process after this one was killed.
     survives_kill: bool = False
+    #: `check_rows` compares a checksum of each row.
+    has_row_sums: bool = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
     #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
@@ -178,11 +183,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self.cache_filename is not None and self.is_mutable:
             self.dumps(self.cache_filename)
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
-        """Make checksums where there are none, in these ranges [start, stop) of slots: a writer was killed before.
-
-        A storage without checksums has nothing to do.
-        """
+    def trim(self) -> None:
+        """Cut files to what is in use. Nobody writes, and no reader looks at what is behind."""
 
     def sizes(self) -> tuple[int, int]:
         """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
@@ -195,6 +197,19 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         if length > len(self):
             raise StorageCorruptedError(f"{self.cache_filename}: {len(self)} slots, the buffer has {length}")
+
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
+        """Have a checksum for each row where the files are of an earlier version; `numbers` are those of the samples.
+
+        A storage without such files has nothing to do.
+        """
+
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.
+
+        With `numbers_only` rows are not compared with their checksums, only the numbers that stand beside those.
+        """
+        return np.full(len(slots), ROW_UNKNOWN, np.int8)
 
     def verify(self) -> list[str]:
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
@@ -268,8 +283,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self.capacity is None and stop > len(self):
             self.extend_length(stop - len(self))
 
-    def write(self, slots: int | slice, encoded: Any) -> None:
-        """Write an encoded sample to its slot, or a batch to a slice of slots.
+    def write(self, slots: int | slice, encoded: Any, number: int) -> None:
+        """Write an encoded sample to its slot, or a batch to a slice of slots; `number` is that of the (first) sample.
 
         To repeat it does no harm, but where the storage keeps episodes by itself: a sample is appended to the open one.
         """
@@ -284,8 +299,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""
         return self.get(slots)
 
-    def write_raw_rows(self, slots: Any, raw: Any) -> None:
-        """Write what `raw_rows` gave to these slots."""
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
+        """Write what `raw_rows` gave to these slots, as the samples of these numbers."""
         self.set(slots, raw)
 
     def encoded_as_raw_rows(self, encoded: Any, count: int | None) -> bytes:

@@ -5,10 +5,10 @@ were ever dropped. A writer first moves `tail` past what it will overwrite, then
 one aligned store. So a reader in any process, at any instant, also after the writer was killed, sees a buffer that
 holds every acknowledged sample and nothing else.
 
-On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of the page once
-the data they speak of is durable: pages of memory reach the disk in any order, so after a power cut (the machine has
-booted since, and the buffer was not closed) the newer valid half counts, not the live counters. Closing a buffer in
-order seals the whole page with a checksum.
+On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of it once the
+data they speak of is durable. Pages of memory reach the disk in any order. So where the machine has booted since, or the
+folder was copied from another one, the samples since the last commit are compared with their checksums before the live
+counters are trusted (`_state`). Closing a buffer in order seals the whole page with a checksum.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ class Header:
 
     #: What the buffer kept when it was closed in order; None if it was not.
     closed_sizes: Sizes | None = None
+    #: Whether the buffer was not closed in order and last written on another machine, or before this one booted.
+    is_of_another_boot = False
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = Counters() if counters is None else counters
@@ -167,8 +169,6 @@ class MappedHeader(Header):
         counters = self.counters
         if self.is_closed():
             self.closed_sizes = counters.sizes
-        elif _is_of_an_earlier_boot(counters):
-            self._go_back_to(self.newest_half())
         elif not data_is_live:
             committed = self.newest_half()
             if any(getattr(counters, name) != getattr(committed, name) for name in ("tail", "base", "edit")):
@@ -176,14 +176,20 @@ class MappedHeader(Header):
                     f"{self._file}: samples were overwritten or removed since the last flush, and the writer is still "
                     f"at work or was killed; flush it there, or record with a storage that survives that"
                 )
-            self._go_back_to(committed)
+            self.go_on_from(committed)
+        else:
+            self.is_of_another_boot = _is_of_another_boot(counters)
         if not data_is_live and not self._file.writable:
-            self._go_back_to(self.counters.copy())  # as they are now, whatever a writer does from here on
-        if self._file.writable:
-            self._page[_SEAL:PAGE_SIZE] = bytes(8)
-            self.counters.boot, self.counters.writer = _boot_number(), 0
+            self.go_on_from(self.counters.copy())  # as they are now, whatever a writer does from here on
+        if self._file.writable and not self.is_of_another_boot:
+            self.begin_to_write()
 
-    def _go_back_to(self, counters: Counters) -> None:
+    def begin_to_write(self) -> None:
+        """Say that the buffer is not closed, and is written since this boot."""
+        self._page[_SEAL:PAGE_SIZE] = bytes(8)
+        self.counters.boot, self.counters.writer = _boot_number(), 0
+
+    def go_on_from(self, counters: Counters) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""
         if self._file.writable:
             self.counters.assign(counters)
@@ -231,8 +237,7 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
         counters = Counters.from_buffer_copy(page, _LIVE)
-        if not _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path) and _is_of_an_earlier_boot(counters):
-            counters = _newest_half(page, path)
+        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which looks at the checksum
         return counters.head, counters.tail
     finally:
         os.close(fd)
@@ -254,7 +259,7 @@ def _check_magic(page: bytes | memoryview, file: object) -> None:
         raise StorageCorruptedError(f"{file}: not the header of a replay buffer")
 
 
-def _is_of_an_earlier_boot(counters: Counters) -> bool:
+def _is_of_another_boot(counters: Counters) -> bool:
     return counters.boot not in (_boot_number(), 0)
 
 

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 2**20
 
 
 class Edit:
-    """Rows for some slots, and with them counters and segments.
+    """Rows for some slots, the numbers of the samples in them afterwards, and with them counters and segments.
 
     The rows are read and written in chunks of the slots; `read_rows(chunk)` gives the raw rows of a chunk, and is
     called for one chunk after the other, each once the rows of the chunk before it are written.
@@ -38,13 +38,14 @@ class Edit:
     def __init__(
         self,
         slots: np.ndarray,
+        numbers: np.ndarray,
         row_nbytes: int,
         read_rows: Callable[[slice], Any],
         counters: Mapping[str, int] | None = None,
         segments: np.ndarray | None = None,
     ) -> None:
         size = max(1, _CHUNK_BYTES // max(row_nbytes, 1))
-        self.slots, self.read_rows = slots, read_rows
+        self.slots, self.numbers, self.read_rows = slots, numbers, read_rows
         self.chunks = [slice(start, start + size) for start in range(0, len(slots), size)]
         self.counters, self.segments = counters or {}, segments
         self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
@@ -56,7 +57,8 @@ class Edit:
             if rows is None:
                 rows = self.read_rows(self.chunks[number])
                 self._next = (number, rows)  # what is moved may lie where it is moved to: it is not read twice
-            storage.write_raw_rows(self.slots[self.chunks[number]], rows)
+            chunk = self.chunks[number]
+            storage.write_raw_rows(self.slots[chunk], rows, self.numbers[chunk])
             self._next = (number + 1, None)
         if self.segments is not None:
             index.replace_all(self.segments)
@@ -93,8 +95,9 @@ class Journal:
         numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
         self._file.write_bytes(_HEADER.pack(total, crc, *numbers), 0)
 
-    def read(self, row_nbytes: int) -> Edit:
+    def read(self, storage: SpaceStorage, live: Counters) -> Edit:
         """The edit that was written down last; a StorageCorruptedError if it is not whole."""
+        row_nbytes = storage.row_nbytes
         total, crc, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
         fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
@@ -111,7 +114,9 @@ class Journal:
             count = len(slots[chunk])
             return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
 
-        return Edit(slots, row_nbytes, read_rows, counters, None if segment_count < 0 else segments)
+        numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
+        kept_segments = None if segment_count < 0 else segments
+        return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
     def _header(self) -> tuple[int, ...]:
         numbers = _HEADER.unpack(self._file.read_bytes(_HEADER.size, 0))
@@ -139,8 +144,13 @@ class Journal:
 
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
     """Make the edit in the journal, which `edit` says is due, and say that it is made."""
-    journal.read(storage.row_nbytes).make(storage, counters, index)
+    journal.read(storage, counters).make(storage, counters, index)
     counters.edit += 1
+
+
+def numbers_in(slots: np.ndarray, capacity: int | None, base: int, tail: int) -> np.ndarray:
+    """The numbers of the samples in these slots of a buffer."""
+    return slots + base if capacity is None else tail + (slots - (tail - base)) % capacity
 
 
 def removal(
@@ -174,4 +184,7 @@ def removal(
     counters = {"head": head, "tail": tail, "closed": int(moved(np.array([closed]))[0]), "segments": len(shrunk)}
     sources = slots_of(kept)
     row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
-    return Edit(slots_of(moved(kept)), row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)
+    numbers = moved(kept)
+    return Edit(
+        slots_of(numbers), numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk
+    )

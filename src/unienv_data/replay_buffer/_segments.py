@@ -268,6 +268,24 @@ class SegmentIndex:
         start, stop, *_ = self._records[self._place(number)].tolist()
         return start, stop
 
+    def stop_of(self, number: int) -> int:
+        """Where the segment of a record stops."""
+        return self._record(number)[1]
+
+    def count_sound(self, first: int, count: int) -> int:
+        """How many of `count` records there are if those from `first` on end before one that is damaged or lost."""
+        first = max(first, self._oldest(count))
+        places = [self._place(number) for number in range(first, count)]
+        present = len(self._records) if self.file is None else self.file.length
+        self._see(min(present, count if self._ring is None else min(count, self._ring)))
+        for number, place in zip(range(first, count), places, strict=True):
+            if place >= len(self._records):
+                return number
+            record = self._records[place].tolist()
+            if not is_sound(*record) or record[2] != number & 0xFFFFFFFF:
+                return number
+        return count
+
     def last_stop(self) -> int:
         """Where the newest segment ends; 0 if there is none."""
         count = self._counters.segments

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.storage import SpaceStorage, StorageCorruptedError
+import numpy as np
+
+from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
-from ._journal import Edit, Journal, finish
+from ._journal import Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, is_locked
 from ._physical import logical_segments
+from ._recovery import find_loss
 from ._segments import SegmentIndex
 
 HEADER, SEGMENT_FILE, JOURNAL, LOCK = "header.bin", "segments.bin", "journal.bin", "lock"
@@ -59,6 +62,7 @@ class BufferState:
         if isinstance(self.write_lock, SharedWriteLock):
             self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
+        self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.storage, self.header, self.segments, self.journal, self.options)
@@ -108,6 +112,19 @@ class BufferState:
         for start, stop in logical_segments(pairs, offset, count, self.storage.capacity):
             self.segments.prepare()
             self.segments.add(offset + start, offset + stop)
+
+    def find_wrong_rows(self) -> list[str]:
+        """What is wrong with the rows of the samples, one sentence for each range of indices."""
+        storage, tail, head = self.storage, self.counters.tail, self.counters.head
+        if not storage.has_row_sums:
+            return []
+        numbers = np.arange(tail, max(head, tail))
+        states = storage.check_rows(self.slots(numbers), numbers)
+        where, sentences = self.folder or storage.cache_filename, []
+        for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, "have no checksum")):
+            edges = np.flatnonzero(np.diff(states == state, prepend=False, append=False)).reshape(-1, 2)
+            sentences += [f"{where}: samples {start} to {stop - 1} {what}" for start, stop in edges.tolist()]
+        return sentences
 
     def has_open_segment(self) -> bool:
         """Whether an episode, of any lane, has samples and is not closed."""
@@ -181,9 +198,28 @@ class BufferState:
         journal = Journal.open(folder / JOURNAL) if writable else None
         shared = shared and writable
         state = cls(storage, header, segments, journal, options, shared=shared, folder=folder, folder_lock=folder_lock)
+        if header.is_of_another_boot:
+            if writable and state.counters.edit & 1:
+                state.recover()
+            loss = find_loss(state)
+            if loss is not None and writable:
+                raise StorageCorruptedError(
+                    f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
+                    f"(unienv_data.repair), or look at it with read_only=True"
+                )
+            if loss is not None:
+                header.go_on_from(loss.counters)
+                segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
+                state = cls(storage, header, segments, None, options, shared=False, folder=folder)
+                state.findings = loss.findings
+            elif writable:
+                header.begin_to_write()
         state._check()
         if writable:
             state.recover()
+            counters = state.counters
+            used = np.arange(state.used(counters.head))
+            storage.replace_block_sums(numbers_in(used, storage.capacity, counters.base, counters.tail))
         return state
 
     def _check(self) -> None:
@@ -304,9 +340,9 @@ class BufferState:
 
     def _finish(self) -> None:
         """Flush, and record that the buffer was closed in order where no other process writes."""
-        if not self.shared and self.header.closed_sizes is None:
-            counters = self.counters
-            self.storage.seal(self.slot_ranges(counters.tail, counters.head, counters.base))
+        if not self.shared:
+            self.storage.fit_to(self.used(self.counters.head), None)
+            self.storage.trim()
         self.flush()
         if not self.shared:
             length = 0 if self.segments.file is None else self.segments.file.length

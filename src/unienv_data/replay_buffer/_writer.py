@@ -226,9 +226,9 @@ class BufferWriter:
                     counters.tail = tail
                 if base is not None:
                     counters.base = base
-                storage.write(slots, encoded)
+                storage.write(slots, encoded, head)
                 if rest is not None:
-                    storage.write(slice(0, slot + size - stop), rest)
+                    storage.write(slice(0, slot + size - stop), rest, head + stop - slot)
                 if closed is not None:
                     counters.closed = closed
                 if ended:
@@ -307,7 +307,8 @@ class BufferWriter:
         counters, storage = self._counters, self._storage
         position = resolve_index(storage.backend, idx, counters.head - counters.tail)
         count = None if isinstance(position, int) else len(position)
-        slots = np.atleast_1d(self._state.slots(np.asarray(position) + counters.tail))
+        numbers = np.atleast_1d(np.asarray(position) + counters.tail)
+        slots = self._state.slots(numbers)
         if count is None:  # a batch of one, in the backend's arrays
             rows = storage.layout.empty(1)
             storage.layout.pack(rows, 0, value)
@@ -321,7 +322,7 @@ class BufferWriter:
             part = storage.part(encoded, total, chunk.start, chunk.stop)
             return storage.encoded_as_raw_rows(part, len(slots[chunk]))
 
-        edit = Edit(slots, storage.layout.nbytes, read_rows)
+        edit = Edit(slots, numbers, storage.layout.nbytes, read_rows)
         if len(slots):
             self._edit(edit)
 

@@ -404,16 +404,18 @@ class ReplayBuffer(BatchBase):
     def verify(self) -> list[str]:
         """What is wrong with the stored samples and episodes, one sentence each; empty if nothing is.
 
-        Checksums are of what was sealed: all of it after `flush` or `close`, else all but what was written last.
+        Every sample is compared with its checksum, and the number in it with the place that it is in.
         """
-        closed = self._state.header.closed_sizes is not None and not self.is_mutable
+        state = self._state
+        closed = state.header.closed_sizes is not None and not self.is_mutable
         for _ in range(_VERIFY_ATTEMPTS):
-            self._state.wait_for_edit()
+            state.wait_for_edit()
             before = self._counters.copy()
-            found = self._state.segments.verify(closed=closed)
+            found = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
             if not found or self._counters == before:  # else a writer may have been what was found
                 break
-        return [*found, *self.storage.verify()]
+        is_covered = self.storage.has_row_sums
+        return [*state.findings, *found, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:
         """Persist the replay buffer metadata and its backing storage.

@@ -97,7 +97,7 @@ class ColumnStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, self._length)
         if isinstance(slots, int):
-            self.write(slots, self.encode(value, None))
+            self.write(slots, self.encode(value, None), slots)
         else:
             self._write_in_order(slots, self.encode(value, len(slots)))
 
@@ -158,7 +158,7 @@ class ColumnStorage(SpaceStorage):
     def part(self, encoded: list[np.ndarray], count: int, start: int, stop: int) -> list[np.ndarray]:
         return [column[start:stop] for column in encoded]
 
-    def write(self, slots: int | slice, encoded: list[np.ndarray]) -> None:
+    def write(self, slots: int | slice, encoded: list[np.ndarray], number: int) -> None:
         if isinstance(slots, int):
             self._write(np.array([slots]), [column[None] for column in encoded])
         elif slots.start < slots.stop:
@@ -176,9 +176,9 @@ class ColumnStorage(SpaceStorage):
     def encoded_as_raw_rows(self, encoded: list[np.ndarray], count: int | None) -> bytes:
         return b"".join(column.tobytes() for column in encoded)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
         for leaf in self._layout.leaves:

@@ -60,6 +60,7 @@ class ComposedStorage(SpaceStorage):
         self.is_mutable = all(part.is_mutable for part in self._parts)
         self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)
         self.has_raw_rows = all(part.has_raw_rows for part in self._parts)
+        self.has_row_sums = all(part.has_row_sums for part in self._parts)
         self.survives_kill = all(part.survives_kill for part in self._parts)
         self._aware = [part for part in self._parts if part.is_segment_aware]
         self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
@@ -99,7 +100,7 @@ class ComposedStorage(SpaceStorage):
         if isinstance(slots, int):
             encoded = self.encode(value, None)
             self.reserve(slots, slots + 1)
-            self.write(slots, encoded)
+            self.write(slots, encoded, slots)
         else:
             values = self._apart(self._checked(value, len(slots)), len(slots))
             for part, own in zip(self._parts, values, strict=True):
@@ -159,12 +160,12 @@ class ComposedStorage(SpaceStorage):
         for part in self._parts:
             part.reserve(start, stop)
 
-    def write(self, slots: int | slice, encoded: _Encoded) -> None:
+    def write(self, slots: int | slice, encoded: _Encoded, number: int) -> None:
         if self.is_segment_aware and isinstance(slots, int):
-            super().write(slots, encoded)
+            super().write(slots, encoded, number)
             return
         for part, own in zip(self._parts, encoded.parts, strict=True):
-            part.write(slots, own)
+            part.write(slots, own, number)
 
     # -- raw rows --------------------------------------------------------------------------------------------
 
@@ -180,17 +181,17 @@ class ComposedStorage(SpaceStorage):
         pairs = zip(self._parts, encoded.parts, strict=True)
         return b"".join(part.encoded_as_raw_rows(own, count) for part, own in pairs)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if isinstance(raw, _Moved):
             for part, own in zip(self._parts, raw.parts, strict=True):
-                part.write_raw_rows(slots, own)
+                part.write_raw_rows(slots, own, numbers)
         elif not self.has_raw_rows:
             self.set(slots, raw)
         else:
             start = 0
             for part in self._parts:
                 stop = start + len(slots) * part.row_nbytes
-                part.write_raw_rows(slots, raw[start:stop])
+                part.write_raw_rows(slots, raw[start:stop], numbers)
                 start = stop
 
     # -- flat samples ----------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class ComposedStorage(SpaceStorage):
             if part.is_segment_aware:
                 part.append(own)
             else:
-                part.write(slot, own)
+                part.write(slot, own, slot)
         self._next_slot = slot + 1 if self.capacity is None else (slot + 1) % self.capacity
         self._pending += 1
 
@@ -245,9 +246,19 @@ class ComposedStorage(SpaceStorage):
 
     # -- durability ------------------------------------------------------------------------------------------
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
         for part in self._parts:
-            part.seal(slots)
+            part.replace_block_sums(numbers)
+        self.has_row_sums = all(part.has_row_sums for part in self._parts)
+
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]
+        found: np.ndarray = np.max(states, axis=0)
+        return found
+
+    def trim(self) -> None:
+        for part in self._parts:
+            part.trim()
 
     def flush(self) -> None:
         for part in self._parts:

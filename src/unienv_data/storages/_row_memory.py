@@ -43,8 +43,9 @@ class RowMemory:
     def check_room(self, length: int) -> None:
         """A StorageCorruptedError unless there are at least so many rows."""
 
-    def reserve(self, start: int, stop: int) -> None:
-        """Make sure that rows [start, stop) can be written."""
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        """Make sure that rows [start, stop) can be written; those around them that can be."""
+        return 0, len(self.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """The same for any rows."""
@@ -177,9 +178,9 @@ class MappedMemory(RowMemory):
         for file in self.files:
             file.check_length(length, exactly=True)
 
-    def reserve(self, start: int, stop: int) -> None:
-        for file in self.files:
-            file.reserve(start, stop)
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        bounds = [file.reserve(start, stop) for file in self.files]
+        return max(low for low, _ in bounds), min(high for _, high in bounds)
 
     def reserve_at(self, slots: np.ndarray) -> None:
         near = np.sort(slots)
@@ -190,6 +191,12 @@ class MappedMemory(RowMemory):
     def populate(self, start: int, stop: int) -> None:
         for column in (self.rows.records, *self.rows.blocks.values()):
             populate_pages(column, start, stop)
+
+    def trim(self, length: int) -> None:
+        """Cut the files to so many rows, the first ones."""
+        for file in self.files:
+            file.trim(length)
+        self._map(length)
 
     def sync(self) -> None:
         for file in self.files:

@@ -73,7 +73,7 @@ class ListStorage(SpaceStorage):
             storage.extend_length(len(stored))
             for start in range(0, len(stored), _COPY_COUNT):
                 part = slice(start, min(start + _COPY_COUNT, len(stored)))
-                storage.write(part, storage.encode(stored.get(part), part.stop - part.start))
+                storage.write(part, storage.encode(stored.get(part), part.stop - part.start), start)
         storage.is_mutable = not read_only
         return storage
 
@@ -132,7 +132,7 @@ class ListStorage(SpaceStorage):
     def part(self, encoded: list[Any], count: int, start: int, stop: int) -> list[Any]:
         return encoded[start:stop]
 
-    def write(self, slots: int | slice, encoded: list[Any]) -> None:
+    def write(self, slots: int | slice, encoded: list[Any], number: int) -> None:
         self._samples[slots] = encoded
 
     # -- copies ----------------------------------------------------------------------------------------------

@@ -17,17 +17,16 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.storage import RowStorage, StorageCorruptedError
+from ..base.files import make_folder, sync_folder
+from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
-from ._checks import RowChecks
+from ._checks import BLOCKS_FILE, SUMS_FILE, BlockSums, RowSums
 from ._packed_column import PackedColumn
 from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
-# So many rows that share a checksum are small: their pages are had at once, while those of larger ones are as well had
-# one by one.
-_SMALL_ROWS = 8
+_POPULATE_BYTES = 2**18
 # Windows of fewer samples, or of more bytes, gain nothing from being read in one piece.
 _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
@@ -54,7 +53,7 @@ class PackedStorage(RowStorage):
         capacity: int | None,
         path: Path | None = None,
         mutable: bool = True,
-        checks: RowChecks | None = None,
+        sums: RowSums | BlockSums | None = None,
     ) -> None:
         super().__init__(single_instance_space)
         self._layout = memory.layout
@@ -65,7 +64,8 @@ class PackedStorage(RowStorage):
         self.survives_kill = path is not None
         self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
         self._memory = memory
-        self._checks = checks
+        self._sums = sums
+        self.has_row_sums = isinstance(sums, RowSums)
         memory.used = capacity or 0
         if memory.is_private:
             self.reserved = (0, len(memory.rows))
@@ -87,7 +87,7 @@ class PackedStorage(RowStorage):
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         layout = RowLayout(single_instance_space)
         if cache_path is not None:
-            return cls._create_files(layout, capacity, Path(cache_path), alone=not multiprocessing)
+            return cls._create_files(layout, capacity, Path(cache_path))
         if multiprocessing:
             shared_heap = FileHeap.create(None) if layout.has_heap else None
             memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
@@ -96,16 +96,17 @@ class PackedStorage(RowStorage):
         return cls(single_instance_space, memory, capacity=capacity)
 
     @classmethod
-    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path, *, alone: bool) -> PackedStorage:
-        path.mkdir(parents=True, exist_ok=False)
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
+        make_folder(path)
         try:
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
-            checks = RowChecks.create(memory, path / "checks.bin", alone=alone)
+            sums = RowSums.create(memory, path)
+            sync_folder(path)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
-        return cls(layout.space, memory, capacity=capacity, path=path, checks=checks)
+        return cls(layout.space, memory, capacity=capacity, path=path, sums=sums)
 
     @classmethod
     def load_from(
@@ -129,21 +130,32 @@ class PackedStorage(RowStorage):
         if accept_damaged and read_only:
             return cls._open_rest(layout, heap, folder, capacity)
         memory = MappedMemory.open(layout, heap, folder, capacity, writable=writable)
-        checks = RowChecks.open(memory, folder / "checks.bin", writable=writable, alone=not multiprocessing)
-        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, checks=checks)
+        sums: RowSums | BlockSums
+        if not (folder / SUMS_FILE).exists() and (folder / BLOCKS_FILE).exists():  # of an earlier version
+            sums = BlockSums.open(memory, folder)
+        else:
+            sums = RowSums.open(memory, folder, writable=writable)
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, sums=sums)
         memory.used = len(memory.rows)
         return storage
 
     @classmethod
     def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
         memory = MappedMemory.open(layout, heap, folder, None, writable=False)
+        sums: RowSums | BlockSums | None
         try:
-            checks = RowChecks.open(memory, folder / "checks.bin", writable=False, alone=True)
+            sums = RowSums.open(memory, folder, writable=False)
         except StorageCorruptedError:
-            checks = None
-        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=False, checks=checks)
+            sums = BlockSums.open(memory, folder) if (folder / BLOCKS_FILE).exists() else None
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=False, sums=sums)
         memory.used = len(memory.rows) if capacity is None else min(len(memory.rows), capacity)
         return storage
+
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
+        """Have a checksum for each row where the folder is of an earlier version; `numbers` are those of all rows."""
+        if isinstance(self._sums, BlockSums) and isinstance(self.cache_filename, Path):
+            self._sums = self._sums.replace(self.cache_filename, numbers)
+            self.has_row_sums = True
 
     # -- the verbs -------------------------------------------------------------------------------------------
 
@@ -209,12 +221,14 @@ class PackedStorage(RowStorage):
         if isinstance(slots, int):
             leaves = self.encode(value, None)
             self.reserve(slots, slots + 1)
-            self.write(slots, leaves)
+            self.write(slots, leaves, slots)
             return
         leaves = self.encode(value, len(slots))
         if len(slots):
             self._reserve_at(slots)
             self._assign(slots, leaves)
+            if isinstance(self._sums, RowSums):
+                self._sums.put_at(slots, slots)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -228,8 +242,8 @@ class PackedStorage(RowStorage):
     def _make_rows(self, length: int, *, exactly: bool = False) -> None:
         """Have so many rows at least, which need not all be slots yet."""
         self._memory.grow(length, exactly=exactly)
-        if self._checks is not None:
-            self._checks.fit()
+        if isinstance(self._sums, RowSums):
+            self._sums.fit()
 
     def shrink_length(self, length: int) -> None:
         if self.capacity is not None:
@@ -248,9 +262,7 @@ class PackedStorage(RowStorage):
                 references[...] = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        # which checksum blocks are unsealed is not known elsewhere
-        reserved = self.reserved if self._checks is None else (0, 0)
-        return {**self.__dict__, "_columns": {}, "reserved": reserved}
+        return {**self.__dict__, "_columns": {}}
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -267,21 +279,22 @@ class PackedStorage(RowStorage):
         return leaves if self._memory.heap is None else self.layout.store(leaves, self._memory.heap)
 
     def reserve(self, start: int, stop: int) -> None:
-        memory, checks = self._memory, self._checks
+        memory = self._memory
         if stop > len(memory.rows):
             self._make_rows(stop)
-        if checks is not None:
-            self.reserved = (0, 0)  # in case of an interrupt: what was reserved may be sealed by then
-            memory.reserve(*checks.block_bounds(start, stop))
-            self.reserved = checks.unseal(start, stop)
-            if self.reserved[1] - self.reserved[0] >= _SMALL_ROWS:
-                memory.populate(*self.reserved)
-        elif memory.is_private:
+        if memory.is_private:
             self.reserved = (0, len(memory.rows))
-        else:
-            memory.reserve(start, stop)
+            return
+        piece = max(1, _POPULATE_BYTES // self.layout.nbytes)  # so that pages are had before they are touched
+        first, last = start // piece * piece, min(-(-stop // piece) * piece, len(memory.rows))
+        bounds = [memory.reserve(first, last)]
+        if isinstance(self._sums, RowSums):
+            bounds.append(self._sums.reserve(first, last))
+        self.reserved = (max(first, *(low for low, _ in bounds)), min(last, *(high for _, high in bounds)))
+        if piece > 1:
+            memory.populate(*self.reserved)
 
-    def write(self, slots: int | slice, encoded: Sequence[Any]) -> None:
+    def write(self, slots: int | slice, encoded: Sequence[Any], number: int) -> None:
         memory = self._memory
         stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
@@ -291,6 +304,8 @@ class PackedStorage(RowStorage):
                 column[slots] = leaf
         else:
             self._assign(slots, encoded)
+        if self._sums is not None:
+            self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
 
     def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
         """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
@@ -309,9 +324,8 @@ class PackedStorage(RowStorage):
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
         self._memory.reserve_at(slots)
-        if self._checks is not None:
-            self.reserved = (0, 0)
-            self._checks.unseal_at(slots)
+        if isinstance(self._sums, RowSums):
+            self._sums.reserve(int(slots.min()), int(slots.max()) + 1)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
@@ -327,9 +341,9 @@ class PackedStorage(RowStorage):
     def row_nbytes(self) -> int:
         return self.layout.nbytes
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
         self._reserve_at(slots)
         rows, start = self._memory.rows, 0
@@ -338,6 +352,8 @@ class PackedStorage(RowStorage):
             part.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, part.nbytes, start)
             column[slots] = part
             start += part.nbytes
+        if isinstance(self._sums, RowSums):
+            self._sums.put_at(slots, numbers)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -355,43 +371,45 @@ class PackedStorage(RowStorage):
             return
         rows, in_heap = sizes
         self._memory.check_lengths(rows)
-        if self._checks is not None:
-            self._checks.check_length()
+        if isinstance(self._sums, RowSums):
+            self._sums.file.check_length(rows, exactly=True)
         heap = self._memory.heap
         if isinstance(heap, FileHeap):
             heap.file.check_length(in_heap, exactly=True)
 
+    def trim(self) -> None:
+        """Cut the files to the slots in use, where the storage grows."""
+        if self.capacity is None and isinstance(self._memory, MappedMemory) and self.cache_filename is not None:
+            self.reserved = (0, 0)
+            self._memory.trim(self._memory.used)
+            if isinstance(self._sums, RowSums):
+                self._sums.trim(self._memory.used)
+
     def flush(self) -> None:
-        if self._checks is None or not self.is_mutable:
+        if not isinstance(self._sums, RowSums) or not self.is_mutable:
             return
-        self.reserved = (0, 0)
-        self._checks.seal_all()
         self._memory.sync()
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.sync()
-        self._checks.sync()
+        self._sums.sync()
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
-        if self._checks is not None:
-            self.reserved = (0, 0)
-            self._checks.seal_unsealed(slots)
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        if self._sums is None:
+            return super().check_rows(slots, numbers)
+        return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
-    def unchecked_rows(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows that have no checksum: since they are being written, or since it is lost."""
-        return [(0, self._memory.used)] if self._checks is None else self._checks.unsealed()
-
-    def damaged_rows(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows that do not match their checksum, as far as there are checksums."""
-        return [] if self._checks is None else self._checks.damaged()
-
-    def count_sealed(self) -> int:
-        """How many ranges of rows have a checksum by now."""
-        return 0 if self._checks is None else self._checks.count_sealed()
+    def find_wrong(self) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of rows that are not as they were written, as far as there are checksums."""
+        if self._sums is None:
+            return []
+        is_wrong = self._sums.check(np.arange(self._memory.used)) == ROW_WRONG
+        edges = np.flatnonzero(np.diff(is_wrong, prepend=False, append=False)).reshape(-1, 2)
+        return [(int(start), int(stop)) for start, stop in edges]
 
     def verify(self) -> list[str]:
         return [
             f"{self.cache_filename}: rows {start} to {stop - 1} do not match their checksum"
-            for start, stop in self.damaged_rows()
+            for start, stop in self.find_wrong()
         ]
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
@@ -421,6 +439,8 @@ class PackedStorage(RowStorage):
             if leaf.placement == "heap":
                 column = copy_references(column, source.heap, self._memory.heap)
             ours[start:stop] = column
+        if isinstance(self._sums, RowSums):
+            self._sums.put(slice(start, stop), start)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
@@ -431,11 +451,8 @@ class PackedStorage(RowStorage):
         return self._columns[keys]
 
     def close(self) -> None:
-        if self._checks is not None:
-            self.reserved = (0, 0)
-            if self.is_mutable and self._checks.file.fd >= 0:
-                self._checks.seal_all()
-            self._checks.close()
+        if self._sums is not None:
+            self._sums.close()
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()

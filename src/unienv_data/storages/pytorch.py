@@ -205,7 +205,7 @@ class PytorchTensorStorage(SpaceStorage):
         slots = resolve_index(self.backend, index, len(self))
         encoded = self.encode(value, None if isinstance(slots, int) else len(slots))
         if isinstance(slots, int):
-            self.write(slots, encoded)
+            self.write(slots, encoded, slots)
         else:
             self._put(slots, encoded)
 
@@ -239,7 +239,7 @@ class PytorchTensorStorage(SpaceStorage):
     def part(self, encoded: list[torch.Tensor], count: int, start: int, stop: int) -> list[torch.Tensor]:
         return [value[start:stop] for value in encoded]
 
-    def write(self, slots: int | slice, encoded: list[torch.Tensor]) -> None:
+    def write(self, slots: int | slice, encoded: list[torch.Tensor], number: int) -> None:
         self._changed = True
         for tensors in (self._tensors, *self._copies):
             for tensor, value in zip(tensors, encoded, strict=True):
@@ -257,9 +257,9 @@ class PytorchTensorStorage(SpaceStorage):
     def encoded_as_raw_rows(self, encoded: list[torch.Tensor], count: int | None) -> bytes:
         return _to_bytes(encoded)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
         for leaf in self._layout.leaves:

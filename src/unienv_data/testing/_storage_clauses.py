@@ -200,8 +200,8 @@ def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
     require_error(lambda: storage.encode(maker.batch(others), 3), ValueError, "encoding 4 samples as 3")
     _require_samples(storage, values, "a sample after encoding")
     storage.reserve(0, 3)
-    storage.write(0, one)
-    storage.write(slice(1, 3), storage.part(some, 3, 1, 3))
+    storage.write(0, one, 0)
+    storage.write(slice(1, 3), storage.part(some, 3, 1, 3), 1)
     _require_samples(storage, [others[0], others[2], others[3], *values[3:]], "a sample")
     require_same(storage.gather(2, SLOTS), others[3], "a gathered sample")
     wrapped = storage.gather(np.array([4, 5]), SLOTS)
@@ -215,7 +215,7 @@ def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
 @clause
 def raw_rows_can_be_moved(maker: Maker) -> None:
     storage, values = maker.filled()
-    storage.write_raw_rows(np.array([4, 0]), storage.raw_rows(np.array([1, 2])))
+    storage.write_raw_rows(np.array([4, 0]), storage.raw_rows(np.array([1, 2])), np.array([4, 0]))
     _require_samples(storage, [values[2], values[1], values[2], values[3], values[1]], "a sample")
     if storage.has_raw_rows:
         raw = storage.raw_rows(np.array([0, 3]))
@@ -223,8 +223,10 @@ def raw_rows_can_be_moved(maker: Maker) -> None:
         require(len(raw) == 2 * storage.row_nbytes, f"{len(raw)} bytes for 2 rows", f"{2 * storage.row_nbytes}")
         others = maker.values(3, seed=1)
         encoded = storage.encode(maker.batch(others[:2]), 2)
-        storage.write_raw_rows(np.array([0, 1]), storage.encoded_as_raw_rows(encoded, 2))
-        storage.write_raw_rows(np.array([2]), storage.encoded_as_raw_rows(storage.encode(others[2], None), None))
+        storage.write_raw_rows(np.array([0, 1]), storage.encoded_as_raw_rows(encoded, 2), np.array([0, 1]))
+        storage.write_raw_rows(
+            np.array([2]), storage.encoded_as_raw_rows(storage.encode(others[2], None), None), np.array([2])
+        )
         _require_samples(storage, [*others, values[3], values[1]], "a sample")
 
 
