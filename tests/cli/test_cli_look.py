@@ -26,8 +26,8 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer
-from unienv_data.cli import _reading, _stats
-from unienv_data.cli._reading import ChunkReader, open_buffer, rows_per_chunk
+from unienv_data.checking import _reading, _stats, open_folder
+from unienv_data.checking._reading import ChunkReader, rows_per_chunk
 from unienv_data.cli._render import in_bytes, sparkline
 from unienv_interface.space import DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
 from unienv_interface.space.row_layout import RowLayout
@@ -45,7 +45,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_give_every_sample_once_and_overlap_as_asked(tmp_path: Path, lanes: int) -> None:
     path = write(tmp_path / "r", episodes()) if lanes == 1 else write_lanes(tmp_path / "r", lanes)
     whole, _ = read_all(path)
-    with open_buffer(path) as buffer:
+    with open_folder(path) as buffer:
         reader = ChunkReader(buffer, overlap=lanes, with_episodes=True)
         found = list(reader)
         assert len(found) > 3
@@ -73,7 +73,7 @@ def test_a_chunk_takes_a_few_megabytes_whatever_a_sample_is(tmp_path: Path, monk
 def test_of_a_ring_that_moves_on_what_is_gone_is_left_out(tmp_path: Path) -> None:
     with ReplayBuffer.create(floats(), cache_path=tmp_path / "r", capacity=400) as writer:
         writer.extend(np.arange(400, dtype=np.float32))
-        with open_buffer(tmp_path / "r") as buffer:
+        with open_folder(tmp_path / "r") as buffer:
             reader = iter(ChunkReader(buffer))
             first = next(reader)
             writer.extend(np.arange(400, 600, dtype=np.float32))

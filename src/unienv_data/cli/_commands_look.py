@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
+from .. import checking
 from . import _render
 from ._bench import bench as measure
-from ._doctor import check as look_over
-from ._findings import KINDS
-from ._head import head as read_head
-from ._info import buffer_info
 from ._progress import ProgressBar
-from ._stats import buffer_stats
 from .app import command
 
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the recording.", show_default=False)]
+_KINDS = ", ".join(checking.KINDS)
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 
 
@@ -31,18 +28,18 @@ def info(path: Folder, as_json: AsJson = False) -> None:
 
     Example: unienv info data/
     """
-    with ProgressBar("reading rewards", None) as advance:
-        found = buffer_info(path, advance)
+    with ProgressBar("reading rewards", None) as bar:
+        report = checking.info(path, progress=bar)
     if as_json:
-        _render.print_json(found)
+        _render.print_json(report)
     else:
-        _render.print_info(found)
+        _render.print_info(report)
 
 
 @command()
 def head(
     path: Folder,
-    count: Annotated[int, typer.Option("-n", "--count", help="How many samples.")] = 5,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many samples.", min=0)] = 5,
     start: Annotated[int, typer.Option(help="The first one; a negative number counts from the end.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -53,11 +50,11 @@ def head(
 
     Example: unienv head data/ -n 2 --start -2
     """
-    found = read_head(path, count, start)
+    report = checking.head(path, count, start)
     if as_json:
-        _render.print_json(found)
+        _render.print_json(report)
     else:
-        _render.print_head(found)
+        _render.print_head(report)
 
 
 @command()
@@ -70,12 +67,12 @@ def stats(path: Folder, as_json: AsJson = False) -> None:
 
     Example: unienv stats data/ --json > stats.json
     """
-    with ProgressBar("reading", None) as advance:
-        found = buffer_stats(path, advance)
+    with ProgressBar("reading", None) as bar:
+        report = checking.stats(path, progress=bar)
     if as_json:
-        _render.print_json(found)
+        _render.print_json(report)
     else:
-        _render.print_stats(found)
+        _render.print_stats(report)
 
 
 @command(failure=2)
@@ -83,7 +80,7 @@ def check(
     path: Folder,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help=f"A kind of finding to leave out; may be given more than once. Kinds: {', '.join(KINDS)}."),
+        typer.Option(help=f"A kind of finding to leave out; may be given more than once. Kinds: {_KINDS}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,13 +92,13 @@ def check(
 
     Example: unienv check data/ && python train.py data/
     """
-    with ProgressBar("checking", None) as advance:
-        report = look_over(path, ignore or (), advance)
+    with ProgressBar("checking", None) as bar:
+        report = checking.check(path, ignore=ignore or (), progress=bar)
     if as_json:
         _render.print_json(report)
     else:
-        _render.print_findings(report.path, report.samples, report.findings)
-    if report.findings:
+        _render.print_findings(report)
+    if not report.is_sound:
         raise typer.Exit(1)
 
 
@@ -121,9 +118,9 @@ def bench(
 
     Example: unienv bench data/ --batch-size 512 --window 32
     """
-    with ProgressBar("measuring", None, "parts") as advance:
-        found = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds, advance=advance)
+    with ProgressBar("measuring", None, "parts") as bar:
+        report = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds, progress=bar)
     if as_json:
-        _render.print_json(found)
+        _render.print_json(report)
     else:
-        _render.print_bench(found)
+        _render.print_bench(report)

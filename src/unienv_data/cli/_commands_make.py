@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .. import checking
 from . import _render
 from ._collect import CollectReport, Plan
 from ._collect import collect as record
-from ._convert import convert as write_as
 from ._demo import STEPS, demo_plan, read_back
 from ._environments import parse_env_kwargs
-from ._errors import CommandError
-from ._new_recording import FORMATS
+from ._errors import CommandError, UsageError, complain
 from ._progress import ProgressBar
 from ._render import many
-from ._repair import repair as keep_sound
 from .app import command
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
-_FORMATS = ", ".join(FORMATS)
+_FORMATS = ", ".join(checking.FORMATS)
 
 
 def _column(name: str, text: str, metavar: str | None = None) -> Any:
@@ -93,8 +90,8 @@ def collect(
         info=info or None,
     )
     apart = _render.output_for_the_result() if as_json else contextlib.nullcontext()
-    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
-        report = record(plan, advance)
+    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
+        report = record(plan, bar)
     if as_json:
         _render.print_json(report)
     else:
@@ -106,7 +103,7 @@ def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
     """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
     if report.stopped_by is not None:
         kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
-        print(f"unienv: interrupted; {kept}{way_on}", file=sys.stderr)
+        complain(f"unienv: interrupted; {kept}{way_on}")
         raise typer.Exit(128 + report.stopped_by)
 
 
@@ -124,8 +121,10 @@ def convert(
 
     Example: unienv convert data/ data-hdf5/ --to hdf5
     """
-    with ProgressBar("converting", None) as advance:
-        report = write_as(source, target, to, advance)
+    if to not in checking.FORMATS:
+        raise UsageError(f"{to!r} is no format, it must be one of {_FORMATS}")
+    with ProgressBar("converting", None) as bar:
+        report = checking.convert(source, target, to, progress=bar)
     if as_json:
         _render.print_json(report)
     else:
@@ -156,8 +155,8 @@ def repair(
 
     Example: unienv repair data/ --out repaired/ --like yesterday/
     """
-    with ProgressBar("repairing", None) as advance:
-        report = keep_sound(source, out, whole_episodes=whole_episodes, like=like, advance=advance)
+    with ProgressBar("repairing", None) as bar:
+        report = checking.repair(source, out, whole_episodes=whole_episodes, like=like, progress=bar)
     if as_json:
         _render.print_json(report)
     else:
@@ -180,11 +179,11 @@ def demo(
     if out is not None and os.path.lexists(out):
         raise CommandError(f"{out}: it is there already, give another path")
     plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
-    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as advance:
-        collected = record(plan, advance)
+    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as bar:
+        collected = record(plan, bar)
     _end_as_asked(collected)
-    with ProgressBar("sampling", None, "parts") as advance:
-        report = read_back(collected, advance)
+    with ProgressBar("sampling", None, "parts") as bar:
+        report = read_back(collected, bar)
     if as_json:
         _render.print_json(report)
     else:

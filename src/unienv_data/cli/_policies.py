@@ -11,8 +11,7 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.spaces import ArraySpace, TupleSpace
 
-from ._errors import THEIR_ERRORS, CommandError, UsageError, with_its_type
-from ._modules import import_module
+from ._errors import THEIR_ERRORS, CommandError, UsageError, import_module, with_its_type
 
 #: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
 Policy = Callable[[Any, np.random.Generator], Any]

@@ -1,29 +1,41 @@
-"""A new recording of all that is sound in one that is not."""
+"""Writing a new recording of all that is sound in one that is not."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ._content_checks import end_flags
-from ._episodes import as_ranges
-from ._errors import CommandError, in_one_line
-from ._new_recording import NewRecording
-from ._progress import Advance, unwatched
-from ._reading import by_sample, columns_of
+from ..base.files import PathLike
+from ..base.storage import StorageCorruptedError
+from ._content import end_flags
+from ._convert import NewRecording
+from ._reading import ProgressCallback, as_ranges, by_sample, columns_of, in_one_line, unwatched
 from ._salvage import Salvage, runs, salvage
 
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What was kept of how many samples, and what was left out and why.
+    """What `repair` has kept of a recording, and what was left out.
 
-    `split_episodes` counts those that lost samples and of which the parts are kept, each as an episode.
+    Attributes
+    ----------
+    source, target : str
+        The folder that was read, and the new one.
+    samples_before, samples : int
+        How many samples there were, and how many of them are in the new recording.
+    episodes : int or None
+        How many episodes the new recording has; None where episodes are not kept.
+    split_episodes : int
+        How many episodes have lost samples, and of which the parts are kept, each as an episode.
+    left_out : list of str
+        Which samples are lost, and why, one sentence for each range of them.
+    notes : list of str
+        What else there is to know, such as what damage could not be told, or was made up for, and how.
     """
 
     source: str
@@ -37,34 +49,70 @@ class RepairReport:
 
 
 def repair(
-    source: Path,
-    target: Path,
+    path: PathLike,
+    output: PathLike,
     *,
     whole_episodes: bool = False,
-    like: Path | None = None,
-    advance: Advance = unwatched,
+    like: PathLike | None = None,
+    progress: ProgressCallback | None = None,
 ) -> RepairReport:
-    """Write what is sound in a recording to a new one, which is packed; the source is only read.
+    """Write what is sound in a recording to a new one, as `unienv repair` does; the damaged one is only read.
 
-    Episodes come one after the other, in the order in which they began. One that has lost samples becomes several, so
-    that no window of samples reaches over the gap; with `whole_episodes` it is left out. What the source's description
-    should say is taken from the recording `like` if it cannot be read.
+    The new recording is packed. Episodes come one after the other, in the order in which they began. One that has lost
+    samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
+    it is written and was opened again; if anything goes wrong before, nothing is left.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder of the damaged recording.
+    output : str or path-like
+        The folder to write, which must not be there yet.
+    whole_episodes : bool, optional
+        Leave out episodes that have lost samples, instead of splitting them.
+    like : str or path-like, optional
+        A recording that was made in the same way. It says what a sample is if `metadata.json` of the damaged one is
+        lost; anything in the folder that contradicts it is an error.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with numbers of samples, each of which counts twice: when it is looked at
+        and when it is written. `total` becomes less when samples are left out.
+
+    Returns
+    -------
+    RepairReport
+        How many samples were kept, and what was left out and why.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
+    FileExistsError
+        `output` is there already.
+    StorageCorruptedError
+        No sample can be kept; the text names the file that would be needed.
+    ValueError
+        `like` is no sound recording, or does not fit the folder.
+
+    Examples
+    --------
+    >>> report = unienv_data.repair("data/", "repaired/")
+    >>> print(f"{report.samples} of {report.samples_before} samples are kept")
     """
-    found = salvage(source, like)
+    source, target, progress = Path(path), Path(output), progress or unwatched
+    found = salvage(source, None if like is None else Path(like))
     try:
-        advance.expect(2 * found.count)
-        _find_unreadable(found, advance)
+        _find_unreadable(found, lambda done: progress(done, 2 * found.count))
         pieces, split = _pieces(found, whole_episodes)
         kept = sum(len(piece) for piece in pieces)
-        advance.expect(found.count + kept)
+        progress(found.count, found.count + kept)
         if not kept:
             why = [*found.lost, *found.notes, "it has none"]
-            raise CommandError(f"{source}: no sample can be kept, {why[0]}")
+            raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = found.episodes is not None
         with NewRecording(target, "packed", found.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
             for positions, ends in _batches(pieces, found.rows_at_once):
                 new.add(found.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
-                advance(len(positions))
+                progress(found.count + new.written, found.count + kept)
         episodes = new.episodes if keeps_episodes else None
         paths = (str(source), str(target))
         return RepairReport(*paths, found.count, kept, episodes, split, found.lost, found.notes)
@@ -72,11 +120,11 @@ def repair(
         found.close()
 
 
-# -- what can be read --------------------------------------------------------------------------------------
+# -- what can be read ----------------------------------------------------------------------------------------
 
 
-def _find_unreadable(found: Salvage, advance: Advance) -> None:
-    """Read everything once, and leave out what cannot be; say where episodes end in stretches that have lost theirs."""
+def _find_unreadable(found: Salvage, progress: Callable[[int], object]) -> None:
+    """Read everything once, and leave out what cannot be; samples in no known episode become episodes again."""
     flags, ended = end_flags(columns_of(found.space)), np.zeros(found.count, bool)
     unreadable: dict[str, list[np.ndarray]] = {}
     for start in range(0, found.count, found.rows_at_once):
@@ -85,12 +133,12 @@ def _find_unreadable(found: Salvage, advance: Advance) -> None:
             for flag in flags:
                 values = flag.space.backend.to_numpy(flag.pick(batch))
                 ended[sound] |= by_sample(values).astype(bool).any(axis=1)
-        advance(len(positions))
+        progress(int(positions[-1]) + 1)
     for why, parts in unreadable.items():
         which = np.zeros(found.count, bool)
         which[np.concatenate(parts)] = True
         found.lose(which, why)
-    if len(found.loose):
+    if len(found.gaps):
         found.notes.append(_recover_episodes(found, ended, has_flags=bool(flags)))
 
 
@@ -105,24 +153,23 @@ def _readable(
     except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno != errno.EIO:  # that one is of a disk that fails in places
+        if isinstance(error, OSError) and error.errno != errno.EIO:  # a disk may fail in places
             raise
         blocks = found.blocks[positions]
         if (blocks == blocks[0]).all():
             unreadable.setdefault(in_one_line(error), []).append(positions)
             return
-        # at the edge of a block, so that each of them is met as a whole
-        middle = np.flatnonzero(np.diff(blocks)) + 1
-        for half in np.split(positions, middle[[len(middle) // 2]]):
+        edges = np.flatnonzero(np.diff(blocks)) + 1  # a block is never split, and is met alone in the end
+        for half in np.split(positions, edges[[len(edges) // 2]]):
             yield from _readable(found, half, unreadable)
     else:
         yield positions, batch
 
 
 def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:
-    """Make episodes of the samples that lie between episodes, which end where samples say so."""
+    """Make episodes of the samples in the gaps, which end where samples say so; what was done, in words."""
     recovered = []
-    for start, stop in found.loose.tolist():
+    for start, stop in found.gaps.tolist():
         positions = np.arange(start, stop, found.stride)
         for part in np.split(positions, np.flatnonzero(ended[positions])[: len(positions)] + 1):
             if len(part):
@@ -130,7 +177,7 @@ def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> 
     known = as_ranges([]) if found.episodes is None else found.episodes
     found.episodes = np.concatenate([known, as_ranges(recovered)])
     how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    stretches = "1 stretch" if len(found.loose) == 1 else f"{len(found.loose):,} stretches"
+    stretches = "1 stretch" if len(found.gaps) == 1 else f"{len(found.gaps):,} stretches"
     return f"{stretches} of samples in no episode that is known; {how}"
 
 

@@ -1,9 +1,9 @@
-"""Reading a stored buffer from one end to the other, a bounded number of bytes at a time."""
+"""Reading a recording from one end to the other, a bounded number of bytes at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,34 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer._metadata import FILE_NAME, read_metadata
-from ._errors import CommandError
-from ._progress import Advance, unwatched
+from ._internals import METADATA_FILE, read_metadata
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
 _ATTEMPTS = 20
-#: Storages whose samples are on NumPy without further ado; others may hold tensors.
+#: Storages that open on NumPy; others may hold tensors.
 OF_HOST_ARRAYS = frozenset({"packed", "npz", "hdf5", "parquet"})
 
+#: Called with how much is done of how much in all.
+ProgressCallback = Callable[[int, int], object]
 
-def open_buffer(path: Path) -> ReplayBuffer:
-    """The buffer in a folder, to read; on NumPy unless its storage wants PyTorch."""
+
+def unwatched(done: int, total: int) -> None:
+    """The progress of work that nobody watches."""
+
+
+def open_folder(path: Path) -> ReplayBuffer:
+    """The buffer in a folder, to read; on NumPy unless its storage wants PyTorch.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no buffer in it.
+    """
     if not path.is_dir():
-        raise CommandError(f"{path}: there is no such folder")
-    if not (path / FILE_NAME).exists():
-        raise CommandError(f"{path}: not a replay buffer, it has no {FILE_NAME}")
+        raise FileNotFoundError(f"{path}: there is no such folder")
+    if not (path / METADATA_FILE).exists():
+        raise FileNotFoundError(f"{path}: not a replay buffer, it has no {METADATA_FILE}")
     try:
         return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
     except StorageCorruptedError:
@@ -52,6 +63,15 @@ def tensor_backend(storage: str) -> ComputeBackend | None:
         return deserialize_backend("pytorch")
     except ImportError:
         return None
+
+
+def in_one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks, and without the traceback of a worker process."""
+    text = " ".join((getattr(error, "in_words", "") or str(error)).split())
+    return text or type(error).__name__
+
+
+# -- columns -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,17 +102,19 @@ def columns_of(space: Space) -> list[Column]:
     return [Column(leaf.name, leaf.path, leaf.space) for leaf in RowLayout(space).leaves]
 
 
-def find_column(columns: Sequence[Column], *names: str) -> Column | None:
-    """The first column that has one of these names, the names in order of preference."""
-    by_name = {column.name: column for column in columns}
-    return next((by_name[name] for name in names if name in by_name), None)
+def by_sample(values: np.ndarray) -> np.ndarray:
+    """The entries of each sample side by side: an array of two axes."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
+# -- samples -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Samples one after the other.
 
-    `before` of them, in front, were the last ones of the chunk before. `episode` has for each sample where its episode
+    The first `before` of them were the last ones of the chunk before. `episode` has for each sample where its episode
     starts; None if episodes are not kept. Samples of an episode lie `stride` apart.
     """
 
@@ -132,8 +154,8 @@ class Chunk:
 class ChunkReader:
     """Reads a buffer in chunks.
 
-    `overlap` samples of the chunk before come again in front of each. Of a ring that is being written meanwhile, what
-    is overwritten before it is read is left out.
+    Each chunk begins with the last `overlap` samples of the one before. A ring may be written meanwhile: samples that
+    are overwritten before they are read are left out.
     """
 
     def __init__(self, buffer: ReplayBuffer, *, overlap: int = 0, with_episodes: bool = False) -> None:
@@ -157,12 +179,12 @@ class ChunkReader:
             end = max(own, stop)
             positions = np.arange(begin, end) - tail
             data = buffer.get_at(slice(begin - tail, end - tail))
-            found = buffer.episodes_of(positions) if self._with_episodes else None
+            episodes = buffer.episodes_of(positions) if self._with_episodes else None
             if buffer.sample_numbers.start == tail:
                 start = begin - self.numbers.start
-                episode = None if found is None else found.start + tail - self.numbers.start
+                episode = None if episodes is None else episodes.start + tail - self.numbers.start
                 return Chunk(start, end - begin, own - begin, data, episode, buffer.lanes)
-        raise CommandError(
+        raise TimeoutError(
             f"{buffer.cache_path}: samples are overwritten faster than they can be read; wait until nobody writes, or "
             f"look at a copy (ReplayBuffer.dumps)"
         )
@@ -172,13 +194,15 @@ class ChunkReader:
             yield self.read(first, stop)
 
 
-def chunks(buffer: ReplayBuffer, advance: Advance = unwatched) -> Iterator[Chunk]:
+def chunks(buffer: ReplayBuffer, progress: ProgressCallback = unwatched) -> Iterator[Chunk]:
     """All samples of a buffer, chunk by chunk."""
     reader = ChunkReader(buffer)
-    advance.expect(len(reader.numbers))
+    done, total = 0, len(reader.numbers)
+    progress(done, total)
     for chunk in reader:
         yield chunk
-        advance(chunk.count)
+        done += chunk.count
+        progress(done, total)
 
 
 def rows_per_chunk(buffer: ReplayBuffer) -> int:
@@ -186,9 +210,70 @@ def rows_per_chunk(buffer: ReplayBuffer) -> int:
     nbytes = RowLayout(buffer.single_space).nbytes
     if len(buffer) and buffer.capacity is None and buffer.storage.nbytes is not None:
         nbytes = max(nbytes, buffer.storage.nbytes // len(buffer))  # with what lies in a heap
+    return rows_of_size(nbytes)
+
+
+def rows_of_size(nbytes: int) -> int:
+    """How many samples of so many bytes take a few megabytes."""
     return min(max(CHUNK_BYTES // nbytes, 1), MOST_ROWS)
 
 
-def by_sample(values: np.ndarray) -> np.ndarray:
-    """The entries of each sample side by side: an array of two axes."""
-    return values.reshape(len(values), math.prod(values.shape[1:]))
+# -- episodes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EpisodeTable:
+    """The episodes of a buffer as arrays of [start, stop); each is the samples range(start, stop, stride).
+
+    `unfinished` are the last ones, which were never closed; `gaps` are samples between episodes.
+    """
+
+    closed: np.ndarray
+    unfinished: np.ndarray
+    gaps: np.ndarray
+    stride: int
+
+    @property
+    def all(self) -> np.ndarray:
+        """Closed and unfinished ones, by their start."""
+        both = np.concatenate([self.closed, self.unfinished])
+        return both[np.argsort(both[:, 0], kind="stable")]
+
+
+def episode_table(buffer: ReplayBuffer) -> EpisodeTable | None:
+    """The episodes of a buffer; None if they are not kept."""
+    segments = buffer.get_segments()
+    return None if segments is None else table_of(as_ranges(segments), len(buffer), buffer.lanes)
+
+
+def table_of(closed: np.ndarray, count: int, stride: int) -> EpisodeTable:
+    """The table for the closed episodes among `count` samples."""
+    unfinished: list[tuple[int, int]] = []
+    gaps: list[tuple[int, int]] = []
+    for lane in range(stride):
+        own = closed[closed[:, 0] % stride == lane]
+        own = own[np.argsort(own[:, 0], kind="stable")]
+        ends = np.concatenate([[lane], own[:, 1] - 1 + stride])  # where the next episode of the lane should start
+        starts = np.concatenate([own[:, 0], [count + lane]])
+        for start, stop in zip(ends.tolist(), starts.tolist(), strict=True):
+            if start < min(stop, count):
+                (gaps if stop < count else unfinished).append((start, stop - stride + 1))
+    return EpisodeTable(closed, as_ranges(unfinished), as_ranges(gaps), stride)
+
+
+def as_ranges(pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Pairs [start, stop) as an array, also if there are none."""
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def lengths_of(ranges: np.ndarray, stride: int) -> np.ndarray:
+    """How many samples episodes have."""
+    return -(-(ranges[:, 1] - ranges[:, 0]) // stride)
+
+
+def describe_range(ranges: Sequence[int], stride: int) -> str:
+    """A range of samples in words."""
+    start, stop = (int(end) for end in ranges)
+    if stop - start <= stride:
+        return f"sample {start}"
+    return f"samples {start} to {stop - 1}" + ("" if stride == 1 else f", one in {stride}")
