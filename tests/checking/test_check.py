@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer, check
-from unienv_data.checking import KINDS, _reading
+from unienv_data.checking import KINDS, Finding, _reading
 from unienv_data.storages.npz_storage import NPZStorage
 from unienv_data.storages.parquet import ParquetStorage
 from unienv_interface.space import DictSpace, DynamicBoxSpace, TextSpace
@@ -385,6 +386,25 @@ def test_a_recording_of_nothing_has_lost_no_checksum(tmp_path: Path, is_cleared:
         with ReplayBuffer.load_from(path, backend=BACKEND, read_only=False) as buffer:
             buffer.clear()
     assert {finding.kind for finding in check(path).findings} == {"empty"}
+
+
+@pytest.mark.parametrize(("number", "is_damage"), [(errno.EIO, True), (errno.EACCES, False)])
+def test_a_disk_that_fails_in_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_damage: bool
+) -> None:
+    path, get_at = write(tmp_path / "r", episodes((40,))), ReplayBuffer.get_at
+
+    def fails_in_places(buffer: ReplayBuffer, index: slice) -> object:
+        if index.start <= 7 < index.stop:
+            raise OSError(number, "no")
+        return get_at(buffer, index)
+
+    monkeypatch.setattr(ReplayBuffer, "get_at", fails_in_places)
+    if is_damage:
+        assert check(path).findings == [Finding("unreadable-samples", f"sample 7: [Errno {number}] no")]
+    else:
+        with pytest.raises(PermissionError):
+            check(path)
 
 
 def test_a_recording_that_is_gone_on_with_while_it_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -363,6 +363,11 @@ def test_if_nothing_is_sound_there_is_no_new_recording(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [source]
 
 
+def test_a_recording_of_nothing(tmp_path: Path) -> None:
+    why = refusal(StorageCorruptedError, write(tmp_path / "r", []), tmp_path / "new")
+    assert why == f"{tmp_path / 'r'}: no sample can be kept, it has none"
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     before = fingerprint(source)

@@ -345,8 +345,8 @@ def test_a_disk_that_fails_in_places(number: int, is_left_out: bool) -> None:
         is_lost=np.zeros(9, bool),
     )
     if is_left_out:
-        _find_unreadable(found, lambda count: None)
+        _find_unreadable(found, lambda done: None)
         assert found.is_lost.tolist() == [place == 3 for place in range(9)]
     else:
         with pytest.raises(PermissionError):
-            _find_unreadable(found, lambda count: None)
+            _find_unreadable(found, lambda done: None)

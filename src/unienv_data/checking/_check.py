@@ -6,7 +6,6 @@ import functools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +17,13 @@ from ._reading import (
     Chunk,
     ChunkReader,
     EpisodeTable,
+    PatientReader,
     ProgressCallback,
     columns_of,
     describe_range,
     episode_table,
     in_one_line,
+    is_damage,
     lengths_of,
     open_folder,
     unwatched,
@@ -31,10 +32,8 @@ from ._reading import (
 # A recording of so many samples that is one single episode was hardly meant to be.
 _MEGA = 5_000
 _SHOWN = 5
-# Reading is tried so often to find out which samples cannot be read; then ranges of them are named as a whole.
+# So many reads may fail to find out which samples cannot be read; then whole parts of them are named.
 _MOST_TRIES = 1_000
-# These are not damage to a file: the folder is not there, or this machine cannot read it now.
-_NO_FINDINGS = (OSError, ImportError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,9 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
     try:
         buffer = _open(path)
-    except _NO_FINDINGS:
-        raise
-    except Exception as error:  # whatever damage makes of a file, it is to be reported
+    except Exception as error:
+        if not is_damage(error):
+            raise
         return CheckReport(str(path), None, [Finding("unreadable", in_one_line(error))])
     with buffer:
         findings = [*_folder_findings(buffer), *_contents(buffer, progress or unwatched)]
@@ -122,9 +121,9 @@ def _open(path: Path) -> ReplayBuffer:
 def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]:
     try:
         return [*_episode_findings(buffer), *_sample_findings(buffer, progress)]
-    except _NO_FINDINGS:
-        raise
-    except Exception as error:  # episodes that cannot be looked up, for one
+    except Exception as error:  # of episodes that cannot be looked up, for one
+        if not is_damage(error):
+            raise
         return [Finding("unreadable", in_one_line(error))]
 
 
@@ -182,64 +181,29 @@ def _unfinished(table: EpisodeTable) -> Finding:
 
 def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterator[Finding]:
     checks = content_checks(columns_of(buffer.single_space))
-    reading = _Reading(buffer)
-    numbers = reading.reader.numbers
+    reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
+    numbers = reader.numbers
+    unread: list[tuple[int, int, str]] = []  # samples [start, stop), and why they cannot be read
+
+    def read(some: np.ndarray) -> Chunk:
+        return reader.read(int(some[0]), int(some[-1]) + 1, after=numbers.start + unread[-1][1] if unread else 0)
+
+    patient = PatientReader(read, lambda some: blocks_of(buffer.storage, slots_of(buffer, some)), _MOST_TRIES)
     progress(0, len(numbers))
-    for first, stop in reading.reader.ranges():
-        for chunk in reading.readable(first, stop):
-            for each in checks:
-                each.look(chunk)
-        progress(stop - numbers.start, len(numbers))
-    unread = reading.unread
-    for samples in unread[:_SHOWN]:
-        yield Finding("unreadable-samples", f"{describe_range(samples[:2], 1)}: {samples.why}")
+    for first, last in reader.ranges():
+        for some, chunk, why in patient.read(np.arange(first, last)):
+            if not why:
+                for each in checks:
+                    each.look(chunk)
+                continue
+            start, stop = int(some[0]) - numbers.start, int(some[-1]) + 1 - numbers.start
+            if unread and unread[-1][1] == start:
+                start, _, why = unread.pop()
+            unread.append((start, stop, why))
+        progress(last - numbers.start, len(numbers))
+    for start, stop, why in unread[:_SHOWN]:
+        yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {why}")
     if len(unread) > _SHOWN:
         yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more stretches cannot be read")
     for each in checks:
         yield from each.findings()
-
-
-class _Unread(NamedTuple):
-    """Samples [start, stop), and why they cannot be read."""
-
-    start: int
-    stop: int
-    why: str
-
-
-class _Reading:
-    """Reads all that can be read, and notes what cannot."""
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self.reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
-        self.unread: list[_Unread] = []
-        self._buffer, self._tries = buffer, _MOST_TRIES
-
-    def readable(self, first: int, stop: int) -> Iterator[Chunk]:
-        """What can be read of the samples with these numbers; the others, down to single ones, go to `unread`."""
-        offset = self.reader.numbers.start
-        try:
-            chunk = self.reader.read(first, stop, after=offset + self.unread[-1].stop if self.unread else 0)
-        except _NO_FINDINGS:
-            raise
-        except Exception as error:
-            self._tries -= 1
-            middle = self._middle(first, stop) if self._tries > 0 else None
-            if middle is not None:
-                yield from self.readable(first, middle)
-                yield from self.readable(middle, stop)
-            else:
-                self._note(_Unread(first - offset, stop - offset, in_one_line(error)))
-        else:
-            yield chunk
-
-    def _middle(self, first: int, stop: int) -> int | None:
-        """Where to split samples of which some can be read; None if either all can be or none."""
-        blocks = blocks_of(self._buffer.storage, slots_of(self._buffer, np.arange(first, stop)))
-        edges = np.flatnonzero(np.diff(blocks)) + 1
-        return first + int(edges[len(edges) // 2]) if len(edges) else None
-
-    def _note(self, samples: _Unread) -> None:
-        if self.unread and self.unread[-1].stop == samples.start:
-            samples = self.unread.pop()._replace(stop=samples.stop)
-        self.unread.append(samples)

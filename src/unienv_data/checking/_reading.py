@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,13 @@ def in_one_line(error: BaseException) -> str:
     """What went wrong, without line breaks, and without the traceback of a worker process."""
     text = " ".join((getattr(error, "in_words", "") or str(error)).split())
     return text or type(error).__name__
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error is due to what is on disk, and not to permissions, memory, or a package that is missing."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EIO  # a disk may fail in places
+    return not isinstance(error, (ImportError, MemoryError))
 
 
 # -- columns -------------------------------------------------------------------------------------------------
@@ -192,6 +200,38 @@ class ChunkReader:
     def __iter__(self) -> Iterator[Chunk]:
         for first, stop in self.ranges():
             yield self.read(first, stop)
+
+
+class PatientReader:
+    """Reads all samples that can be read, and says of the others why they cannot.
+
+    `blocks` gives numbers for samples: all those of the same number can be read, or none of them can. After `tries`
+    failures no part of samples that fails is split any more.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Any],
+        blocks: Callable[[np.ndarray], np.ndarray],
+        tries: float = math.inf,
+    ) -> None:
+        self._read, self._blocks, self._tries = read, blocks, tries
+
+    def read(self, samples: np.ndarray) -> Iterator[tuple[np.ndarray, Any, str]]:
+        """Samples with their data, in order; those that cannot be read with None, and why."""
+        try:
+            data, why = self._read(samples), ""
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            data, why, self._tries = None, in_one_line(error), self._tries - 1
+        is_split = bool(why) and self._tries > 0
+        edges = np.flatnonzero(np.diff(self._blocks(samples))) + 1 if is_split else np.zeros(0, int)
+        if len(edges):
+            for half in np.split(samples, edges[[len(edges) // 2]]):
+                yield from self.read(half)
+        else:
+            yield samples, data, why
 
 
 def chunks(buffer: ReplayBuffer, progress: ProgressCallback = unwatched) -> Iterator[Chunk]:

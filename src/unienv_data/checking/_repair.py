@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +12,7 @@ from ..base.files import PathLike
 from ..base.storage import StorageCorruptedError
 from ._content import end_flags
 from ._convert import NewRecording
-from ._reading import ProgressCallback, as_ranges, by_sample, columns_of, in_one_line, unwatched
+from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
 from ._salvage import Salvage, runs, salvage
 
 
@@ -127,43 +125,24 @@ def _find_unreadable(found: Salvage, progress: Callable[[int], object]) -> None:
     """Read everything once, and leave out what cannot be; samples in no known episode become episodes again."""
     flags, ended = end_flags(columns_of(found.space)), np.zeros(found.count, bool)
     unreadable: dict[str, list[np.ndarray]] = {}
+    reader = PatientReader(found.read, lambda positions: found.blocks[positions])
     for start in range(0, found.count, found.rows_at_once):
-        positions = np.arange(start, min(start + found.rows_at_once, found.count))
-        for sound, batch in _readable(found, positions[~found.is_lost[positions]], unreadable):
+        stop = min(start + found.rows_at_once, found.count)
+        sound = start + np.flatnonzero(~found.is_lost[start:stop])
+        for positions, batch, why in reader.read(sound) if len(sound) else ():
+            if why:
+                unreadable.setdefault(why, []).append(positions)
+                continue
             for flag in flags:
                 values = flag.space.backend.to_numpy(flag.pick(batch))
-                ended[sound] |= by_sample(values).astype(bool).any(axis=1)
-        progress(int(positions[-1]) + 1)
+                ended[positions] |= by_sample(values).astype(bool).any(axis=1)
+        progress(stop)
     for why, parts in unreadable.items():
         which = np.zeros(found.count, bool)
         which[np.concatenate(parts)] = True
         found.lose(which, why)
     if len(found.gaps):
         found.notes.append(_recover_episodes(found, ended, has_flags=bool(flags)))
-
-
-def _readable(
-    found: Salvage, positions: np.ndarray, unreadable: dict[str, list[np.ndarray]]
-) -> Iterator[tuple[np.ndarray, Any]]:
-    """What can be read of these samples; the rest, down to single ones or blocks, goes to `unreadable`, by reason."""
-    if not len(positions):
-        return
-    try:
-        batch = found.read(positions)
-    except MemoryError:
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno != errno.EIO:  # a disk may fail in places
-            raise
-        blocks = found.blocks[positions]
-        if (blocks == blocks[0]).all():
-            unreadable.setdefault(in_one_line(error), []).append(positions)
-            return
-        edges = np.flatnonzero(np.diff(blocks)) + 1  # a block is never split, and is met alone in the end
-        for half in np.split(positions, edges[[len(edges) // 2]]):
-            yield from _readable(found, half, unreadable)
-    else:
-        yield positions, batch
 
 
 def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:

@@ -27,6 +27,7 @@ from ._reading import (
     as_ranges,
     episode_table,
     in_one_line,
+    is_damage,
     open_folder,
     rows_of_size,
     rows_per_chunk,
@@ -105,9 +106,9 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
         return _of_folder(path, f"{path / METADATA_FILE}: the file is missing", like)
     try:
         buffer = open_folder(path)
-    except (OSError, ImportError, MemoryError):
-        raise
     except Exception as error:
+        if not is_damage(error):
+            raise
         return _of_folder(path, in_one_line(error), like)
     problems = _internals.episode_problems(buffer)
     if problems:
@@ -117,7 +118,8 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
 
 
 def _of_buffer(buffer: ReplayBuffer) -> Salvage:
-    numbers, table = np.asarray(buffer.sample_numbers), episode_table(buffer)
+    present, table = buffer.sample_numbers, episode_table(buffer)
+    numbers = np.arange(present.start, present.stop)
     slots = _internals.slots_of(buffer, numbers)
     salvaged = Salvage(
         space=buffer.single_space,

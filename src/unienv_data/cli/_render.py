@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -68,9 +69,16 @@ def output_for_the_result() -> Iterator[None]:
         yield
 
 
-def print_json(result: Any) -> None:
-    """A result, which is a data class, as JSON."""
-    print(json.dumps(dataclasses.asdict(result), indent=2, default=_jsonable, allow_nan=False))
+def show(report: Any, *, as_json: bool) -> None:
+    """Print what a command returns, which is a data class: as JSON for programs, or for people."""
+    if as_json:
+        _print_json(report)
+    else:
+        print_report(report)
+
+
+def _print_json(report: Any) -> None:
+    print(json.dumps(dataclasses.asdict(report), indent=2, default=_jsonable, allow_nan=False))
 
 
 def _jsonable(value: Any) -> Any:
@@ -152,6 +160,13 @@ def print_columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]], o
 # -- results -----------------------------------------------------------------------------------------------
 
 
+@functools.singledispatch
+def print_report(report: Any) -> None:
+    """Print a data class for people. Each kind registers a function with this one."""
+    raise TypeError(f"{type(report).__name__}: nothing is registered with `print_report` that prints it")
+
+
+@print_report.register
 def print_info(info: InfoReport) -> None:
     out = console()
     out.print(words((info.path, "bold")), soft_wrap=True)
@@ -199,6 +214,7 @@ def _space_tree(columns: Sequence[ColumnInfo]) -> Tree:
     return root
 
 
+@print_report.register
 def print_head(head: Head) -> None:
     if not head.shown:
         say(f"{head.path}: no samples to show, of {head.samples:,}")
@@ -229,6 +245,7 @@ def _value_words(value: Any) -> str:
     return np.array2string(value, precision=5, separator=", ").replace("\n", "")
 
 
+@print_report.register
 def print_stats(stats: StatsReport) -> None:
     rows = [
         (
@@ -244,6 +261,7 @@ def print_stats(stats: StatsReport) -> None:
     print_columns(("column", "min", "max", "mean", "std", "NaN", "infinite"), rows, console())
 
 
+@print_report.register
 def print_findings(report: CheckReport) -> None:
     out = console()
     for finding in report.findings:
@@ -256,6 +274,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
+@print_report.register
 def print_bench(report: BenchReport) -> None:
     samples = f"random samples, {report.batch_size} a batch"
     windows = f"random windows of {report.window}, {report.windows} a batch"
@@ -268,6 +287,7 @@ def print_bench(report: BenchReport) -> None:
     print_columns(None, rows, console())
 
 
+@print_report.register
 def print_collected(report: CollectReport) -> None:
     before = report.samples - report.recorded
     earlier = f" (and {before:,} before)" if before else ""
@@ -277,12 +297,14 @@ def print_collected(report: CollectReport) -> None:
     )
 
 
+@print_report.register
 def print_converted(report: ConvertReport) -> None:
     episodes = "" if report.episodes is None else f" in {many(report.episodes, 'episode')}"
     size = in_bytes(report.bytes_on_disk)
     say(f"{report.target}: {many(report.samples, 'sample')}{episodes} as {report.format}, {size}")
 
 
+@print_report.register
 def print_repaired(report: RepairReport) -> None:
     for note in report.notes:
         say(f"note: {note}")
@@ -296,6 +318,7 @@ def print_repaired(report: RepairReport) -> None:
     say(f"{report.target}: {kept}{'' if report.left_out else ', nothing was left out'}")
 
 
+@print_report.register
 def print_demo(report: DemoReport) -> None:
     info, collected, rates = report.info, report.collected, report.bench
     path = info.path

@@ -77,4 +77,4 @@ def _reflowed(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
-from . import _commands_look, _commands_make  # noqa: E402, F401 - these register the commands
+from . import _commands  # noqa: E402, F401 - it registers the commands
