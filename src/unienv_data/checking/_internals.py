@@ -249,14 +249,12 @@ def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata)
     numbers = np.arange(oldest, counters.segments)
     slots = numbers if ring is None else numbers % ring
     present = slots < len(records)
-    found = records[slots[present]]
-    is_there = (found["number"] == numbers[present] & 0xFFFFFFFF) & (found["stop"] > 0)
-    lost = len(numbers) - int(is_there.sum())
-    alive = is_there & (found["stop"] <= counters.head)
-    found = found[alive & (found["stop"] > np.maximum(found["start"], counters.tail))]
-    starts, lane = found["start"], found["start"] % metadata.lanes
-    starts = np.where(starts < counters.tail, counters.tail + lane, starts)
-    return np.stack([starts, found["stop"]], axis=1).astype(np.int64), lost
+    start, stop = records["start"][slots[present]], records["stop"][slots[present]]
+    is_valid = (records["number"][slots[present]] == numbers[present] & 0xFFFFFFFF) & (stop > 0)
+    has_samples = is_valid & (stop <= counters.head) & (stop > np.maximum(start, counters.tail))
+    start = np.where(start < counters.tail, counters.tail + start % metadata.lanes, start)
+    closed = np.stack([start, stop], axis=1)[has_samples]
+    return closed.astype(np.int64), len(numbers) - int(is_valid.sum())
 
 
 def _content(path: Path) -> bytes:

@@ -97,38 +97,38 @@ def repair(
     >>> print(f"{report.samples} of {report.samples_before} samples are kept")
     """
     source, target, progress = Path(path), Path(output), progress or unwatched
-    found = salvage(source, None if like is None else Path(like))
+    old = salvage(source, None if like is None else Path(like))
     try:
-        _find_unreadable(found, lambda done: progress(done, 2 * found.count))
-        pieces, split = _pieces(found, whole_episodes)
+        _find_unreadable(old, lambda done: progress(done, 2 * old.count))
+        pieces, split = _pieces(old, whole_episodes)
         kept = sum(len(piece) for piece in pieces)
-        progress(found.count, found.count + kept)
+        progress(old.count, old.count + kept)
         if not kept:
-            why = [*found.lost, *found.notes, "it has none"]
+            why = [*old.lost, *old.notes, "it has none"]
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
-        keeps_episodes = found.episodes is not None
-        with NewRecording(target, "packed", found.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
-            for positions, ends in _batches(pieces, found.rows_at_once):
-                new.add(found.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
-                progress(found.count + new.written, found.count + kept)
+        keeps_episodes = old.episodes is not None
+        with NewRecording(target, "packed", old.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
+            for positions, ends in _batches(pieces, old.rows_at_once):
+                new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
+                progress(old.count + new.written, old.count + kept)
         episodes = new.episodes if keeps_episodes else None
         paths = (str(source), str(target))
-        return RepairReport(*paths, found.count, kept, episodes, split, found.lost, found.notes)
+        return RepairReport(*paths, old.count, kept, episodes, split, old.lost, old.notes)
     finally:
-        found.close()
+        old.close()
 
 
 # -- what can be read ----------------------------------------------------------------------------------------
 
 
-def _find_unreadable(found: Salvage, progress: Callable[[int], object]) -> None:
+def _find_unreadable(old: Salvage, progress: Callable[[int], object]) -> None:
     """Read everything once, and leave out what cannot be; samples in no known episode become episodes again."""
-    flags, ended = end_flags(columns_of(found.space)), np.zeros(found.count, bool)
+    flags, ended = end_flags(columns_of(old.space)), np.zeros(old.count, bool)
     unreadable: dict[str, list[np.ndarray]] = {}
-    reader = PatientReader(found.read, lambda positions: found.blocks[positions])
-    for start in range(0, found.count, found.rows_at_once):
-        stop = min(start + found.rows_at_once, found.count)
-        sound = start + np.flatnonzero(~found.is_lost[start:stop])
+    reader = PatientReader(old.read, lambda positions: old.blocks[positions])
+    for start in range(0, old.count, old.rows_at_once):
+        stop = min(start + old.rows_at_once, old.count)
+        sound = start + np.flatnonzero(~old.is_lost[start:stop])
         for positions, batch, why in reader.read(sound) if len(sound) else ():
             if why:
                 unreadable.setdefault(why, []).append(positions)
@@ -137,44 +137,44 @@ def _find_unreadable(found: Salvage, progress: Callable[[int], object]) -> None:
                 values = flag.space.backend.to_numpy(flag.pick(batch))
                 ended[positions] |= by_sample(values).astype(bool).any(axis=1)
         progress(stop)
-    for why, parts in unreadable.items():
-        which = np.zeros(found.count, bool)
-        which[np.concatenate(parts)] = True
-        found.lose(which, why)
-    if len(found.gaps):
-        found.notes.append(_recover_episodes(found, ended, has_flags=bool(flags)))
+    for why, groups in unreadable.items():
+        which = np.zeros(old.count, bool)
+        which[np.concatenate(groups)] = True
+        old.lose(which, why)
+    if len(old.gaps):
+        old.notes.append(_recover_episodes(old, ended, has_flags=bool(flags)))
 
 
-def _recover_episodes(found: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:
+def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:
     """Make episodes of the samples in the gaps, which end where samples say so; what was done, in words."""
     recovered = []
-    for start, stop in found.gaps.tolist():
-        positions = np.arange(start, stop, found.stride)
-        for part in np.split(positions, np.flatnonzero(ended[positions])[: len(positions)] + 1):
-            if len(part):
-                recovered.append((int(part[0]), int(part[-1]) + 1))
-    known = as_ranges([]) if found.episodes is None else found.episodes
-    found.episodes = np.concatenate([known, as_ranges(recovered)])
+    for start, stop in old.gaps.tolist():
+        positions = np.arange(start, stop, old.stride)
+        for episode in np.split(positions, np.flatnonzero(ended[positions]) + 1):
+            if len(episode):
+                recovered.append((int(episode[0]), int(episode[-1]) + 1))
+    known = as_ranges([]) if old.episodes is None else old.episodes
+    old.episodes = np.concatenate([known, as_ranges(recovered)])
     how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    stretches = "1 stretch" if len(found.gaps) == 1 else f"{len(found.gaps):,} stretches"
+    stretches = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
     return f"{stretches} of samples in no episode that is known; {how}"
 
 
 # -- what is kept ------------------------------------------------------------------------------------------
 
 
-def _pieces(found: Salvage, whole_episodes: bool) -> tuple[list[np.ndarray], int]:
+def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[np.ndarray], int]:
     """The samples to keep, episode by episode, and how many episodes have lost some."""
-    if found.episodes is None:
-        return [np.flatnonzero(~found.is_lost)], 0
+    if old.episodes is None:
+        return [np.flatnonzero(~old.is_lost)], 0
     pieces, split = [], 0
-    for start, stop in found.episodes[np.argsort(found.episodes[:, 0], kind="stable")].tolist():
-        positions = np.arange(start, stop, found.stride)
-        sound = ~found.is_lost[positions]
+    for start, stop in old.episodes[np.argsort(old.episodes[:, 0], kind="stable")].tolist():
+        positions = np.arange(start, stop, old.stride)
+        sound = ~old.is_lost[positions]
         if sound.all():
             pieces.append(positions)
         elif whole_episodes and sound.any():
-            found.lost.append(f"{int(sound.sum())} sound samples of the episode from {start} to {stop - 1}: not whole")
+            old.lost.append(f"{int(sound.sum())} sound samples of the episode from {start} to {stop - 1}: not whole")
         elif sound.any():
             split += 1
             pieces += [positions[first:last] for first, last in runs(sound)]
@@ -189,9 +189,8 @@ def _batches(pieces: list[np.ndarray], rows: int) -> Iterator[tuple[np.ndarray, 
     for piece in pieces:
         begun = written + held
         for start in range(0, len(piece), rows):
-            part = piece[start : start + rows]
-            waiting.append(part)
-            held += len(part)
+            waiting.append(piece[start : start + rows])
+            held += len(waiting[-1])
             if start + rows >= len(piece):
                 ends.append((begun, begun + len(piece)))
             if held >= rows:
