@@ -18,8 +18,8 @@ def private_names(module: Path) -> Iterator[str]:
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
             yield from (name for name in names if name.startswith("_"))
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
-                yield node.attr
+            is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            yield from [] if is_own else [node.attr]
 
 
 def test_no_other_module_looks_inside_a_buffer() -> None:

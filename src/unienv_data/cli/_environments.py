@@ -32,12 +32,12 @@ def parse_env_kwargs(text: str) -> dict[str, Any]:
     """Keywords for `gymnasium.make` as they are given on the command line."""
     way_out = """it must be a JSON object, such as '{"gravity": 5.0}'"""
     try:
-        found = json.loads(text)
+        kwargs = json.loads(text)
     except ValueError as error:
         raise UsageError(f"env-kwargs is {text!r}, which is no JSON ({error}): {way_out}") from None
-    if not isinstance(found, dict):
+    if not isinstance(kwargs, dict):
         raise UsageError(f"env-kwargs is {text!r}: {way_out}")
-    return found
+    return kwargs
 
 
 def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: bool) -> Callable[[], Env]:
@@ -111,12 +111,12 @@ def info_spaces(env: Env, names: Sequence[str]) -> dict[str, Space]:
 def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> Mapping[str, Any]:
     """The infos of these names in the first step that has them; an error where one is missing that may not be."""
     env.reset(seed=0)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seen: set[str] = set()
     for _ in range(_STEPS_TO_LOOK):
         _, _, terminated, truncated, info = env.step(env.sample_action())
         seen.update(map(str, info))
-        found = {**{name: info[name] for name in names if name in info}, **found}
+        values = {**{name: info[name] for name in names if name in info}, **values}
         for name in names:
             if name not in may_be_missing and (name not in info or f"_{name}" in info):
                 raise CommandError(
@@ -124,11 +124,11 @@ def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> M
                     f"{', '.join(sorted(seen)) or 'none'}); if it comes and goes, add --info _{name}, which records "
                     f"where it is there"
                 )
-        if len(found) == len(names):
-            return found
+        if len(values) == len(names):
+            return values
         if np.any(env.backend.to_numpy(terminated | truncated)):
             env.reset()
-    missing = ", ".join(repr(name) for name in names if name not in found)
+    missing = ", ".join(repr(name) for name in names if name not in values)
     given = ", ".join(sorted(seen)) or "none"
     raise CommandError(f"info {missing}: not given in {_STEPS_TO_LOOK} random steps, where there are {given}")
 
