@@ -45,7 +45,7 @@ STRETCH = 8 * 1024 // ROW  # rows that have a checksum together
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_reading, "MOST_ROWS", 150)
-    monkeypatch.setattr(_checks, "_STRETCH_BYTES", STRETCH * ROW)
+    monkeypatch.setattr(_checks, "_BLOCK_BYTES", STRETCH * ROW)
 
 
 def expected_after_loss(lost: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:

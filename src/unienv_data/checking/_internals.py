@@ -20,8 +20,8 @@ from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer._counters import _SIZE as _HEADER_SIZE
-from ..replay_buffer._counters import BASE, EDIT, HEAD, SEGMENTS, TAIL, Cells, MappedCounters
+from ..replay_buffer._counters import PAGE_SIZE, MappedHeader
+from ..replay_buffer._counters import Counters as HeaderCounters
 from ..replay_buffer._locks import BeingWrittenError as BeingWrittenError
 from ..replay_buffer._locks import is_locked
 from ..replay_buffer._metadata import FILE_NAME
@@ -64,15 +64,15 @@ def episode_problems(buffer: ReplayBuffer) -> list[str]:
 def lost_checksums(buffer: ReplayBuffer) -> list[str]:
     """Which files lack checksums of samples, which no file does once its buffer was closed in order."""
     state, numbers = buffer._state, buffer.sample_numbers
-    if state.counters.closed_sizes is None:
+    if state.header.closed_sizes is None:
         return []
-    used, lost = state.slot_ranges(numbers.start, numbers.stop, state.cells[BASE]), []
+    used, lost = state.slot_ranges(numbers.start, numbers.stop, state.counters.base), []
     for part in storage_parts(buffer.storage):
         pairs = ((ours, theirs) for ours in unchecked_slots(part) for theirs in used)
         count = sum(max(0, min(ours[1], theirs[1]) - max(ours[0], theirs[0])) for ours, theirs in pairs)
         if count:
             lost.append(without_checksum(part, count))
-    return lost if state.counters.is_closed() else []  # a writer that has reopened it meanwhile takes some away
+    return lost if state.header.is_closed() else []  # a writer that has reopened it meanwhile takes some away
 
 
 def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray) -> None:
@@ -80,10 +80,8 @@ def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray)
 
     `ReplayBuffer.extend` would make one episode of every batch.
     """
-    with buffer._state.writing:
-        staged, cells = buffer.storage.stage(batch, count), buffer._cells
-        ranges = [(start, stop) for start, stop in ended.tolist()]
-        buffer._writer._commit(staged, count, cells[BASE], ranges, cells[HEAD] + count)
+    ranges = [(start, stop) for start, stop in ended.tolist()]
+    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges)
 
 
 # -- storages ------------------------------------------------------------------------------------------------
@@ -178,44 +176,44 @@ class Counters(NamedTuple):
 def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
     """What the header says, or its newest copy that is sound; None if there is none."""
     try:
-        counters = MappedCounters.open(path, writable=False)
+        header = MappedHeader.open(path, writable=False)
     except StorageCorruptedError:
         return _read_copy(path)
-    if counters.closed_sizes is None and not storage.survives_kill:
-        return _flushed(path, counters, notes)
-    return _plausible(counters.cells, counters.closed_sizes)
+    if header.closed_sizes is None and not storage.survives_kill:
+        return _flushed(path, header, notes)
+    return _plausible(header.counters, header.closed_sizes)
 
 
-def _flushed(path: Path, counters: MappedCounters, notes: list[str]) -> Counters | None:
+def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:
     """What was flushed and not overwritten since: a storage that does not survive a kill has no more."""
-    live = counters.cells
+    live = header.counters
     try:
-        flushed = counters._newest_half()
+        flushed = header.newest_half()
     except StorageCorruptedError:
         return None
-    if (live[BASE], live[EDIT]) != (flushed[BASE], flushed[EDIT]):
+    if (live.base, live.edit) != (flushed.base, flushed.edit):
         raise StorageCorruptedError(
             f"{path.parent}: its writer was killed after it had removed or changed samples and before the next flush, "
             f"so which samples are where cannot be told"
         )
-    if live[HEAD] > flushed[HEAD]:
-        notes.append(f"{live[HEAD] - flushed[HEAD]} samples were not flushed when the writer was killed")
-    flushed[TAIL] = min(max(flushed[TAIL], live[TAIL]), flushed[HEAD])
+    if live.head > flushed.head:
+        notes.append(f"{live.head - flushed.head} samples were not flushed when the writer was killed")
+    flushed.tail = min(max(flushed.tail, live.tail), flushed.head)
     return _plausible(flushed)
 
 
 def _read_copy(path: Path) -> Counters | None:
-    page = MappedFile.create(None, np.uint8, _HEADER_SIZE)  # in memory: the file may be shorter, and must not change
+    page = MappedFile.create(None, np.uint8, PAGE_SIZE)  # in memory: the file may be shorter, and must not change
     try:
-        content = _content(path)[:_HEADER_SIZE]
-        page.map(_HEADER_SIZE)[: len(content)] = np.frombuffer(content, np.uint8)
-        return _plausible(MappedCounters(page)._newest_half())
+        content = _content(path)[:PAGE_SIZE]
+        page.map(PAGE_SIZE)[: len(content)] = np.frombuffer(content, np.uint8)
+        return _plausible(MappedHeader(page).newest_half())
     except StorageCorruptedError:
         return None
 
 
-def _plausible(cells: Cells, sizes: tuple[int, int, int] | None = None) -> Counters | None:
-    head, tail, base, segments = (cells[cell] for cell in (HEAD, TAIL, BASE, SEGMENTS))
+def _plausible(counters: HeaderCounters, sizes: tuple[int, int, int] | None = None) -> Counters | None:
+    head, tail, base, segments = counters.head, counters.tail, counters.base, counters.segments
     return Counters(head, tail, base, segments, sizes) if 0 <= base <= tail <= head and segments >= 0 else None
 
 

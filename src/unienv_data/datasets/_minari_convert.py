@@ -131,7 +131,7 @@ def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progre
             episodes[number] = (episode.number, episode.steps)
             for columns, ends in _stretches(schema, layout, episode):
                 count = len(columns[0])
-                storage.prepare(row, row + count)
+                storage.reserve(row, row + count)
                 storage.write(slice(row, row + count), columns)
                 row += count
                 crc = zlib.crc32(ends, crc)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space._row_structure import builder, collector
+from unienv_interface.space.row_structure import builder, collector
 from unienv_interface.space.space_utils.gym_utils import to_gym_space
 from unienv_interface.utils.optional import need
 

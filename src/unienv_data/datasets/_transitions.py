@@ -9,7 +9,7 @@ import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, Space
-from unienv_interface.space._row_structure import builder, walk
+from unienv_interface.space.row_structure import builder, walk
 from unienv_interface.space.spaces import TextSpace, TupleSpace
 from unienv_interface.space.spaces.batched import object_array
 from unienv_interface.utils.optional import need

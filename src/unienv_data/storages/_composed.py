@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import flatten_data, is_flattenable, unflatten_data
 
 from ..base._index import resolve_index
@@ -26,8 +25,8 @@ from .registry import name_of
 PathLike = str | os.PathLike[str]
 
 
-class _Staged(NamedTuple):
-    """What the parts have staged of a value, in their order."""
+class _Encoded(NamedTuple):
+    """What the parts have encoded of a value, in their order."""
 
     parts: list[Any]
 
@@ -64,7 +63,6 @@ class ComposedStorage(SpaceStorage):
         self.survives_kill = all(part.survives_kill for part in self._parts)
         self._aware = [part for part in self._parts if part.is_segment_aware]
         self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
-        self._layout = RowLayout(single_instance_space)
         self._spaces = BatchSpaces(single_instance_space)
         self.has_flattened_access = is_flattenable(self._spaces.of(1), 1)  # type: ignore[misc]
 
@@ -99,9 +97,9 @@ class ComposedStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, len(self))
         if isinstance(slots, int):
-            staged = self.stage(value, None)
-            self.prepare(slots, slots + 1)
-            self.write(slots, staged)
+            encoded = self.encode(value, None)
+            self.reserve(slots, slots + 1)
+            self.write(slots, encoded)
         else:
             values = self._apart(self._checked(value, len(slots)), len(slots))
             for part, own in zip(self._parts, values, strict=True):
@@ -142,28 +140,30 @@ class ComposedStorage(SpaceStorage):
 
     def _checked(self, value: Any, count: int | None) -> Any:
         """The value if it fits the space, its Python numbers as arrays; a ValueError with the path if it does not."""
-        encoded = self._layout.encode(value, () if count is None else (count,))
+        encoded = self.layout.encode(value, () if count is None else (count,))
         if count is not None or not _has_numbers(value):
             return value
-        rows = self._layout.empty(1)
-        self._layout.store(encoded, rows.heap)
-        self._layout.write(rows, 0, encoded)
-        return self._layout.unpack(rows[0])
+        rows = self.layout.empty(1)
+        self.layout.write(rows, 0, self.layout.store(encoded, rows.heap))
+        return self.layout.unpack(rows[0])
 
-    def stage(self, value: Any, count: int | None) -> _Staged:
+    def encode(self, value: Any, count: int | None) -> _Encoded:
         values = self._apart(self._checked(value, count), count)
-        return _Staged([part.stage(own, count) for part, own in zip(self._parts, values, strict=True)])
+        return _Encoded([part.encode(own, count) for part, own in zip(self._parts, values, strict=True)])
 
-    def part(self, staged: _Staged, count: int, start: int, stop: int) -> _Staged:
-        pairs = zip(self._parts, staged.parts, strict=True)
-        return _Staged([part.part(own, count, start, stop) for part, own in pairs])
+    def part(self, encoded: _Encoded, count: int, start: int, stop: int) -> _Encoded:
+        pairs = zip(self._parts, encoded.parts, strict=True)
+        return _Encoded([part.part(own, count, start, stop) for part, own in pairs])
 
-    def prepare(self, start: int, stop: int) -> None:
+    def reserve(self, start: int, stop: int) -> None:
         for part in self._parts:
-            part.prepare(start, stop)
+            part.reserve(start, stop)
 
-    def write(self, slots: int | slice, staged: _Staged) -> None:
-        for part, own in zip(self._parts, staged.parts, strict=True):
+    def write(self, slots: int | slice, encoded: _Encoded) -> None:
+        if self.is_segment_aware and isinstance(slots, int):
+            super().write(slots, encoded)
+            return
+        for part, own in zip(self._parts, encoded.parts, strict=True):
             part.write(slots, own)
 
     # -- raw rows --------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class ComposedStorage(SpaceStorage):
         rows = [part.raw_rows(slots) for part in self._parts]
         return b"".join(rows) if self.has_raw_rows else _Moved(rows)
 
-    def staged_as_raw_rows(self, staged: _Staged, count: int | None) -> bytes:
-        pairs = zip(self._parts, staged.parts, strict=True)
-        return b"".join(part.staged_as_raw_rows(own, count) for part, own in pairs)
+    def encoded_as_raw_rows(self, encoded: _Encoded, count: int | None) -> bytes:
+        pairs = zip(self._parts, encoded.parts, strict=True)
+        return b"".join(part.encoded_as_raw_rows(own, count) for part, own in pairs)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
         if isinstance(raw, _Moved):
@@ -223,9 +223,9 @@ class ComposedStorage(SpaceStorage):
             raise RuntimeError("append without an open segment: call mark_segment_start first")
         self._check_mutable()
         slot = self._next_slot
-        staged = value if isinstance(value, _Staged) else self.stage(value, None)
-        self.prepare(slot, slot + 1)
-        for part, own in zip(self._parts, staged.parts, strict=True):
+        encoded = value if isinstance(value, _Encoded) else self.encode(value, None)
+        self.reserve(slot, slot + 1)
+        for part, own in zip(self._parts, encoded.parts, strict=True):
             if part.is_segment_aware:
                 part.append(own)
             else:

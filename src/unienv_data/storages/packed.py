@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows, RowScratch
+from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import RowStorage, StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import RowChecks
-from ._heap import FileHeap, PrivateHeap, copy_references
 from ._packed_column import PackedColumn
-from ._row_memory import MappedMemory, PrivateMemory, RowMemory
+from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
@@ -34,7 +33,7 @@ _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
 
 @register_storage("packed")
-class PackedStorage(SpaceStorage):
+class PackedStorage(RowStorage):
     """Samples as packed rows (see `RowLayout`).
 
     In memory by default; in a folder of mapped files with `cache_path`; in memory that forked and spawned processes
@@ -58,18 +57,18 @@ class PackedStorage(SpaceStorage):
         checks: RowChecks | None = None,
     ) -> None:
         super().__init__(single_instance_space)
+        self._layout = memory.layout
         self.capacity = capacity
         self.cache_filename = path
         self.is_mutable = mutable
         self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
-        self.is_private, self.survives_kill = memory.is_private, path is not None
+        self.survives_kill = path is not None
         self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
-        self._layout = memory.layout
         self._memory = memory
         self._checks = checks
         memory.used = capacity or 0
         if memory.is_private:
-            self.ready = (0, len(memory.rows))
+            self.reserved = (0, len(memory.rows))
         self._columns: dict[tuple[Any, ...], PackedColumn] = {}
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -155,7 +154,7 @@ class PackedStorage(SpaceStorage):
     def nbytes(self) -> int:
         heap = self._memory.heap
         in_heap = heap.nbytes if isinstance(heap, (FileHeap, PrivateHeap)) else 0
-        return self._memory.used * self._layout.nbytes + in_heap
+        return self._memory.used * self.layout.nbytes + in_heap
 
     def get(self, index: Any) -> Any:
         return self.gather(resolve_index(self.backend, index, self._memory.used), self._memory.used)
@@ -165,11 +164,11 @@ class PackedStorage(SpaceStorage):
         if length != memory.used:
             memory.see(length)
         if type(slots) is int:
-            return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
-        return self._layout.gather(memory.rows, slots, "wrap")
+            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+        return self.layout.gather(memory.rows, slots, "wrap")
 
     def gather_among(self, index: np.ndarray, length: int) -> Any:
-        memory, layout = self._memory, self._layout
+        memory, layout = self._memory, self.layout
         if layout.block_leaves or memory.heap is not None:
             return super().gather_among(index, length)
         if length > memory.used:
@@ -180,7 +179,7 @@ class PackedStorage(SpaceStorage):
         return self.gather(slots, length)
 
     def can_gather_spans(self, count: int) -> bool:
-        return _SHORT_SPAN <= count <= _SPAN_BYTES // self._layout.nbytes
+        return _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
@@ -195,10 +194,10 @@ class PackedStorage(SpaceStorage):
                 for window, begin, end, slot in patches:
                     slots[window, begin:end] = slot
                 return self.gather_windows(slots, length)
-        return self._layout.gather_spans(rows, first, count, patches)
+        return self.layout.gather_spans(rows, first, count, patches)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        if self._layout.has_heap:
+        if self.layout.has_heap:
             return None
         if length != self._memory.used:
             self._memory.see(length)
@@ -208,15 +207,14 @@ class PackedStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, self._memory.used)
         if isinstance(slots, int):
-            staged = self.stage(value, None)
-            self.prepare(slots, slots + 1)
-            self.write(slots, staged)
+            leaves = self.encode(value, None)
+            self.reserve(slots, slots + 1)
+            self.write(slots, leaves)
             return
-        columns = self._stage_columns(value, len(slots))
+        leaves = self.encode(value, len(slots))
         if len(slots):
-            self._begin_write_at(slots)
-            self._free(slots)
-            self._layout.write(self._memory.rows, slots, columns)
+            self._reserve_at(slots)
+            self._assign(slots, leaves)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -244,14 +242,15 @@ class PackedStorage(SpaceStorage):
     def clear(self) -> None:
         super().clear()
         if isinstance(self._memory.heap, PrivateHeap):
-            self._free(slice(None))
-            for leaf in self._layout.leaves:
-                if leaf.placement == "heap":
-                    self._memory.rows.records[leaf.name] = 0
+            for leaf in self.layout.heap_leaves:
+                references = self._memory.rows.records[leaf.name]
+                self._memory.heap.free(references)
+                references[...] = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        ready = self.ready if self._checks is None else (0, 0)  # whose seals are broken is not known elsewhere
-        return {**self.__dict__, "_columns": {}, "ready": ready}
+        # which checksum blocks are unsealed is not known elsewhere
+        reserved = self.reserved if self._checks is None else (0, 0)
+        return {**self.__dict__, "_columns": {}, "reserved": reserved}
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -259,101 +258,80 @@ class PackedStorage(SpaceStorage):
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[Any] | bytes:
-        if count is None and (record := self._layout.encode_row(value)) is not None:
-            return record
-        return self._stage_columns(value, count)
-
-    def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
-        return self._layout.encode_leaves(leaves, count)
-
-    def scratch(self, count: int) -> RowScratch | None:
-        return self._layout.scratch(count)
-
-    def _stage_columns(self, value: Any, count: int | None) -> list[Any]:
-        encoded = self._layout.encode(value, () if count is None else (count,))
-        if self._memory.heap is not None:
-            self._layout.store(encoded, self._memory.heap)
-        return encoded
-
-    def part(self, staged: list[Any], count: int, start: int, stop: int) -> list[Any]:
-        return [column[start:stop] for column in staged]
-
     @property
-    def own_rows(self) -> memoryview | None:
-        memory = self._memory
-        is_fixed = memory.is_private and self.capacity is not None
-        return memory.raw if is_fixed and memory.heap is None else None
+    def rows(self) -> Rows:  # type: ignore[override]
+        return self._memory.rows
 
-    def prepare(self, start: int, stop: int) -> None:
-        memory = self._memory
-        if stop > len(memory.rows.records):
+    def encode(self, value: Any, count: int | None) -> Sequence[Any]:
+        leaves = self.layout.encode(value, () if count is None else (count,))
+        return leaves if self._memory.heap is None else self.layout.store(leaves, self._memory.heap)
+
+    def reserve(self, start: int, stop: int) -> None:
+        memory, checks = self._memory, self._checks
+        if stop > len(memory.rows):
             self._make_rows(stop)
-        if self._checks is not None:
-            memory.reserve(*self._checks.prepare(start, stop))
+        if checks is not None:
+            self.reserved = (0, 0)  # in case of an interrupt: what was reserved may be sealed by then
+            memory.reserve(*checks.block_bounds(start, stop))
+            self.reserved = checks.unseal(start, stop)
+            if self.reserved[1] - self.reserved[0] >= _SMALL_ROWS:
+                memory.populate(*self.reserved)
         elif memory.is_private:
-            self.ready = (0, len(memory.rows))
+            self.reserved = (0, len(memory.rows))
         else:
             memory.reserve(start, stop)
 
-    def write(self, slots: int | slice, staged: Sequence[Any] | bytes | memoryview) -> None:
+    def write(self, slots: int | slice, encoded: Sequence[Any]) -> None:
         memory = self._memory
-        start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
-        if self._checks is not None and not (self.ready[0] <= start and stop <= self.ready[1]):
-            self._break_seals(self._checks, start, stop)
+        stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
             memory.used = stop
-        if memory.heap is not None:
-            self._free(slots)
-        if isinstance(staged, (bytes, memoryview)):
-            memory.write_record(start, staged)
+        if self.layout.is_plain:
+            for column, leaf in zip(memory.rows.columns, encoded):  # noqa: B905 - as long as each other
+                column[slots] = leaf
         else:
-            self._layout.write(memory.rows, slots, staged)
+            self._assign(slots, encoded)
 
-    def _break_seals(self, checks: RowChecks, start: int, stop: int) -> None:
-        """Have rows [start, stop), for which room was made sure of, without a checksum while they are written."""
-        self.ready = (0, 0)  # in case that this is interrupted: what was ready may be sealed by then
-        self.ready = checks.writing(start, stop)
-        if self.ready[1] - self.ready[0] >= _SMALL_ROWS:
-            self._memory.touch(*self.ready)
+    def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
+        """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
+        memory, layout = self._memory, self.layout
+        heap = memory.heap
+        if not isinstance(heap, PrivateHeap):
+            layout.write(memory.rows, slots, leaves)
+            return
+        before = {leaf.name: memory.rows.records[leaf.name][slots].copy() for leaf in layout.heap_leaves}
+        layout.write(memory.rows, slots, leaves)
+        for name, references in before.items():
+            heap.free(references, kept=memory.rows.records[name][slots])
 
-    def _begin_write_at(self, slots: np.ndarray) -> None:
+    def _reserve_at(self, slots: np.ndarray) -> None:
+        """Reserve any slots of those that there are."""
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
         self._memory.reserve_at(slots)
         if self._checks is not None:
-            self.ready = (0, 0)
-            self._checks.writing_at(slots)
-
-    def _free(self, slots: Any) -> None:
-        """Give back what the values that are about to be overwritten have in the heap, where that is possible."""
-        heap = self._memory.heap
-        if isinstance(heap, PrivateHeap):
-            for leaf in self._layout.leaves:
-                if leaf.placement == "heap":
-                    heap.free(self._memory.rows.records[leaf.name][slots])
+            self.reserved = (0, 0)
+            self._checks.unseal_at(slots)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
         return _to_bytes(self._memory.rows.take(slots))
 
-    def staged_as_raw_rows(self, staged: list[Any] | bytes, count: int | None) -> bytes:
-        if isinstance(staged, bytes):
-            return staged
-        rows = self._layout.empty(1 if count is None else count, self._memory.heap)
-        self._layout.write(rows, 0 if count is None else slice(None), staged)
+    def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
+        rows = self.layout.empty(1 if count is None else count, self._memory.heap)
+        self.layout.write(rows, 0 if count is None else slice(None), encoded)
         return _to_bytes(rows)
 
     @property
     def row_nbytes(self) -> int:
-        return self._layout.nbytes
+        return self.layout.nbytes
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw)
             return
-        self._begin_write_at(slots)
+        self._reserve_at(slots)
         rows, start = self._memory.rows, 0
         for column in (rows.records, *rows.blocks.values()):
             part = np.empty((len(slots), *column.shape[1:]), column.dtype)
@@ -386,7 +364,7 @@ class PackedStorage(SpaceStorage):
     def flush(self) -> None:
         if self._checks is None or not self.is_mutable:
             return
-        self.ready = (0, 0)
+        self.reserved = (0, 0)
         self._checks.seal_all()
         self._memory.sync()
         if isinstance(self._memory.heap, FileHeap):
@@ -395,7 +373,7 @@ class PackedStorage(SpaceStorage):
 
     def seal(self, slots: Sequence[tuple[int, int]]) -> None:
         if self._checks is not None:
-            self.ready = (0, 0)
+            self.reserved = (0, 0)
             self._checks.seal_unsealed(slots)
 
     def unchecked_rows(self) -> list[tuple[int, int]]:
@@ -427,7 +405,7 @@ class PackedStorage(SpaceStorage):
         try:
             if self.capacity is None:
                 copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
-            size = max(1, _COPY_BYTES // self._layout.nbytes)
+            size = max(1, _COPY_BYTES // self.layout.nbytes)
             for first, last in slots:
                 for start in range(first, last, size):
                     copy._copy_rows(self._memory.rows, start, min(start + size, last))
@@ -437,10 +415,8 @@ class PackedStorage(SpaceStorage):
 
     def _copy_rows(self, source: Rows, start: int, stop: int) -> None:
         """Take over rows [start, stop) of another storage of this space."""
-        self.prepare(start, stop)
-        if self._checks is not None:
-            self._break_seals(self._checks, start, stop)
-        for leaf, ours, theirs in zip(self._layout.leaves, self._memory.rows.columns, source.columns, strict=True):
+        self.reserve(start, stop)
+        for leaf, ours, theirs in zip(self.layout.leaves, self._memory.rows.columns, source.columns, strict=True):
             column = theirs[start:stop]
             if leaf.placement == "heap":
                 column = copy_references(column, source.heap, self._memory.heap)
@@ -456,7 +432,7 @@ class PackedStorage(SpaceStorage):
 
     def close(self) -> None:
         if self._checks is not None:
-            self.ready = (0, 0)
+            self.reserved = (0, 0)
             if self.is_mutable and self._checks.file.fd >= 0:
                 self._checks.seal_all()
             self._checks.close()

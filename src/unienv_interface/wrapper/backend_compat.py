@@ -9,12 +9,12 @@ import numpy as np
 
 from ..backends import get_backend_from_tensor
 from ..backends.base import ComputeBackend
+from ..backends.seeding import next_seed_rng
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import Wrapper
 from ..space import GraphInstance
+from ..space.space_utils.row_spaces import RowSpaces
 from ..space.spaces.batched import object_array
-from ..utils.row_spaces import RowSpaces
-from ..utils.seed_util import next_seed_rng
 
 
 def data_to(

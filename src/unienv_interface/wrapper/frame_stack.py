@@ -6,7 +6,8 @@ from typing import Any
 
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import ContextObservationWrapper
-from ..utils.frame_history import (
+from ..space.framestack_queue import SpaceDataQueue
+from .frame_history import (
     history_space,
     history_value,
     newest_observation,
@@ -14,7 +15,6 @@ from ..utils.frame_history import (
     parse_stack_size,
     rows_of,
 )
-from ..utils.framestack_queue import SpaceDataQueue
 
 
 class FrameStackWrapper(ContextObservationWrapper):

@@ -8,7 +8,7 @@ from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
 from ..space import Space
 from ..transformations.transformation import DataTransformation
-from ..utils.transform_layer import IncomingTransform, OutgoingTransforms
+from .transform_layer import IncomingTransform, OutgoingTransforms
 
 
 class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):

@@ -18,6 +18,14 @@ def at_path(path: str, finding: str) -> str:
     return f"{path}: {finding}" if path else finding
 
 
+def prepend_key(error: Exception, key: object) -> None:
+    """Put the key of the child it is about in front of an error's message, before the path it has so far."""
+    path, finding = getattr(error, "located", ("", str(error)))
+    path = join_path(str(key), path) if path else str(key)
+    error.args = (at_path(path, finding),)
+    error.located = (path, finding)  # type: ignore[attr-defined]
+
+
 def _guarded(rules: Any) -> Any:
     """The rules as a function that never raises: what cannot be looked at is no value of any space."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import at_path
+from ..mismatch import at_path
 from ..space import Space, parse_backend, parse_shape
 
 
@@ -50,7 +50,7 @@ def array_mismatch(
         found = backend.dtype_name(x.dtype)
     except TypeError:
         found = str(x.dtype)
-    if found not in _dtypes.KNOWN or not _dtypes.can_cast_safely(found, dtype_name):
+    if found not in dtypes.KNOWN or not dtypes.can_cast_safely(found, dtype_name):
         return at_path(path, f"dtype {found}, the space wants {dtype_name}")
     if shape is not None and tuple(x.shape) != shape:
         return at_path(path, f"shape {tuple(x.shape)}, the space wants {shape}")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import get_backend_from_tensor
 from ..space import GraphInstance
-from ..space._mismatch import join_path
+from ..space.mismatch import join_path
 
 
 class _Unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..space import Space
-from ..space.space_utils import batch_utils
+from . import batch_utils
 
 
 class RowSpaces:

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._mismatch import join_path
+from .mismatch import join_path
 from .space import Space
 from .spaces import CompositeSpace, DictSpace, TupleSpace
 
@@ -55,6 +55,18 @@ def collector(space: Space) -> Collector:
             collect_child(data[key], values)
 
     return collect
+
+
+def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
+    """A function that gives the leaves of a value, in canonical order."""
+    collect = collector(space)
+
+    def fetch(data: Any) -> list[Any]:
+        values: list[Any] = []
+        collect(data, values)
+        return values
+
+    return fetch
 
 
 def _general_collector(space: CompositeSpace) -> Collector:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..space import BinarySpace, BoxSpace, DictSpace, Space, validate
+from ..space.framestack_queue import FuncSpaceDataQueue, SpaceDataQueue
 from ..space.space import parse_integer
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
-from .framestack_queue import FuncSpaceDataQueue, SpaceDataQueue
 
 Queue = FuncSpaceDataQueue | SpaceDataQueue
 

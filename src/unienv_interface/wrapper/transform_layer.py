@@ -7,8 +7,45 @@ from typing import Any
 import numpy as np
 
 from ..space import Space
+from ..transformations.space_mapping import SpaceMapping
 from ..transformations.transformation import DataTransformation
-from .space_mapping import ActionMapping, SpaceMapping
+
+
+class ActionMapping:
+    """A transformation from the actions of a layer to those of the environment below it.
+
+    `space` is the action space of the layer: the one given, or what the inverse makes of the space below.
+    """
+
+    def __init__(self, transformation: DataTransformation, space_below: Space, space: Space | None) -> None:
+        if space is None:
+            space = _space_above(transformation, space_below)
+        self._mapping = SpaceMapping(transformation, space, None)
+        self.transformation = transformation
+        self.space = space
+        reached = self._mapping.target_space
+        if not reached.is_subspaceeq(space_below):
+            raise ValueError(
+                f"{transformation!r} leads from {space!r} to {reached!r}, which does not lie in {space_below!r}, the "
+                "action space of the environment: pass another target_action_space, or a transformation that ends there"
+            )
+
+    def inward(self, action: Any) -> Any:
+        """An action of the layer as one of the environment below."""
+        return self._mapping.forward(action)
+
+    def outward(self, action: Any) -> Any:
+        """An action of the environment below as one of the layer."""
+        return self._mapping.backward(action)
+
+
+def _space_above(transformation: DataTransformation, space_below: Space) -> Space:
+    try:
+        return transformation.direction_inverse().get_target_space_from_source(space_below)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"which actions {transformation!r} takes does not follow from it: pass target_action_space"
+        ) from error
 
 
 class _Layer:
