@@ -1,32 +1,130 @@
-"""Commands that write a new folder: collect, convert, repair, demo."""
+"""The commands: what each is called with, what runs, and the status it ends with."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .. import checking
 from . import _render
+from ._bench import bench as measure
 from ._collect import CollectReport, Plan
 from ._collect import collect as record
-from ._convert import convert as write_as
 from ._demo import STEPS, demo_plan, read_back
 from ._environments import parse_env_kwargs
-from ._errors import CommandError
-from ._new_recording import FORMATS
+from ._errors import CommandError, UsageError, complain
 from ._progress import ProgressBar
 from ._render import many
-from ._repair import repair as keep_sound
 from .app import command
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the recording.", show_default=False)]
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
-_FORMATS = ", ".join(FORMATS)
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+_FORMATS, _KINDS = ", ".join(checking.FORMATS), ", ".join(checking.KINDS)
+
+
+# -- that only read ------------------------------------------------------------------------------------------
+
+
+@command()
+def info(path: Folder, as_json: AsJson = False) -> None:
+    """Say what a recording holds.
+
+    Its space, samples, episodes with their lengths and returns (oldest to newest), bytes, storage, and when it was last
+    written. Of the samples only the rewards are read, so this is quick also where the recording is large, and it may be
+    written at the same time.
+
+    Example: unienv info data/
+    """
+    with ProgressBar("reading rewards", None) as bar:
+        report = checking.info(path, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def head(
+    path: Folder,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many samples.", min=0)] = 5,
+    start: Annotated[int, typer.Option(help="The first one; a negative number counts from the end.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print a few samples.
+
+    The first ones of a recording, or those from another place on. Long arrays are summed up; with --json they are
+    whole.
+
+    Example: unienv head data/ -n 2 --start -2
+    """
+    report = checking.head(path, count, start)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def stats(path: Folder, as_json: AsJson = False) -> None:
+    """Print statistics of each column.
+
+    Least, greatest, mean and standard deviation of the finite entries, and how many are NaN or infinite: what
+    normalisation needs, and a first look at whether the data is sane. One pass over all samples, a few megabytes at a
+    time.
+
+    Example: unienv stats data/ --json > stats.json
+    """
+    with ProgressBar("reading", None) as bar:
+        report = checking.stats(path, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command(failure=2)
+def check(
+    path: Folder,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A kind of finding to leave out; may be given more than once. Kinds: {_KINDS}."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong with a recording.
+
+    As a doctor would, before days of training on it: files against counters, checksums, episodes, NaN and values
+    outside the space, frozen or duplicated frames, episode ends that were missed, time that runs backwards. Prints one
+    line per finding. The status is 0 without findings, 1 with, 2 if it could not look.
+
+    Example: unienv check data/ && python train.py data/
+    """
+    with ProgressBar("checking", None) as bar:
+        report = checking.check(path, ignore=ignore or (), progress=bar)
+    _render.show(report, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(1)
+
+
+@command()
+def bench(
+    path: Folder,
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 256,
+    window: Annotated[int, typer.Option(help="Samples in a window.", min=1)] = 16,
+    windows: Annotated[int, typer.Option(help="Windows in a batch.", min=1)] = 64,
+    seconds: Annotated[float, typer.Option(help="How long each figure is measured.", min=0.01)] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast a recording gives batches.
+
+    On this machine: random samples, random windows that stay within episodes, and all samples in order. The first two
+    are what training waits for.
+
+    Example: unienv bench data/ --batch-size 512 --window 32
+    """
+    with ProgressBar("measuring", None, "parts") as bar:
+        report = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+# -- that write a new folder ---------------------------------------------------------------------------------
 
 
 def _column(name: str, text: str, metavar: str | None = None) -> Any:
@@ -93,12 +191,9 @@ def collect(
         info=info or None,
     )
     apart = _render.output_for_the_result() if as_json else contextlib.nullcontext()
-    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as advance:
-        report = record(plan, advance)
-    if as_json:
-        _render.print_json(report)
-    else:
-        _render.print_collected(report)
+    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
+        report = record(plan, bar)
+    _render.show(report, as_json=as_json)
     _end_as_asked(report, ", go on with --resume")
 
 
@@ -106,7 +201,7 @@ def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
     """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
     if report.stopped_by is not None:
         kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
-        print(f"unienv: interrupted; {kept}{way_on}", file=sys.stderr)
+        complain(f"unienv: interrupted; {kept}{way_on}")
         raise typer.Exit(128 + report.stopped_by)
 
 
@@ -124,12 +219,11 @@ def convert(
 
     Example: unienv convert data/ data-hdf5/ --to hdf5
     """
-    with ProgressBar("converting", None) as advance:
-        report = write_as(source, target, to, advance)
-    if as_json:
-        _render.print_json(report)
-    else:
-        _render.print_converted(report)
+    if to not in checking.FORMATS:
+        raise UsageError(f"{to!r} is no format, it must be one of {_FORMATS}")
+    with ProgressBar("converting", None) as bar:
+        report = checking.convert(source, target, to, progress=bar)
+    _render.show(report, as_json=as_json)
 
 
 @command()
@@ -156,12 +250,9 @@ def repair(
 
     Example: unienv repair data/ --out repaired/ --like yesterday/
     """
-    with ProgressBar("repairing", None) as advance:
-        report = keep_sound(source, out, whole_episodes=whole_episodes, like=like, advance=advance)
-    if as_json:
-        _render.print_json(report)
-    else:
-        _render.print_repaired(report)
+    with ProgressBar("repairing", None) as bar:
+        report = checking.repair(source, out, whole_episodes=whole_episodes, like=like, progress=bar)
+    _render.show(report, as_json=as_json)
 
 
 @command()
@@ -180,12 +271,9 @@ def demo(
     if out is not None and os.path.lexists(out):
         raise CommandError(f"{out}: it is there already, give another path")
     plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
-    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as advance:
-        collected = record(plan, advance)
+    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as bar:
+        collected = record(plan, bar)
     _end_as_asked(collected)
-    with ProgressBar("sampling", None, "parts") as advance:
-        report = read_back(collected, advance)
-    if as_json:
-        _render.print_json(report)
-    else:
-        _render.print_demo(report)
+    with ProgressBar("sampling", None, "parts") as bar:
+        report = read_back(collected, bar)
+    _render.show(report, as_json=as_json)

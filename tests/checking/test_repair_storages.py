@@ -27,12 +27,11 @@ from recordings import (
     transition_space,
 )
 
-from unienv_data import ReplayBuffer
+from unienv_data import ReplayBuffer, StorageCorruptedError, check, repair
 from unienv_data.base.storage import SpaceStorage
-from unienv_data.cli._doctor import check
-from unienv_data.cli._episodes import as_ranges
-from unienv_data.cli._repair import _find_unreadable, repair
-from unienv_data.cli._salvage import Salvage
+from unienv_data.checking._reading import as_ranges
+from unienv_data.checking._repair import _find_unreadable
+from unienv_data.checking._salvage import Salvage
 from unienv_data.storages.dict_storage import DictStorage
 from unienv_data.storages.flattened import FlattenedStorage
 from unienv_data.storages.packed import PackedStorage
@@ -106,14 +105,13 @@ def test_a_damaged_record_of_an_episode_costs_no_sample(tmp_path: Path, name: st
     assert read_all(tmp_path / "new")[1] == [(0, 30), (30, 37), (37, 38), (38, 100)]
 
 
-def test_a_piece_of_parquet_is_left_out_as_one(tmp_path: Path, run: Any) -> None:
+def test_a_piece_of_parquet_is_left_out_as_one(tmp_path: Path) -> None:
     source = record(tmp_path / "r", "parquet", piece_size=16)
     flip(source / "storage" / "part-000002.parquet", 200)
-    text = run("repair", source, "--out", tmp_path / "new").stdout
+    (why,) = repair(source, tmp_path / "new").left_out
     check_kept(tmp_path / "new", np.setdiff1d(EVERY, range(32, 48)))
-    assert text.count("left out: ") == 1
-    assert "left out: samples 32 to 47: " in text
-    assert "part-000002.parquet" in text
+    assert why.startswith("samples 32 to 47: ")
+    assert "part-000002.parquet" in why
 
 
 def test_pieces_that_are_gone_are_left_out(tmp_path: Path) -> None:
@@ -145,15 +143,16 @@ def damage_chunk(path: Path, dataset: str, chunk: int) -> None:
     flip(path, at + 3)
 
 
-def test_chunks_of_two_columns_of_hdf5_are_left_out(tmp_path: Path, run: Any) -> None:
+def test_chunks_of_two_columns_of_hdf5_are_left_out(tmp_path: Path) -> None:
     source = record(tmp_path / "r", "hdf5", chunks=16)
     damage_chunk(source / "storage.hdf5", "reward", 1)
     damage_chunk(source / "storage.hdf5", "obs/joints", 4)
-    text = run("repair", source, "--out", tmp_path / "new").stdout
+    first, second = repair(source, tmp_path / "new").left_out
     check_kept(tmp_path / "new", np.setdiff1d(EVERY, [*range(16, 32), *range(64, 80)]))
-    assert "left out: samples 16 to 31: " in text
-    assert "'reward': HDF5 cannot do it" in text
-    assert "'obs/joints': HDF5 cannot do it" in text
+    assert first.startswith("samples 16 to 31: ")
+    assert "'reward': HDF5 cannot do it" in first
+    assert second.startswith("samples 64 to 79: ")
+    assert "'obs/joints': HDF5 cannot do it" in second
 
 
 def test_chunks_that_are_not_in_the_file_are_no_zeros(tmp_path: Path) -> None:
@@ -183,14 +182,13 @@ def test_tensors_that_were_cut_keep_the_samples_that_are_whole(tmp_path: Path) -
     assert report.left_out == [f"samples {COUNT - 33} to {COUNT - 1}: the files end before them"]
 
 
-def test_tensors_without_a_description_must_have_the_size_of_the_other(tmp_path: Path, run: Any) -> None:
+def test_tensors_without_a_description_must_have_the_size_of_the_other(tmp_path: Path) -> None:
     source = record(tmp_path / "r", "pytorch")
     (source / "metadata.json").unlink()
     for capacity in (COUNT - 1, COUNT + 1):
         like = record(tmp_path / f"like{capacity}", "pytorch", capacity=capacity)
-        error = run("repair", source, "--out", tmp_path / "new", "--like", like, status=1).stderr
-        assert f"does not fit {like}" in error
-        assert "storage.memmap" in error
+        with pytest.raises(StorageCorruptedError, match=f"storage.memmap.*does not fit {like}"):
+            repair(source, tmp_path / "new", like=like)
     repair(source, tmp_path / "new", like=record(tmp_path / "like", "pytorch"))
     check_kept(tmp_path / "new", EVERY)
 
@@ -219,13 +217,14 @@ def test_what_was_flushed_before_a_kill_is_kept(tmp_path: Path, name: str, capac
     assert opens_as_it_was_flushed or any("20 samples were not flushed" in note for note in report.notes)
 
 
-def test_where_samples_lie_is_not_guessed(tmp_path: Path, run: Any) -> None:
+def test_where_samples_lie_is_not_guessed(tmp_path: Path) -> None:
     with ReplayBuffer.create(storage("parquet"), transition_space(), cache_path=tmp_path / "live") as buffer:
         buffer.extend(episode(20, 9))
         buffer.flush()
         buffer.remove_at(np.array([3, 7]))
         source = live_copy(buffer, tmp_path / "r")
-    assert "which samples are where cannot be told" in run("repair", source, "--out", tmp_path / "new", status=1).stderr
+    with pytest.raises(StorageCorruptedError, match="which samples are where cannot be told"):
+        repair(source, tmp_path / "new")
 
 
 # -- storages made of storages -----------------------------------------------------------------------------
@@ -316,14 +315,13 @@ def no_folder(source: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "damage"), [("hdf5", cut_hdf5), ("parquet", no_index), ("npz", no_folder)])
-def test_a_storage_that_does_not_open_is_named(
-    tmp_path: Path, run: Any, name: str, damage: Callable[[Path], Path]
-) -> None:
+def test_a_storage_that_does_not_open_is_named(tmp_path: Path, name: str, damage: Callable[[Path], Path]) -> None:
     source = record(tmp_path / "r", name)
     file = damage(source)
-    error = run("repair", source, "--out", tmp_path / "new", status=1).stderr
-    assert str(file) in error
-    assert "if there is a copy of that file from before, put it there" in error
+    with pytest.raises(StorageCorruptedError) as caught:
+        repair(source, tmp_path / "new")
+    assert str(file) in str(caught.value)
+    assert "if there is a copy of that file from before, put it there" in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 
@@ -342,13 +340,13 @@ def test_a_disk_that_fails_in_places(number: int, is_left_out: bool) -> None:
         read=read,
         close=lambda: None,
         episodes=None,
-        loose=as_ranges([]),
+        gaps=as_ranges([]),
         blocks=np.arange(9),
         is_lost=np.zeros(9, bool),
     )
     if is_left_out:
-        _find_unreadable(found, lambda count: None)
+        _find_unreadable(found, lambda done: None)
         assert found.is_lost.tolist() == [place == 3 for place in range(9)]
     else:
         with pytest.raises(PermissionError):
-            _find_unreadable(found, lambda count: None)
+            _find_unreadable(found, lambda done: None)

@@ -27,10 +27,7 @@ from recordings import (
     write_lanes,
 )
 
-from unienv_data import ReplayBuffer
-from unienv_data.cli._doctor import check
-from unienv_data.cli._errors import CommandError
-from unienv_data.cli._repair import repair
+from unienv_data import ReplayBuffer, check, repair
 from unienv_data.storages.registry import storage_by_name
 from unienv_interface.space.row_layout import RowLayout
 
@@ -44,17 +41,17 @@ def with_lost_description(path: Path, **options: Any) -> Path:
     return source
 
 
-def refusal(source: Path, like: Path) -> str:
-    """Why a recording cannot be repaired by another."""
+def refusal(source: Path, like: Path | None) -> str:
+    """Why a recording cannot be repaired, by another or without."""
     target = source.with_name("new")
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
         repair(source, target, like=like)
     assert not target.exists()
     return str(caught.value)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "empty"])
-def test_what_a_sample_is_comes_from_the_other(tmp_path: Path, run: Any, damage: str) -> None:
+def test_what_a_sample_is_comes_from_the_other(tmp_path: Path, damage: str) -> None:
     like = write(tmp_path / "like", episodes((5,)))
     source = write(tmp_path / "r", episodes(LENGTHS))
     description = source / "metadata.json"
@@ -65,9 +62,10 @@ def test_what_a_sample_is_comes_from_the_other(tmp_path: Path, run: Any, damage:
     else:
         cut(description, 0 if damage == "empty" else 200)
     before = fingerprint(source)
-    text = run("repair", source, "--out", tmp_path / "new", "--like", like).stdout
-    assert "400 of 400 samples in 4 episodes are kept, nothing was left out" in " ".join(text.split())
-    assert "metadata.json: " in text
+    report = repair(source, tmp_path / "new", like=like)
+    assert (report.samples_before, report.samples, report.episodes, report.left_out) == (400, 400, 4, [])
+    assert report.notes[0].startswith(f"{description}: ")
+    assert report.notes[1] == f"what a sample is was taken from {like}"
     found, segments = read_all(tmp_path / "new")
     assert same(found, joined(episodes(LENGTHS)))
     assert segments == [(0, 300), (300, 307), (307, 308), (308, 400)]
@@ -75,11 +73,11 @@ def test_what_a_sample_is_comes_from_the_other(tmp_path: Path, run: Any, damage:
     assert check(tmp_path / "new").findings == []
 
 
-def test_without_another_the_way_out_is_told(tmp_path: Path, run: Any) -> None:
+def test_without_another_the_way_out_is_told(tmp_path: Path) -> None:
     source = with_lost_description(tmp_path / "r")
-    error = run("repair", source, "--out", tmp_path / "new", status=1).stderr
-    assert "metadata.json: the file is missing" in error
-    assert "give it with --like" in error
+    why = refusal(source, None)
+    assert "metadata.json: the file is missing" in why
+    assert why.endswith("give it with --like (in Python: like=)")
 
 
 def test_a_sound_description_counts_and_not_the_other(tmp_path: Path) -> None:
@@ -207,7 +205,7 @@ def test_other_storages_compare_their_columns(tmp_path: Path, name: str, module:
 def test_the_other_must_be_a_recording(tmp_path: Path) -> None:
     source = with_lost_description(tmp_path / "r")
     for like in (tmp_path / "nowhere", source / "header.bin", source):
-        assert f"--like {like}: it has no sound metadata.json" in refusal(source, like)
+        assert f"like {like}: it has no sound metadata.json" in refusal(source, like)
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:

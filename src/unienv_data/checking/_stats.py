@@ -1,4 +1,4 @@
-"""What the numbers of each column are like, in one pass over all samples."""
+"""Statistics of each column, in one pass over all samples."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from unienv_interface.space.spaces import ArraySpace
 
-from ._progress import Advance, unwatched
-from ._reading import Column, chunks, columns_of, open_buffer
+from ..base.files import PathLike
+from ._reading import Column, ProgressCallback, chunks, columns_of, open_folder, unwatched
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,16 @@ class ColumnStats:
 
 
 @dataclass(frozen=True)
-class BufferStats:
+class StatsReport:
+    """The statistics of all columns of a recording."""
+
     path: str
     samples: int
     columns: list[ColumnStats]
 
 
 class Moments:
-    """Counts, extremes, mean and variance of numbers that come bit by bit."""
+    """Counts, extremes, mean and variance of numbers that come in several arrays."""
 
     def __init__(self) -> None:
         self.count = self.nan = self.infinite = 0
@@ -117,17 +119,17 @@ def _distances(values: np.ndarray, least: int) -> np.ndarray:
 
 
 def _figure(value: np.floating) -> float | None:
-    found = float(value)
-    return found if math.isfinite(found) else None
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
-def buffer_stats(path: Path, advance: Advance = unwatched) -> BufferStats:
-    """The statistics of all columns of the buffer in a folder; memory stays bounded."""
-    with open_buffer(path) as buffer:
+def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsReport:
+    """The statistics of all columns of the recording in a folder; memory stays bounded."""
+    with open_folder(Path(path)) as buffer:
         columns = columns_of(buffer.single_space)
         moments = {column.name: Moments() for column in columns}
         samples = 0
-        for chunk in chunks(buffer, advance):
+        for chunk in chunks(buffer, progress or unwatched):
             samples += chunk.count
             for column in columns:
                 if column.is_array:
@@ -135,7 +137,7 @@ def buffer_stats(path: Path, advance: Advance = unwatched) -> BufferStats:
                 elif column.is_numbers:
                     for value in chunk.each(column):
                         moments[column.name].add(value)
-        return BufferStats(str(path), samples, [_column_stats(column, moments[column.name]) for column in columns])
+        return StatsReport(str(path), samples, [_column_stats(column, moments[column.name]) for column in columns])
 
 
 def _column_stats(column: Column, seen: Moments) -> ColumnStats:

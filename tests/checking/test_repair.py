@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,11 +31,8 @@ from recordings import (
     write_lanes,
 )
 
-from unienv_data import ReplayBuffer
-from unienv_data.cli import _reading
-from unienv_data.cli._doctor import check
-from unienv_data.cli._errors import CommandError
-from unienv_data.cli._repair import repair
+from unienv_data import ReplayBuffer, StorageCorruptedError, check, repair
+from unienv_data.checking import RepairReport, _reading
 from unienv_data.storages import _checks
 from unienv_interface.space import DictSpace, DynamicBoxSpace
 from unienv_interface.space.row_layout import RowLayout
@@ -79,10 +75,10 @@ def nothing_lost() -> np.ndarray:
     return np.zeros(sum(LENGTHS), bool)
 
 
-def test_a_sound_recording_is_kept_whole(tmp_path: Path, run: Any) -> None:
+def test_a_sound_recording_is_kept_whole(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
-    text = run("repair", source, "--out", tmp_path / "new").stdout
-    assert "2,000 of 2,000 samples in 7 episodes are kept, nothing was left out" in text
+    report = repair(str(source), str(tmp_path / "new"))
+    assert report == RepairReport(str(source), str(tmp_path / "new"), 2000, 2000, 7, 0, [], [])
     check_kept(tmp_path / "new", nothing_lost())
 
 
@@ -108,13 +104,15 @@ def test_environments_side_by_side_become_episodes_one_after_the_other(tmp_path:
 # -- damaged rows ------------------------------------------------------------------------------------------
 
 
-def test_damaged_rows_are_left_out_and_their_episodes_split(tmp_path: Path, run: Any) -> None:
+def test_damaged_rows_are_left_out_and_their_episodes_split(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     flip(source / "storage" / "rows.bin", STRETCH * ROW + 5)
     before, lost = fingerprint(source), nothing_lost()
     lost[STRETCH : 2 * STRETCH] = True
-    text = run("repair", source, "--out", tmp_path / "new").stdout
-    assert f"left out: samples {STRETCH} to {2 * STRETCH - 1}: the bytes on disk are not those" in text
+    report = repair(source, tmp_path / "new")
+    (why,) = report.left_out
+    assert why == f"samples {STRETCH} to {2 * STRETCH - 1}: the bytes on disk are not those that were written"
+    assert (report.samples_before, report.samples) == (2000, 2000 - STRETCH)
     check_kept(tmp_path / "new", lost)
     assert fingerprint(source) == before
     assert {finding.kind for finding in check(tmp_path / "new").findings} == set()
@@ -337,40 +335,61 @@ def test_a_damaged_record_of_an_episode_costs_no_sample(tmp_path: Path) -> None:
 # -- what cannot be repaired -------------------------------------------------------------------------------
 
 
-def test_without_the_description_nothing_can_be_read(tmp_path: Path, run: Any) -> None:
+def refusal(error: type[Exception], source: Path, target: Path) -> str:
+    """Why a recording cannot be repaired."""
+    with pytest.raises(error) as caught:
+        repair(source, target)
+    return str(caught.value)
+
+
+def test_without_the_description_nothing_can_be_read(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     flip(source / "metadata.json", 40)
-    error = run("repair", source, "--out", tmp_path / "new", status=1).stderr
-    assert "nothing can be read" in error
-    assert "metadata.json" in error
+    why = refusal(StorageCorruptedError, source, tmp_path / "new")
+    assert why.startswith(f"{source}: nothing can be read without a sound metadata.json")
     assert not (tmp_path / "new").exists()
 
 
-def test_of_a_ring_without_counters_the_order_is_lost(tmp_path: Path, run: Any) -> None:
+def test_of_a_ring_without_counters_the_order_is_lost(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes(), capacity=1200)
     no_header(source)
-    assert "the order of the samples is lost" in run("repair", source, "--out", tmp_path / "new", status=1).stderr
+    assert "the order of the samples is lost" in refusal(StorageCorruptedError, source, tmp_path / "new")
 
 
-def test_if_nothing_is_sound_there_is_no_new_recording(tmp_path: Path, run: Any) -> None:
+def test_if_nothing_is_sound_there_is_no_new_recording(tmp_path: Path) -> None:
     source = write(tmp_path / "r", [np.zeros(3, np.float32)], floats())
     flip(source / "storage" / "rows.bin", 0)
-    assert "no sample can be kept" in run("repair", source, "--out", tmp_path / "new", status=1).stderr
+    assert "no sample can be kept" in refusal(StorageCorruptedError, source, tmp_path / "new")
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_nothing_is_overwritten(tmp_path: Path, run: Any) -> None:
+def test_a_recording_of_nothing(tmp_path: Path) -> None:
+    why = refusal(StorageCorruptedError, write(tmp_path / "r", []), tmp_path / "new")
+    assert why == f"{tmp_path / 'r'}: no sample can be kept, it has none"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     before = fingerprint(source)
-    assert "it is there already" in run("repair", source, "--out", source, status=1).stderr
+    assert refusal(FileExistsError, source, source) == f"{source}: it is there already, give another path"
     assert fingerprint(source) == before
 
 
-def test_report_as_json(tmp_path: Path, run_json: Any) -> None:
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    assert refusal(FileNotFoundError, none, tmp_path / "new") == f"{none}: there is no such folder"
+    assert "not a replay buffer" in refusal(FileNotFoundError, tmp_path, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_samples_once_when_read_and_once_when_written(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
-    assert set(run_json("repair", source, "--out", tmp_path / "new")) == {
-        *("source", "target", "samples_before", "samples", "episodes", "split_episodes", "left_out", "notes"),
-    }
+    flip(source / "storage" / "rows.bin", STRETCH * ROW + 5)
+    calls: list[tuple[int, int]] = []
+    repair(source, tmp_path / "new", progress=lambda done, total: calls.append((done, total)))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[0] == (150, 4000)
+    assert calls[-1] == (4000 - STRETCH, 4000 - STRETCH)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -390,7 +409,7 @@ def test_whatever_is_kept_is_what_was_written(tmp_path_factory: pytest.TempPathF
             cut(file, data.draw(st.integers(0, size)))
     try:
         repair(source, folder / "new")
-    except CommandError:
+    except StorageCorruptedError:
         return
     samples, segments = read_all(folder / "new")
     whole, found = flat(joined(episodes())), flat(samples)
