@@ -8,6 +8,7 @@ from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
 from ..space import Space
 from ..transformations.transformation import DataTransformation
+from .autoreset import refuse_autoreset
 from .transform_layer import IncomingTransform, OutgoingTransforms
 
 
@@ -28,6 +29,8 @@ class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
         target_action_space: Space | None = None,
     ) -> None:
         super().__init__(env)
+        if observation_transformation is not None:
+            refuse_autoreset(env, type(self).__name__, "same_step")
         self.context_transformation = context_transformation
         self.observation_transformation = observation_transformation
         self.set_action_transformation(action_transformation, target_action_space)
@@ -58,6 +61,8 @@ class ContextObservationTransformWrapper(OutgoingTransforms, ContextObservationW
         observation_transformation: DataTransformation | None = None,
     ) -> None:
         super().__init__(env)
+        if observation_transformation is not None:
+            refuse_autoreset(env, type(self).__name__, "same_step")
         self.context_transformation = context_transformation
         self.observation_transformation = observation_transformation
 
