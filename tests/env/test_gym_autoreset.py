@@ -163,7 +163,7 @@ def test_the_mode_is_that_of_the_environment() -> None:
     env = AutoresetWrapper(CountEnv(NumpyComputeBackend, 2), "next_step")
     assert ToGymnasiumVectorEnv(env).metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert ToGymnasiumVectorEnv(env, "next_step").env is env
-    with pytest.raises(ValueError, match="autoreset_mode is 'same_step', but .* restarts in the mode 'next_step'"):
+    with pytest.raises(ValueError, match=r"autoreset_mode is 'same_step', but .* restarts in the mode 'next_step'"):
         ToGymnasiumVectorEnv(env, "same_step")
     with pytest.raises(ValueError, match="mode is 'sometimes', the modes are"):
         ToGymnasiumVectorEnv(CountEnv(NumpyComputeBackend, 2), "sometimes")  # type: ignore[arg-type]

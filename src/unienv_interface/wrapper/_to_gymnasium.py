@@ -204,10 +204,10 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         own = {"final_obs", "_final_obs", "final_info", "_final_info"}
         ended = np.array(self.env.backend.to_host(info["_final_obs"]), bool)
         batch = self._write_observation(combine_context_obs(self._context, info["final_obs"]))
-        last = list(vector_utils.iterate(self.observation_space, batch))
-        observations = object_array((self.num_envs,), [value if end else None for value, end in zip(last, ended)])
+        last = vector_utils.iterate(self.observation_space, batch)
+        values = [value if is_last else None for value, is_last in zip(last, ended, strict=True)]
         final = {
-            "final_obs": observations,
+            "final_obs": object_array((self.num_envs,), values),
             "_final_obs": ended,
             "final_info": self._infos(rows_of_infos(info["final_info"], ended), ended),
             "_final_info": ended.copy(),
