@@ -71,7 +71,7 @@ def split_infos(info: Mapping[str, Any], count: int, backend: ComputeBackend) ->
             entries = backend.to_host(value).copy()
         else:
             entries = value
-        for slot in np.flatnonzero(_present(InfoPart(every, info), key, backend)):
+        for slot in np.flatnonzero(_present(InfoPart(every, info), key, backend)).tolist():
             split[slot][key] = entries[slot]
     return split
 
@@ -97,7 +97,7 @@ def _present(part: InfoPart, key: str, backend: ComputeBackend) -> np.ndarray:
 def _is_per_slot(value: Any, count: int) -> bool:
     if isinstance(value, list):
         return len(value) == count
-    shape = getattr(value, "shape", ())
+    shape: Any = getattr(value, "shape", ())
     return bool(shape) and shape[0] == count
 
 
@@ -110,7 +110,11 @@ def _merge_values(parts: list[InfoPart], backend: ComputeBackend, device: Any) -
     if not any(is_per_slot):
         return values[-1]
     for kind in (backend, NumpyComputeBackend):  # a batch on another backend may have infos of NumPy
-        if all(is_per_slot) and all(map(kind.is_backendarray, values)) and len({v.shape[1:] for v in values}) == 1:
+        if (
+            all(is_per_slot)
+            and all(map(kind.is_backendarray, values))
+            and len({tuple(v.shape[1:]) for v in values}) == 1
+        ):
             return _merge_arrays([part.slots for part in parts], values, kind)
     merged: list[Any] = [None] * len(parts[0].slots)
     for part, value, is_column, count in zip(parts, values, is_per_slot, counts, strict=True):

@@ -187,7 +187,8 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
-        to_host, final = self.env.backend.to_host, {}
+        to_host = self.env.backend.to_host
+        final: dict[str, Any] = {}
         if "final_obs" in info and self.autoreset_mode is gymnasium.vector.AutoresetMode.SAME_STEP:
             info, final = self._split_final(info)
         self._context = _context_after(self.env, self._context, info)
@@ -241,7 +242,7 @@ def _reset(
 def _restarting(env: Env, wanted: AutoresetMode | gymnasium.vector.AutoresetMode | None) -> Env:
     """The environment with this mode of restarting; its own one if None."""
     own = mode_of(env)
-    mode = wanted.name.lower() if isinstance(wanted, gymnasium.vector.AutoresetMode) else wanted or own
+    mode: Any = wanted.name.lower() if isinstance(wanted, gymnasium.vector.AutoresetMode) else wanted or own
     if mode == own:
         return env
     if own != "disabled":

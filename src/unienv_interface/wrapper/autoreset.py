@@ -148,7 +148,8 @@ class AutoresetWrapper(Wrapper):
             observation, reward, terminated, truncated, info = env.step_wait()
             info.pop("env_index")
             return observation, reward, terminated, truncated, info
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        result: StepResult = self.env.step(action)
+        observation, reward, terminated, truncated, info = result
         rows = batch_utils.get_at(self.observation_space, observation, index)
         return rows, reward[index], terminated[index], truncated[index], rows_of_infos(info, ~self._ended)
 
@@ -187,7 +188,7 @@ class AutoresetWrapper(Wrapper):
 
 def autoreset_mode(env: Env) -> AutoresetMode:
     """When the environment restarts by itself: the mode of the `AutoresetWrapper` among its layers, if there is one."""
-    layer = env
+    layer: Env | None = env
     while layer is not None:
         if isinstance(layer, AutoresetWrapper) and layer.mode != "disabled":
             return layer.mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
+from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper, map_action
 from ..space import Space
 from ..transformations.transformation import DataTransformation
 from .autoreset import refuse_autoreset
@@ -47,7 +47,7 @@ class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
         return *self._map_reset(context, observation, slots), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(self.map_action(action))
+        observation, reward, terminated, truncated, info = self.env.step(map_action(self, self.map_action, action))
         return self.map_observation(observation), reward, terminated, truncated, info
 
 
