@@ -146,7 +146,7 @@ class AutoresetWrapper(Wrapper):
             env: Any = self.env
             env.step_async(batch_utils.get_at(self.action_space, action, index), index=slots)
             observation, reward, terminated, truncated, info = env.step_wait()
-            info.pop("env_index")
+            info.pop("env_index", None)
             return observation, reward, terminated, truncated, info
         result: StepResult = self.env.step(action)
         observation, reward, terminated, truncated, info = result
