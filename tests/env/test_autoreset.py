@@ -13,7 +13,7 @@ from envs import CountEnv, DictEnv, actions_of, mask_of
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
-from unienv_interface.env_base import Env, SyncVecEnv, Wrapper
+from unienv_interface.env_base import AsyncVecEnv, Env, SyncVecEnv, Wrapper
 from unienv_interface.space import describe_mismatch
 from unienv_interface.transformations import CropTransformation
 from unienv_interface.wrapper import (
@@ -198,10 +198,12 @@ def test_observations_of_any_kind_restart(backend: ComputeBackend, mode: Any) ->
             assert describe_mismatch(env.observation_space, info["final_obs"]) is None
 
 
-@pytest.mark.parametrize("key_at_end", [True, False])
-def test_vector_environments_restart_without_a_second_reset(key_at_end: bool) -> None:
-    envs = SyncVecEnv([lambda make=make: FromGymnasiumEnv(make()) for make in makers(3, key_at_end=key_at_end)], seed=0)
-    env = AutoresetWrapper(envs, "next_step")
+@pytest.mark.parametrize(
+    ("kind", "key_at_end"), [(SyncVecEnv, True), (SyncVecEnv, False), (AsyncVecEnv, True)], ids=str
+)
+def test_vector_environments_restart_without_a_second_reset(kind: Callable[..., Env], key_at_end: bool) -> None:
+    fns = [lambda make=make: FromGymnasiumEnv(make()) for make in makers(3, key_at_end=key_at_end)]
+    env = AutoresetWrapper(kind(fns, seed=0), "next_step")
     env.reset()
     for action in actions_of(env, 20):
         observation, reward, *_, info = env.step(action)
@@ -210,6 +212,7 @@ def test_vector_environments_restart_without_a_second_reset(key_at_end: bool) ->
         assert info["t"].tolist() == observation[:, 2].tolist()
     # the wrapper resets each episode once, so that their numbers are without a gap
     assert env.unwrapped.get_attr("episode") == observation[:, 1].tolist()
+    env.close()
 
 
 def test_what_was_returned_stays() -> None:

@@ -168,6 +168,9 @@ def test_images_are_tiled() -> None:
     assert [image.shape for image in env.get_images()] == [(4, 4, 3)] * 2
     assert env.render().shape == (8, 4, 3)
     assert ToSB3VecEnv(CountEnv(NUMPY, 2)).get_images() == [None, None]
+    assert [frame.shape for frame in ToSB3VecEnv(CountEnv(NUMPY, 2, render_mode="rgb_array")).get_images()] == [
+        (4, 4, 3)
+    ]
 
 
 def test_dicts_and_contexts() -> None:

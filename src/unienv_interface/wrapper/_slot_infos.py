@@ -110,17 +110,20 @@ def _merge_values(parts: list[InfoPart], backend: ComputeBackend, device: Any) -
     if not any(is_per_slot):
         return values[-1]
     for kind in (backend, NumpyComputeBackend):  # a batch on another backend may have infos of NumPy
-        if (
-            all(is_per_slot)
-            and all(map(kind.is_backendarray, values))
-            and len({tuple(v.shape[1:]) for v in values}) == 1
-        ):
+        if all(is_per_slot) and _are_alike(values, kind):
             return _merge_arrays([part.slots for part in parts], values, kind)
     merged: list[Any] = [None] * len(parts[0].slots)
     for part, value, is_column, count in zip(parts, values, is_per_slot, counts, strict=True):
         for slot, entry in zip(np.flatnonzero(part.slots), value if is_column else [value] * count, strict=True):
             merged[slot] = entry
     return merged
+
+
+def _are_alike(values: list[Any], backend: ComputeBackend) -> bool:
+    """Whether these are arrays of the backend whose entries have one shape; arrays of objects are lists, with None."""
+    if not all(map(backend.is_backendarray, values)) or values[0].dtype == object:
+        return False
+    return len({tuple(value.shape[1:]) for value in values}) == 1
 
 
 def _merge_arrays(masks: list[np.ndarray], columns: list[Any], backend: ComputeBackend) -> Any:

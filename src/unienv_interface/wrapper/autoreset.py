@@ -108,12 +108,12 @@ class AutoresetWrapper(Wrapper):
         observation, reward, terminated, truncated, info = result
         first, reset_info = self._reset_slots(self._ended)
         if self.batch_size is None:
-            reset_info |= {"final_obs": observation, "final_info": info}
-            return first, reward, terminated, truncated, {**reset_info, **self._context_info()}
+            final = {"final_obs": observation, "final_info": info}
+            return first, reward, terminated, truncated, {**reset_info, **self._context_info(), **final}
         merged = self._merge_infos(rows_of_infos(info, ~self._ended), reset_info)
         merged |= {"final_obs": observation, "_final_obs": self._mask(self._ended)}
         merged |= {"final_info": info, "_final_info": self._mask(self._ended)}
-        observation = self.update_observation_post_reset(observation, first, self._mask(self._ended))
+        observation = self.env.update_observation_post_reset(observation, first, self._mask(self._ended))
         return observation, reward, terminated, truncated, merged
 
     def _restart(self) -> StepResult:
@@ -131,7 +131,7 @@ class AutoresetWrapper(Wrapper):
         first, reset_info = self._reset_slots(self._ended)
         observation = self.observation_space.create_empty()
         for slots, part in ((~self._ended, rows), (self._ended, first)):
-            observation = self.update_observation_post_reset(observation, part, self._mask(slots))
+            observation = self.env.update_observation_post_reset(observation, part, self._mask(slots))
         index = self.backend.from_numpy(others, device=self.device)
         reward, terminated, truncated = (
             self.backend.replaced_at(self._zero(signal), index, part)
@@ -164,7 +164,7 @@ class AutoresetWrapper(Wrapper):
         if self.context_space is None:
             return
         if mask is not None:
-            context = self.update_context_post_reset(self._context, context, mask)
+            context = self.env.update_context_post_reset(self._context, context, mask)
         self._context = copy.deepcopy(context)  # the caller may write to what it gets
 
     def _context_info(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ else:
     sb3_vec_env = need("stable_baselines3.common.vec_env", extra="sb3")
     vector_utils = need("gymnasium.vector.utils", extra="gymnasium")
 
-_FINAL = ("final_obs", "_final_obs", "final_info", "_final_info", "context", "_context")
+_OF_RESTARTS = ("final_obs", "_final_obs", "final_info", "_final_info", "context", "_context")
 
 
 class ToSB3VecEnv(sb3_vec_env.VecEnv):
@@ -101,7 +101,7 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         is_terminated, is_truncated = np.array(to_host(terminated), bool), np.array(to_host(truncated), bool)
         dones = is_terminated | is_truncated
         restarted = bool(dones.any())
-        own = {key: value for key, value in info.items() if not (restarted and key in _FINAL)}
+        own = {key: value for key, value in info.items() if not (restarted and key in _OF_RESTARTS)}
         infos = split_infos(own, self.num_envs, backend)
         if restarted:
             final_infos = split_infos(info["final_info"], self.num_envs, backend)
@@ -118,9 +118,12 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return self._write_observation(combine_context_obs(self._context, observation))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """A frame for each slot, or None for each where there is none."""
+        """The frames of the slots, the one frame that the batch has instead, or None for each slot."""
         frames = self.env.render()
-        return [None] * self.num_envs if frames is None else [np.asarray(frame) for frame in frames]
+        if frames is None:
+            return [None] * self.num_envs
+        is_one = getattr(frames, "ndim", None) == 3
+        return [np.asarray(frame) for frame in ([frames] if is_one else frames)]
 
     def close(self) -> None:
         self.env.close()
