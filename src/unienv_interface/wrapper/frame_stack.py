@@ -7,6 +7,7 @@ from typing import Any
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import ContextObservationWrapper
 from ..space.framestack_queue import SpaceDataQueue
+from .autoreset import refuse_autoreset
 from .frame_history import (
     history_space,
     history_value,
@@ -34,6 +35,7 @@ class FrameStackWrapper(ContextObservationWrapper):
         self, env: Env, obs_stack_size: int = 0, action_stack_size: int = 0, action_default_value: Any = None
     ) -> None:
         super().__init__(env)
+        refuse_autoreset(env, type(self).__name__)
         self.obs_stack_size = parse_stack_size(obs_stack_size, "obs_stack_size")
         self.action_stack_size = parse_stack_size(action_stack_size, "action_stack_size")
         self.obs_deque: SpaceDataQueue | None = None
