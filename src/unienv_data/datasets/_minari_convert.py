@@ -132,7 +132,7 @@ def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progre
             for columns, ends in _stretches(schema, layout, episode):
                 count = len(columns[0])
                 storage.reserve(row, row + count)
-                storage.write(slice(row, row + count), columns)
+                storage.write(slice(row, row + count), columns, row)
                 row += count
                 crc = zlib.crc32(ends, crc)
                 flags.write(ends)

@@ -128,10 +128,10 @@ class BufferWriter:
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         steps = self._count_steps(value)
-        lead = (self._lanes,)
+        lead: tuple[int, ...] = (self._lanes,)
         if steps is not None:
             lead = (steps, self._lanes)
-            value = self._storage.layout.merge_lead(value, lead)
+            value = self._storage.layout.merge_lead(value, (steps, self._lanes))
         count = self._lanes * (1 if steps is None else steps)
         encoded = self._storage.encode(value, count)
         closing: list[int] = []

@@ -128,8 +128,8 @@ class RowLayout:
         self.dtype = _record_dtype(self.row_leaves)
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
-        # What a leaf that goes into its column as it is has to be: an array of this dtype and shape, or a Python number of
-        # just this type. No value is of the types that stand for none.
+        # A leaf goes into its column as it is if it is an array of this dtype and shape, or a Python number of this type;
+        # no leaf is of type Rows, which stands for none.
         self._checks = [
             (leaf.codec.plain_dtype, leaf.codec.shape, leaf.codec.number_type or Rows) for leaf in self.leaves
         ]
