@@ -138,7 +138,7 @@ class BufferWriter:
         if ended is not None:
             if ended.shape != lead:
                 each = f"each of {self._lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
-                raise ValueError(f"ended has shape {ended.shape}: wanted one boolean for {each}")
+                raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             if np.count_nonzero(ended):
                 closing = ended.reshape(-1).nonzero()[0].tolist()
         self._extend_open(encoded, count, closing)

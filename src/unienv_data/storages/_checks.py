@@ -1,8 +1,8 @@
 """A checksum for every row, bound to the number of the sample in it.
 
 An entry of `sums.bin` is a checksum of 32 bits beside the sample's number plus one; 0 while the row was never written.
-A writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut a
-row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
+A writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut
+a row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
 other row is drawn into doubt, and nothing is sealed, unsealed or computed again.
 
 The checksum is the upper half of a sum modulo 2^64: of the row's words, each times an odd constant of its own. NumPy
