@@ -6,11 +6,8 @@ import zlib
 from typing import Any
 
 import numpy as np
-import pytest
 
-from unienv_data.storages import _checks
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
-from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import BoxSpace, DictSpace
 
 
@@ -46,11 +43,6 @@ def read(batch: Any, backend: ComputeBackend = NumpyComputeBackend) -> list[int]
     values, copies = (backend.to_numpy(part) for part in (batch["number"], batch["inner"]["copies"]))
     assert np.array_equal(np.repeat(values[..., None], 3, axis=-1), copies), (values, copies)
     return values.tolist()
-
-
-def check_stretches_of(rows: int, patch: pytest.MonkeyPatch) -> None:
-    """Have so many numbered samples to a checksum, in buffers on disk, so that stretches are entered and left often."""
-    patch.setattr(_checks, "_BLOCK_BYTES", rows * RowLayout(number_space()).nbytes)
 
 
 def contents(buffer: Any) -> list[int]:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from buffers import check_stretches_of, contents, number, number_space, numbers
+from buffers import contents, number, number_space, numbers
 from interrupter import Interrupter, interrupt
 
 from unienv_data import ReplayBuffer
 from unienv_data.replay_buffer import _journal, _lanes, _locks, _segments, _state, _writer
 from unienv_data.storages import _checks, packed
 from unienv_data.storages.parquet import ParquetStorage
-from unienv_interface.backends import NumpyComputeBackend
 
 OURS = (_journal, _lanes, _locks, _segments, _state, _writer, _checks, packed)
 MOST_POINTS = 2000
@@ -47,7 +46,6 @@ def _made(name: str, path: Path | None) -> ReplayBuffer:
 # What is moved within a buffer goes by way of a journal only on disk.
 @pytest.mark.parametrize(("name", "is_on_disk"), [(name, on) for name in ACTS for on in {name == "remove", True}])
 def test_an_interrupt_anywhere(name: str, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_stretches_of(4, monkeypatch)
     for at in range(1, MOST_POINTS):
         with _made(name, tmp_path / str(at) if is_on_disk else None) as buffer:
             with contextlib.suppress(KeyboardInterrupt), Interrupter(OURS, at, interrupt) as points:

@@ -138,7 +138,7 @@ class IgnoresReadOnly(Broken):
 
 
 class ForgetsOnDump(Broken):
-    def snapshot(self, path: Any, slots: Any) -> None:
+    def snapshot(self, path: Any, slots: Any, number: int = 0) -> None:
         super().snapshot(path, [(0, len(self) - 1)])
 
 
@@ -168,7 +168,7 @@ class EncodesInPlace(Broken):
     def encode(self, value: Any, count: int | None) -> Any:
         encoded = super().encode(value, count)
         if count == 3:
-            self.write(slice(0, 3), encoded)
+            self.write(slice(0, 3), encoded, 0)
         return encoded
 
 

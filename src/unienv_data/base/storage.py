@@ -312,8 +312,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """The bytes of one raw row; see `has_raw_rows`."""
         raise NotImplementedError(f"{type(self).__name__} has no raw rows")
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         """`dumps` of which only the slots in these ranges [start, stop), some of them empty, are wanted.
+
+        They hold consecutive samples, of which `number` is the first one's.
 
         A growing storage must have all slots up to the last `stop`.
         """

@@ -143,7 +143,8 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     if not isinstance(storage, PackedStorage):
         return None
     layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
-    others = {SUMS_FILE, BLOCKS_FILE, *([heap.name] if layout.has_heap else [])}
+    is_old = (heap.parent / BLOCKS_FILE).exists() and not (heap.parent / SUMS_FILE).exists()
+    others = {BLOCKS_FILE if is_old else SUMS_FILE, *([heap.name] if layout.has_heap else [])}
     heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 

@@ -300,7 +300,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
         edit = counters.edit
     head, tail, base = counters.head, counters.tail, counters.base
     folder.mkdir()
-    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base))
+    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base), tail)
     tail = min(counters.tail, head)
     segments = buffer._state.segments.alive(tail, head)
     if counters.edit != edit:

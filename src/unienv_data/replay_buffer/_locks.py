@@ -150,7 +150,8 @@ class WriteLock:
         if self._threads._is_owned():
             raise self._reentered()
         with self._threads:
-            return write(*args)
+            result = write(*args)
+        return result  # noqa: RET504 - within, an interrupt could come before the lock is released
 
     def is_held_here(self) -> bool:
         """Whether the calling thread is in the middle of a write."""
@@ -204,9 +205,9 @@ class SharedWriteLock(WriteLock):
                 self.owner.begin_shared_write()
                 result = write(*args)
                 self.owner.end_shared_write()
-                return result
             finally:  # an interrupt may come before the lock is taken; to release one that is not held does no harm
                 fcntl.lockf(fd, fcntl.LOCK_UN)
+        return result
 
     def is_free(self) -> bool:
         """Whether no other process is writing just now."""

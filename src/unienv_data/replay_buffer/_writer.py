@@ -314,7 +314,11 @@ class BufferWriter:
             storage.layout.pack(rows, 0, value)
             value = storage.layout.unpack(rows)
         total, space = len(slots), batch_space(storage.single_instance_space, len(slots))
-        encoded = storage.encode(value, total)
+        encoded = None
+        if storage.has_raw_rows:
+            encoded = storage.encode(value, total)
+        else:
+            storage.layout.check(value, (total,))
 
         def read_rows(chunk: slice) -> Any:
             if not storage.has_raw_rows:

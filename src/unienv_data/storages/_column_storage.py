@@ -200,7 +200,7 @@ class ColumnStorage(SpaceStorage):
         own = self.cache_filename
         return own is not None and os.path.exists(path) and os.path.samefile(path, own)
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         copy = self._create_like(path)
         try:
             if self.capacity is None:

@@ -140,7 +140,7 @@ class ListStorage(SpaceStorage):
     def dumps(self, path: str | os.PathLike[str]) -> None:
         self.snapshot(path, [(0, len(self))])
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         new = PackedStorage.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
         with contextlib.closing(new) as copy:
             copy.extend_length(max((stop for _, stop in slots), default=0))

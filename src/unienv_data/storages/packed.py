@@ -422,7 +422,7 @@ class PackedStorage(RowStorage):
         else:
             self.snapshot(path, [(0, self._memory.used)])
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
         try:
             if self.capacity is None:
@@ -430,13 +430,15 @@ class PackedStorage(RowStorage):
             size = max(1, _COPY_BYTES // self.layout.nbytes)
             for first, last in slots:
                 for start in range(first, last, size):
-                    copy._copy_rows(self._memory.rows, start, min(start + size, last))
+                    stop = min(start + size, last)
+                    copy._copy_rows(self._memory.rows, start, stop, number)
+                    number += stop - start
             copy.flush()
         finally:
             copy.close()
 
-    def _copy_rows(self, source: Rows, start: int, stop: int) -> None:
-        """Take over rows [start, stop) of another storage of this space."""
+    def _copy_rows(self, source: Rows, start: int, stop: int, number: int) -> None:
+        """Copy rows [start, stop) of another storage of this space; `number` is that of the first sample."""
         self.reserve(start, stop)
         for leaf, ours, theirs in zip(self.layout.leaves, self._memory.rows.columns, source.columns, strict=True):
             column = theirs[start:stop]
@@ -444,7 +446,7 @@ class PackedStorage(RowStorage):
                 column = copy_references(column, source.heap, self._memory.heap)
             ours[start:stop] = column
         if isinstance(self._sums, RowSums):
-            self._sums.put(slice(start, stop), start)
+            self._sums.put(slice(start, stop), number)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
