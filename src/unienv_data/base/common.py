@@ -23,7 +23,7 @@ from unienv_interface.utils.lazy import lazy_exports
 
 from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item
-from .windows import Episodes, Limits, WindowQuery, Windows, lay_out, parse_offsets, split_axis
+from .windows import Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "convert_index_to_backendarray", "resolve_index"]
 
@@ -45,6 +45,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     is_mutable: bool = True
     #: Whether `read_windows` looks at the range of positions by itself.
     checks_positions: bool = False
+    #: Whether `read_windows` applies the mask of a query.
+    applies_masks: bool = False
     #: The samples know their episodes: `get_segments` gives ranges.
     is_segment_aware: bool = False
 
@@ -213,8 +215,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         `positions` as in `episodes_of`. A batch that knows a shorter way, or whose samples move while they are read,
         overrides it; one that `checks_positions` takes those that are negative or out of range, too.
         """
-        stretches = self.stretches_of(positions, within_episodes=query.within_episodes)
-        frames, valid = lay_out(positions, query, stretches, limits, len(self))
+        bounds = self.episode_bounds(positions, within_episodes=query.within_episodes)
+        frames, valid = window_frames(positions, query, bounds, limits, len(self))
         data, metadata = self._fetch(frames.reshape(-1), query)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, frames.shape)
@@ -225,8 +227,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             return self.get_column_at_with_metadata(query.nested_keys, index)
         return self.get_column_at(query.nested_keys, index) if query.nested_keys else self.get_at(index), None
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        """Where windows end: the episodes that samples lie in, or all samples that belong side by side with them."""
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        """Where windows end: the episodes of samples, or all samples where episodes are not known or not wanted."""
         found = self.episodes_of(positions) if within_episodes else None
         if found is None:
             return Episodes(np.zeros_like(positions), np.full_like(positions, len(self)), 1)

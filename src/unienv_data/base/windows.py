@@ -1,11 +1,12 @@
 """Windows: for each of some samples, the samples at fixed offsets from it.
 
-All index arithmetic is done here, on the host, for any batch: which samples stand in a window, which of them belong
-there, and what stands in the place of those that do not.
+The index arithmetic of windows is done here, on the host, for any batch: which samples stand in a window, which of
+them belong to its episode, and what stands in the place of the others.
 """
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,13 +35,42 @@ class Limits(NamedTuple):
     stop: np.ndarray
 
 
+class ColumnMask(abc.ABC):
+    """Decides by one column of the samples which frames of a window belong to the episode of its sample."""
+
+    key: str | int  #: The name of the column.
+
+    def compared_offsets(self, offsets: np.ndarray) -> np.ndarray:
+        """The offsets, in order, whose values `valid_frames` compares for windows with these offsets."""
+        return offsets
+
+    @abc.abstractmethod
+    def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
+        """Which frames (B, T) belong to the episode of frame `zero`, the sample itself.
+
+        `values` (B, S, ...) are those of the column at the compared offsets.
+        """
+
+
 @dataclass(frozen=True)
 class WindowQuery:
-    """What is wanted of windows; the same for many calls.
+    """What a caller wants of windows; made once and used for many reads.
 
-    `offsets` count samples of an episode: they are sorted, without duplicates, and 0 is among them. Of each sample
-    only what lies under `nested_keys` is read. Unless `within_episodes`, windows only end where the samples do. A
-    frame that is not valid is the next valid one towards offset 0 with `fill`, else what lies nearest.
+    Parameters
+    ----------
+    offsets
+        The frames of a window, counted in samples of an episode from the sample itself: sorted, each once, 0 included.
+    nested_keys
+        Only what lies under these keys is read of each sample.
+    within_episodes
+        Windows end where episodes do; otherwise only where the samples do.
+    fill
+        A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
+    with_metadata
+        Read the metadata of the frames, too.
+    mask, mask_keys
+        Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
+        `applies_masks`, and without `within_episodes`.
     """
 
     offsets: np.ndarray
@@ -48,10 +78,12 @@ class WindowQuery:
     within_episodes: bool = True
     fill: bool = True
     with_metadata: bool = False
+    mask: ColumnMask | None = None
+    mask_keys: tuple[Any, ...] = ()
 
     @functools.cached_property
     def zero(self) -> int:
-        """Where in a window the sample itself stands."""
+        """The place of the sample itself in its window."""
         return int(np.searchsorted(self.offsets, 0))
 
     @functools.cached_property
@@ -79,7 +111,7 @@ class Windows(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Which samples to read for windows: positions (B, T) all of them there, and which are valid (B, T)."""
+    """The samples to read for windows (B, T), by position, and which of them are valid (B, T)."""
 
     positions: np.ndarray
     valid: np.ndarray
@@ -109,11 +141,11 @@ def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     return found
 
 
-def lay_out(
-    positions: np.ndarray, query: WindowQuery, stretches: Episodes, limits: Limits | None, length: int
+def window_frames(
+    positions: np.ndarray, query: WindowQuery, bounds: Episodes, limits: Limits | None, length: int
 ) -> Frames:
-    """Which of `length` samples stand in the windows of `positions`, given the stretch that each position lies in."""
-    start, stop, stride = stretches
+    """The frames of the windows of `positions` among `length` samples, given the episode of each position."""
+    start, stop, stride = bounds
     if limits is not None:
         limits = Limits(np.maximum(limits.start, 0), np.minimum(limits.stop, length))
         start, stop = np.maximum(start, limits.start), np.minimum(stop, limits.stop)
@@ -128,43 +160,21 @@ def lay_out(
     else:
         frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])
         valid = (frames >= start[:, None]) & (frames < stop[:, None])
-        filled = frames if valid.all() else frames[np.arange(len(frames))[:, None], nearest_valid(valid, query.zero)]
+        filled = fill_frames(frames, valid, query.zero)
     if query.fill:
         return Frames(filled, valid)
     low, high = (0, length) if limits is None else (limits.start[:, None], limits.stop[:, None])
     return Frames(np.clip(frames, low, high - 1), valid)
 
 
-def lay_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes, length: int) -> Spans | None:
-    """`lay_out` as spans, for a dense query that fills; None unless nearly all windows are whole."""
-    start, stop, stride = stretches
-    if not isinstance(stride, int) or stride != 1 or not positions.size:
-        return None
-    count, few = len(query.offsets), 1 + len(positions) // 16
-    first = positions + query.offsets.item(0)
-    patches: list[Patch] = []
-    if query.looks_back:
-        missing = start - first  # frames at the front, where it is more than 0
-        cut = _cut(missing)
-        if len(cut) > few or (cut and first.item(first.argmin()) < 0):
-            return None
-        patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
-    if query.looks_ahead:
-        missing = first + count - stop  # frames at the back
-        cut = _cut(missing)
-        if len(cut) > few or (cut and first.item(first.argmax()) + count > length):
-            return None
-        patches += [(window, count - missing.item(window), count, stop.item(window) - 1) for window in cut]
-    valid = np.empty((len(positions), count), np.bool_)
-    valid.fill(True)  # quicker than `ones`
-    for window, begin, end, _ in patches:
-        valid[window, begin:end] = False
-    return Spans(first, valid, patches)
-
-
-def _cut(missing: np.ndarray) -> list[int]:
-    """The windows that frames are missing of."""
-    return (missing > 0).nonzero()[0].tolist() if missing.item(missing.argmax()) > 0 else []
+def fill_frames(frames: np.ndarray, valid: np.ndarray, zero: int) -> np.ndarray:
+    """Windows of frames (B, T), each frame that is not valid replaced by the next valid one towards frame `zero`."""
+    if valid.all():
+        return frames
+    cut = (~valid.all(axis=1)).nonzero()[0]
+    filled = frames.copy()
+    filled[cut] = frames[cut[:, None], nearest_valid(valid[cut], zero)]
+    return filled
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
@@ -173,9 +183,11 @@ def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
     Place `zero` stands for itself, valid or not.
     """
     places = np.where(valid, np.arange(valid.shape[1]), zero)
-    np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
-    before = places[:, zero::-1]
-    np.minimum.accumulate(before, axis=1, out=before)
+    if zero < valid.shape[1] - 1:
+        np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
+    if zero:
+        before = places[:, zero::-1]
+        np.minimum.accumulate(before, axis=1, out=before)
     return places
 
 

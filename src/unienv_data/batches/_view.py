@@ -37,8 +37,8 @@ class BatchView(BatchBase):
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self.batch.episodes_of(positions)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        return self.batch.stretches_of(positions, within_episodes=within_episodes)
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        return self.batch.episode_bounds(positions, within_episodes=within_episodes)
 
     def _unsupported(self, verb: str) -> TypeError:
         why = "does not support it" if self.is_mutable else "is read-only"

@@ -215,12 +215,12 @@ class CombinedBatch(BatchBase):
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         def find(batch: BatchBase, local: np.ndarray) -> Episodes:
-            return batch.stretches_of(local, within_episodes=within_episodes)
+            return batch.episode_bounds(local, within_episodes=within_episodes)
 
         found = self._merged_episodes(positions, find)
-        return super().stretches_of(positions, within_episodes=False) if found is None else found
+        return super().episode_bounds(positions, within_episodes=False) if found is None else found
 
     def _merged_episodes(
         self, positions: np.ndarray, find: Callable[[BatchBase, np.ndarray], Episodes | None]

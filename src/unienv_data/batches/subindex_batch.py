@@ -110,8 +110,8 @@ class SubIndexedBatch(BatchView):
         below = self.batch.episodes_of(self._under(positions))
         return None if below is None else self._as_seen_here(positions, below)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        below = self.batch.stretches_of(self._under(positions), within_episodes=within_episodes)
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        below = self.batch.episode_bounds(self._under(positions), within_episodes=within_episodes)
         return self._as_seen_here(positions, below)
 
     def _as_seen_here(self, positions: np.ndarray, below: Episodes) -> Episodes:
@@ -137,7 +137,7 @@ class SubIndexedBatch(BatchView):
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         under, step = self._under(positions), self._step
         if step != 1:
-            stride = self.batch.stretches_of(under, within_episodes=query.within_episodes).stride
+            stride = self.batch.episode_bounds(under, within_episodes=query.within_episodes).stride
             if not isinstance(stride, int):
                 return super().read_windows(positions, query, limits)
             query = replace(query, offsets=query.offsets * (step // math.gcd(step, stride)))

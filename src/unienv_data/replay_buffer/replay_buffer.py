@@ -30,9 +30,8 @@ from ..base.storage import SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
 from ._physical import index_with_offset as index_with_offset
-from ._reader import BufferReader
+from ._reader import BufferReader, WindowReader
 from ._state import BufferState
-from ._windows import WindowLook
 from ._writer import BufferWriter, Closed, is_writing_further_down
 
 PathLike = str | os.PathLike[str]
@@ -102,7 +101,8 @@ class ReplayBuffer(BatchBase):
         self._lanes = state.segments.lanes
         self._reader = BufferReader(state, maintains=maintain_segment_metadata)
         self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
-        self._last_look: WindowLook | None = None
+        self._read_samples = self._reader.by_slots(storage.gather)
+        self._last_windows: WindowReader | None = None
         self.is_segment_aware = maintain_segment_metadata or storage.is_segment_aware
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -277,38 +277,41 @@ class ReplayBuffer(BatchBase):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._reader.read(idx, self.storage.gather, self.storage.gather_among)
+        return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        rows: Rows | None = self._reader.read(positions, self.storage.gather_rows)
+        rows: Rows | None = self._reader.read(positions, self._reader.by_slots(self.storage.gather_rows))
         return rows
 
     def get_flattened_at(self, idx: Any) -> Any:
         if not self.storage.has_flattened_access:
             return super().get_flattened_at(idx)
-        return self._reader.read(idx, self.storage.gather_flattened)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.gather_flattened))
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        if limits is not None:  # which are of these positions alone
-            look = WindowLook(self._reader.stretches, query, limits)
-        elif self._last_look is not None and self._last_look.query is query:
-            look = self._last_look
-        else:
-            look = self._last_look = WindowLook(self._reader.stretches, query, None)
-        data, valid = self._reader.read_windows(positions, look)
-        return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
+        windows = self._last_windows
+        if limits is not None:  # those of these positions alone
+            windows = self._reader.window_reader(query, limits)
+        elif windows is None or windows.query is not query:
+            windows = self._last_windows = self._reader.window_reader(query, None)
+        data, valid = self._reader.read(positions, windows, windows.reach)
+        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         found = self.episodes_of(positions) if within_episodes else None
-        return self._reader.stretches.all(positions, 0, len(self)) if found is None else found
+        return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
+
+    @property
+    def applies_masks(self) -> bool:  # type: ignore[override]
+        return self.storage.has_column_access
 
     @property
     def may_grow(self) -> bool:

@@ -146,6 +146,8 @@ class RowLayout:
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
+        self._gathered_decoders = [(i, codec.gathered_decoder()) for i, codec in self._coded]
+        self._is_gathered_whole = not self.block_leaves and not self.has_heap  # by one `take` of the records
         # Of each leaf that is a plain vector, a dtype of which the vector is one element; else None.
         self.opaque_dtypes = [_opaque_dtype(codec) for codec in self._codecs]
         # Whether all of a value lies in its record, as it is.
@@ -345,12 +347,28 @@ class RowLayout:
         return shapes
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
-        """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
-        if self.block_leaves or self.has_heap or not getattr(indices, "ndim", 0):
+        """Read the values at these indices of the rows, in memory of their own.
+
+        Parameters
+        ----------
+        rows
+            Rows of this layout, along one axis.
+        indices
+            An int, or an integer array of any shape, whose axes the values then have in front.
+        mode
+            What an index out of range does, as of `numpy.take`.
+
+        Returns
+        -------
+        One value for an int, else a batch.
+        """
+        if not self._is_gathered_whole or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
-        if self.plain_value[0] is not None:
-            return rows.columns[0].take(indices, 0, None, mode)
-        return self.unpack_records(rows.records.take(indices, 0, None, mode))
+        records = rows.records.take(indices, 0, None, mode)
+        columns = [records[name] for name in self.names]
+        for position, decode in self._gathered_decoders:
+            columns[position] = decode(columns[position])
+        return self._build(columns)
 
     def gather_spans(self, rows: Rows, first: np.ndarray, count: int, patches: Sequence[Patch]) -> Any:
         """The values of `count` rows from each of these indices on, with two leading axes, copied span by span.
@@ -365,9 +383,8 @@ class RowLayout:
         return self.unpack(Rows(self, records, blocks, rows.heap))
 
     def unpack_records(self, records: np.ndarray) -> Any:
-        """`unpack` of an array of records, of a layout that has neither blocks nor a heap, without ceremony."""
-        columns = [records[name] for name in self.names]
-        return self.assemble(columns) if self._coded else self._build(columns)
+        """`unpack` of an array of records, of a layout that has neither blocks nor a heap."""
+        return self.assemble([records[name] for name in self.names])
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
         """The value of the rows: one value for shape (), else a batch.
