@@ -365,7 +365,7 @@ class RowLayout:
         if not self._is_gathered_whole or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
         records = rows.records.take(indices, 0, None, mode)
-        columns = [records[name] for name in self.names]
+        columns: list[Any] = list(map(records.__getitem__, self.names))
         for position, decode in self._gathered_decoders:
             columns[position] = decode(columns[position])
         return self._build(columns)
