@@ -18,9 +18,21 @@ __all__ = ["ToBackendOrDeviceBatch", "data_to"]
 
 
 class ToBackendOrDeviceBatch(BatchView):
-    """The batch on another backend, device or both: everything that goes in or comes out is moved.
+    """A batch seen on another backend, another device or both: every value is moved on its way in or out.
 
-    Without `backend` it stays; without `device` it stays too, or is the default one of a new backend.
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    backend
+        The backend of the view, by default that of the batch.
+    device
+        The device of the view, by default that of the batch, or the default device of another backend.
+
+    Examples
+    --------
+    >>> tensors = ToBackendOrDeviceBatch(buffer, PyTorchComputeBackend)
+    >>> StepSampler(tensors, 256).sample()
     """
 
     def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
@@ -36,6 +48,10 @@ class ToBackendOrDeviceBatch(BatchView):
         return self.batch.is_mutable
 
     @property
+    def applies_masks(self) -> bool:  # type: ignore[override]
+        return self.batch.applies_masks
+
+    @property
     def backend(self) -> ComputeBackend:
         return self.target_backend
 
@@ -49,8 +65,8 @@ class ToBackendOrDeviceBatch(BatchView):
     def _out(self, data: Any) -> Any:
         return data_to(data, self.batch.backend, self.target_backend, self.target_device)
 
-    def _both_out(self, found: tuple[Any, dict[str, Any] | None]) -> tuple[Any, dict[str, Any] | None]:
-        data, metadata = found
+    def _both_out(self, both: tuple[Any, dict[str, Any] | None]) -> tuple[Any, dict[str, Any] | None]:
+        data, metadata = both
         return self._out(data), None if metadata is None else self._out(metadata)
 
     def _in(self, data: Any) -> Any:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
-from unienv_interface.space import BoxSpace, DictSpace
+from unienv_interface.space import BoxSpace, DictSpace, GraphInstance
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
+from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, resolve_index
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
-from ._joined import joined
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
 
@@ -25,8 +25,8 @@ BATCH_INDEX = "batch_index"
 Found = tuple[Any, dict[str, Any] | None]
 
 
-class _Part(NamedTuple):
-    """Samples of one source: which source, their positions in it, and their places in what was asked for."""
+class _SourceSlice(NamedTuple):
+    """The samples of one source: its number, their positions in it, and their places in the whole batch."""
 
     source: int
     positions: np.ndarray
@@ -34,18 +34,28 @@ class _Part(NamedTuple):
 
 
 class CombinedBatch(BatchBase):
-    """Any number of batches of one space as one batch: first all samples of the first, then those of the second, ...
+    """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
 
-    An index is looked up by binary search, each source that is hit is asked once, and samples come in the order they
-    were asked for. With `use_thread_pool` the sources are asked at the same time, which pays where reading waits for
-    a disk or a decoder. Everything is moved to `device`, by default that of the first batch.
+    The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and
+    windows never reach from one source into the next. Metadata is that which all sources have, and `batch_index`, the
+    number of the source. Samples can be overwritten and removed; to add samples, extend a source.
 
-    Sources that grow or shrink are seen to: the lengths of those that may (`BatchBase.may_grow`) are read at every
-    use. A replay buffer that had been closed when it was opened to read counts as finished, so tens of thousands of
-    those cost nothing here.
+    The lengths of sources that may grow or shrink (`BatchBase.may_grow`) are read at every use. A replay buffer that
+    had been closed when it was opened to read counts as finished, so tens of thousands of those cost nothing here.
 
-    Metadata is that which all sources have, and `batch_index`, the number of the source. Episodes and windows never
-    reach from one source into the next. Samples can be overwritten and removed; to add some, add them to a source.
+    Parameters
+    ----------
+    batches
+        The sources, at least one; they stay open when the combination is closed.
+    device
+        Where samples are moved to, by default the device of the first source.
+    use_thread_pool
+        Read the sources at the same time, which pays where reading waits for a disk or a decoder.
+
+    Raises
+    ------
+    ValueError
+        There are no batches, or their spaces differ.
     """
 
     def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:
@@ -66,6 +76,10 @@ class CombinedBatch(BatchBase):
         self._lengths = np.fromiter(map(len, self.batches), np.int64, len(self.batches))
         self._growing = [number for number, batch in enumerate(self.batches) if batch.may_grow]
         self._known: tuple[list[int], tuple[np.ndarray, int]] = ([], _starts_and_total(self._lengths))
+
+    @property
+    def applies_masks(self) -> bool:  # type: ignore[override]
+        return all(batch.applies_masks for batch in self._sources)
 
     def _metadata_space(self, device: Any) -> DictSpace:
         first = self.batches[0]
@@ -101,7 +115,7 @@ class CombinedBatch(BatchBase):
         return self._starts_and_total()[1]
 
     def _starts_and_total(self) -> tuple[np.ndarray, int]:
-        """Where the samples of each source begin by now, and how many there are in all."""
+        """The position of each source's first sample by now, and the number of all samples."""
         known, result = self._known
         found = [len(self.batches[number]) for number in self._growing]
         if found != known:
@@ -111,16 +125,16 @@ class CombinedBatch(BatchBase):
             self._known = (found, result)
         return result
 
-    def _parts(self, positions: np.ndarray, starts: np.ndarray) -> list[_Part]:
+    def _parts(self, positions: np.ndarray, starts: np.ndarray) -> list[_SourceSlice]:
         """The samples at these positions by source."""
         sources, local = locate(starts, positions)
         if len(sources) and np.count_nonzero(sources == sources[0]) == len(sources):
-            return [_Part(int(sources[0]), local, np.arange(len(sources)))]
+            return [_SourceSlice(int(sources[0]), local, np.arange(len(sources)))]
         order = np.argsort(sources, kind="stable")
         hit = sources[order]
         firsts = np.flatnonzero(np.diff(hit, prepend=-1)).tolist()
         groups = (order[first:end] for first, end in itertools.pairwise([*firsts, len(order)]))
-        return [_Part(int(sources[places[0]]), local[places], places) for places in groups]
+        return [_SourceSlice(int(sources[places[0]]), local[places], places) for places in groups]
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -167,7 +181,7 @@ class CombinedBatch(BatchBase):
         )
 
     def _joined_metadata(
-        self, found: Sequence[dict[str, Any] | None], parts: Sequence[_Part], numbers: np.ndarray
+        self, found: Sequence[dict[str, Any] | None], parts: Sequence[_SourceSlice], numbers: np.ndarray
     ) -> dict[str, Any]:
         for part in parts:
             numbers[part.places] = part.source
@@ -183,18 +197,18 @@ class CombinedBatch(BatchBase):
     def _numbers(self, numbers: np.ndarray) -> Any:
         return self.backend.from_numpy(numbers, dtype=self.backend.default_index_dtype, device=self.device)
 
-    def _together(self, found: Sequence[Any], parts: Sequence[_Part]) -> Any:
-        """What was found in the order it was asked for."""
+    def _together(self, found: Sequence[Any], parts: Sequence[_SourceSlice]) -> Any:
+        """What was read of each source, in the order of the index."""
         if len(parts) == 1:  # in that order already
             return found[0]
         order = np.concatenate([part.places for part in parts])
         if np.array_equal(order, np.arange(len(order))):
-            return joined(self.backend, found, None)
+            return _concatenate(self.backend, found, None)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return joined(self.backend, found, back)
+        return _concatenate(self.backend, found, back)
 
-    def _each(self, parts: Sequence[_Part], work: Callable[[_Part], Any]) -> Iterator[Any]:
+    def _each(self, parts: Sequence[_SourceSlice], work: Callable[[_SourceSlice], Any]) -> Iterator[Any]:
         if not self.use_thread_pool or len(parts) == 1:
             return map(work, parts)
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
@@ -225,7 +239,7 @@ class CombinedBatch(BatchBase):
     def _merged_episodes(
         self, positions: np.ndarray, find: Callable[[BatchBase, np.ndarray], Episodes | None]
     ) -> Episodes | None:
-        """What is found in each source, in positions of the whole; None if one finds nothing."""
+        """The episodes of each source, in positions of the whole; None if a source does not know them."""
         starts, _ = self._starts_and_total()
         start, stop, stride = np.empty_like(positions), np.empty_like(positions), np.ones_like(positions)
         for part in self._parts(positions, starts):
@@ -243,7 +257,7 @@ class CombinedBatch(BatchBase):
         if not parts:
             return super().read_windows(positions, query, limits)
 
-        def read(part: _Part) -> Windows:
+        def read(part: _SourceSlice) -> Windows:
             own = None
             if limits is not None:
                 shift = positions[part.places] - part.positions
@@ -325,3 +339,41 @@ def convert_index_to_batch(
         for found in locate(starts, positions)
     )
     return sources, local
+
+
+# -- joining what was read of several sources -------------------------------------------------------------------
+
+
+def _concatenate(backend: ComputeBackend, parts: Sequence[Any], order: np.ndarray | None) -> Any:
+    """Batches one after the other, along their first axis; with `order`, sample i of the result is sample order[i]."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {key: _concatenate(backend, [part[key] for part in parts], order) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenate(backend, column, order) for column in zip(*parts, strict=True))
+    if isinstance(first, GraphInstance):
+        return _concatenate_graphs(backend, parts, order)
+    return _concatenate_arrays(backend, parts, order)
+
+
+def _concatenate_arrays(backend: ComputeBackend, arrays: Sequence[Any], order: np.ndarray | None) -> Any:
+    if len(arrays) == 1:
+        whole = arrays[0]
+    else:
+        whole = np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else backend.concat(arrays, axis=0)
+    return whole if order is None else whole[order]
+
+
+def _concatenate_graphs(backend: ComputeBackend, graphs: Sequence[GraphInstance], order: np.ndarray | None) -> GraphInstance:
+    batch_axes = graphs[0].n_nodes.ndim
+    merged: list[Any] = []
+    for place, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
+        if fields[0] is None:
+            merged.append(None)
+            continue
+        arrays = list(fields)
+        if place >= 2:  # features and edges: filled up to the largest number of entries
+            most = max(array.shape[batch_axes] for array in arrays)
+            arrays = [backend.pad_dim(array, batch_axes, most) for array in arrays]
+        merged.append(_concatenate_arrays(backend, arrays, order))
+    return GraphInstance(*merged)
