@@ -72,9 +72,7 @@ class TransformedBatch(BatchView):
         below = resolve_index(self.backend, idx, len(self))
         return self._forward(self.batch.get_at_with_metadata(below), _count(below))
 
-    def _forward(
-        self, both: tuple[Any, dict[str, Any] | None], count: int | None
-    ) -> tuple[Any, dict[str, Any] | None]:
+    def _forward(self, both: tuple[Any, dict[str, Any] | None], count: int | None) -> tuple[Any, dict[str, Any] | None]:
         data, metadata = both
         if metadata is not None and self._metadata is not None:
             metadata = self._metadata.of(count).forward(metadata)
