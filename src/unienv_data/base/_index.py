@@ -87,7 +87,7 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
 def _counted_from_the_end(positions: np.ndarray, length: int) -> np.ndarray:
     """The positions, of which negative ones count from the end."""
     lowest, highest = int(positions.min(initial=0)), int(positions.max(initial=-1))
-    if 0 <= lowest and highest < length:
+    if lowest >= 0 and highest < length:
         return positions
     if lowest < -length or highest >= length:
         raise IndexError(f"index {lowest if lowest < -length else highest} is out of range for a length of {length}")

@@ -169,9 +169,9 @@ def window_frames(
 
 def fill_frames(frames: np.ndarray, valid: np.ndarray, zero: int) -> np.ndarray:
     """Windows of frames (B, T), each frame that is not valid replaced by the next valid one towards frame `zero`."""
-    if valid.all():
-        return frames
     cut = (~valid.all(axis=1)).nonzero()[0]
+    if not len(cut):
+        return frames
     filled = frames.copy()
     filled[cut] = frames[cut[:, None], nearest_valid(valid[cut], zero)]
     return filled

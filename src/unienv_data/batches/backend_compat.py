@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.wrapper.backend_compat import data_to
 
 from ..base.common import BatchBase, resolve_index
@@ -42,6 +43,10 @@ class ToBackendOrDeviceBatch(BatchView):
         if metadata_space is not None:
             metadata_space = metadata_space.to(self.target_backend, self.target_device)
         super().__init__(batch, batch.single_space.to(self.target_backend, self.target_device), metadata_space)
+        #: The layout of the samples' rows, where rows of the batch are rows of the view, too.
+        self._row_layout: RowLayout | None = RowLayout(self.single_space)
+        if self._row_layout.has_heap or self._row_layout.dtype != RowLayout(batch.single_space).dtype:
+            self._row_layout = None
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -78,7 +83,14 @@ class ToBackendOrDeviceBatch(BatchView):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._out(self.batch.get_at(self._below(idx)))
+        below = self._below(idx)
+        rows = None if isinstance(below, int) else self.read_rows(below)
+        if rows is None or self._row_layout is None:
+            return self._out(self.batch.get_at(below))
+        return self._row_layout.unpack_gathered(rows)
+
+    def read_rows(self, positions: np.ndarray) -> Rows | None:
+        return None if self._row_layout is None else self.batch.read_rows(positions)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self._both_out(self.batch.get_at_with_metadata(self._below(idx)))

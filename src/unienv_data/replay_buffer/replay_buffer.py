@@ -102,6 +102,8 @@ class ReplayBuffer(BatchBase):
         self._reader = BufferReader(state, maintains=maintain_segment_metadata)
         self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
         self._read_samples = self._reader.by_slots(storage.gather)
+        gather_rows = getattr(storage, "gather_rows", None)
+        self._read_rows = None if gather_rows is None else self._reader.by_slots(gather_rows)
         self._last_windows: WindowReader | None = None
         self.is_segment_aware = maintain_segment_metadata or storage.is_segment_aware
 
@@ -280,7 +282,9 @@ class ReplayBuffer(BatchBase):
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        rows: Rows | None = self._reader.read(positions, self._reader.by_slots(self.storage.gather_rows))
+        if self._read_rows is None:
+            return None
+        rows: Rows | None = self._reader.read(positions, self._read_rows)
         return rows
 
     def get_flattened_at(self, idx: Any) -> Any:

@@ -382,6 +382,13 @@ class RowLayout:
         blocks = {name: _take_spans(block, first, count, patches) for name, block in rows.blocks.items()}
         return self.unpack(Rows(self, records, blocks, rows.heap))
 
+    def unpack_gathered(self, rows: Rows) -> Any:
+        """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
+        columns: list[Any] = list(rows.columns)
+        for position, decode in self._gathered_decoders:
+            columns[position] = decode(columns[position])
+        return self._build(columns)
+
     def unpack_records(self, records: np.ndarray) -> Any:
         """`unpack` of an array of records, of a layout that has neither blocks nor a heap."""
         return self.assemble([records[name] for name in self.names])
