@@ -178,9 +178,9 @@ def fill_frames(frames: np.ndarray, valid: np.ndarray, zero: int) -> np.ndarray:
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
-    """For each place in windows (B, T) that place if it is valid, else the next valid one towards place `zero`.
+    """For each frame of windows (B, T) its own place if it is valid, else that of the next valid one towards `zero`.
 
-    Place `zero` stands for itself, valid or not.
+    Frame `zero` keeps its place, valid or not.
     """
     places = np.where(valid, np.arange(valid.shape[1]), zero)
     if zero < valid.shape[1] - 1:
@@ -194,7 +194,7 @@ def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
 def take_frames(
     space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], places: np.ndarray
 ) -> Any:
-    """Of data of windows of this shape (B, T) the frames at `places` (B, S); without a space the data is one array."""
+    """The frames at `places` (B, S) of data of windows (B, T); without a space the data is one array."""
     windows, count = shape
     index = (np.arange(windows)[:, None] * count + places).reshape(-1)
     flat = merge_axes(backend, data, shape)

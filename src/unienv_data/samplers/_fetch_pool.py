@@ -54,7 +54,7 @@ class WorkerFetch:
             self.free_block()
 
     def free_block(self) -> None:
-        """Give the block back: nobody writes to it any more, and nobody reads it."""
+        """Give the block back, which no process reads or writes any more."""
         block, self.block = self.block, -1
         self._pool.blocks.give_back(block)
 
@@ -64,7 +64,7 @@ class WorkerFetch:
 
 
 class _Worker:
-    """One process, its connection, and what it was asked for and has not answered, oldest first."""
+    """A process, its connection, and the batches it was asked for and has not answered, oldest first."""
 
     def __init__(self, process: Any, channel: Channel, is_adopted: bool) -> None:
         self.process, self.channel = process, channel
@@ -94,9 +94,9 @@ class _Worker:
 class FetchPool:
     """Worker processes that fetch batches from a source, each in a block of shared memory while there are free ones.
 
-    An error in a worker is the result of that batch. The death of one is raised by whoever waits next, once; another
-    takes its place and does what it had to do, so that no batch is lost, but for one whose fetch has ended two workers:
-    its result is the second death.
+    An error in a worker is the result of that batch. The death of a worker is raised once, by the next call of
+    `result`; another worker takes over its batches. A batch whose fetch has ended two workers is not tried again: its
+    result is the second death.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class FetchPool:
     # -- fetching ------------------------------------------------------------------------------------------
 
     def submit(self, index: np.ndarray, form: Form) -> WorkerFetch:
-        """Have a batch fetched. What is wrong is said by its result."""
+        """Assign a batch to a worker. An error is raised by the result."""
         if self._closed:
             raise RuntimeError("the sampler is closed")
         self._numbers += 1
@@ -173,7 +173,7 @@ class FetchPool:
         fetch.error = self._broken
 
     def result(self, fetch: WorkerFetch) -> Any:
-        """The batch, once it is there; the death of a worker if one has died."""
+        """Wait for a batch; a `WorkerDied` if a worker has died."""
         if os.getpid() != self.owner:
             raise RuntimeError("this epoch was begun in another process, before a fork: begin one here")
         self._receive_all(0)
@@ -195,7 +195,7 @@ class FetchPool:
         return self._plan.read(self.blocks.hand_out(block), len(fetch.index), fetch.form, answer.payload)
 
     def _receive_all(self, seconds: float) -> None:
-        """Take in what arrives within that time, and note deaths."""
+        """Receive what arrives within that time, and replace dead workers."""
         events = self._poll.poll(seconds * 1000)
         for fd, _ in events:
             worker = self._workers.get(fd)
@@ -236,7 +236,7 @@ class FetchPool:
     # -- what went wrong -----------------------------------------------------------------------------------
 
     def _replace_dead(self, worker: _Worker) -> None:
-        """Note the death of a worker, and have another do what it had to do."""
+        """Note the death of a worker, start another and assign it the batches of the first."""
         fd = worker.channel.fd
         if self._workers.pop(fd, None) is None:
             return
@@ -258,7 +258,7 @@ class FetchPool:
             except Exception as error:
                 death = self._broken = WorkerDied(f"{told}; none could be started in its place: {error}")
         else:
-            self._broken = death  # it did not get as far as its first batch, and another would not either
+            self._broken = death  # it died before its first batch, and another would too
         for place, fetch in enumerate(worker.todo):
             fetch.deaths += place == 0
             if not fetch.is_wanted:
@@ -271,7 +271,7 @@ class FetchPool:
             self._deaths.append(death)  # else it is told in the place of that batch
 
     def _receive_last(self, worker: _Worker) -> None:
-        """Take in what a worker had said before it died."""
+        """Receive the answers that a worker sent before it died."""
         with contextlib.suppress(ChannelClosedError):
             while worker.channel.has_unread:
                 self._note_answers(worker, worker.channel.arrived())
@@ -312,7 +312,7 @@ class FetchPool:
             self._await_ends(workers, _KILL_GRACE)
 
     def _await_ends(self, workers: list[_Worker], seconds: float) -> None:
-        """Wait for the end of workers, and read what they still say: else they might wait for us."""
+        """Wait for the end of workers, and discard their answers: a full pipe would block them."""
         deadline = time.monotonic() + seconds
         while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:
             for fd, _ in self._poll.poll(2):

@@ -176,7 +176,7 @@ class MultiprocessingSampler(BatchSampler):
         return self._running_pool().submit(drawn.index, form)
 
     def _leave_workers_of_parent(self) -> None:
-        """After a fork, have workers of our own fetch what those of the other process were asked for."""
+        """After a fork, leave the workers to the parent and draw again what they were asked for."""
         if self._pool is not None and self._pool.owner != os.getpid():
             self.put_back(self._prefetcher.drawn())
             self._prefetcher, self._pool = self._new_prefetcher(), None
