@@ -137,16 +137,22 @@ class BatchSampler(
         return len(self.data)
 
     def get_at(self, idx: Any) -> Any:
-        return self.data.get_at(idx)
+        return self.read_as(idx, STRUCTURED)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.data.get_at_with_metadata(idx)
+        both: tuple[Any, dict[str, Any] | None] = self.read_as(idx, STRUCTURED_WITH_METADATA)
+        return both
 
     def get_flattened_at(self, idx: Any) -> Any:
-        return self.data.get_flattened_at(idx)
+        return self.read_as(idx, FLAT)
 
     def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.data.get_flattened_at_with_metadata(idx)
+        both: tuple[Any, dict[str, Any] | None] = self.read_as(idx, FLAT_WITH_METADATA)
+        return both
+
+    def read_as(self, idx: Any, form: Form) -> Any:
+        """Read samples of the data in this form."""
+        return form.read(self.data, idx)
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         return self.data.get_segments()

@@ -122,17 +122,8 @@ class MultiprocessingSampler(BatchSampler):
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def get_at(self, idx: Any) -> Any:
-        return self.sampler.get_at(idx)
-
-    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.sampler.get_at_with_metadata(idx)
-
-    def get_flattened_at(self, idx: Any) -> Any:
-        return self.sampler.get_flattened_at(idx)
-
-    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.sampler.get_flattened_at_with_metadata(idx)
+    def read_as(self, idx: Any, form: Form) -> Any:
+        return form.read(self.sampler, idx)
 
     @property
     def source(self) -> BatchBase:

@@ -16,18 +16,7 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase
-from ..base.sampling import (
-    FLAT,
-    FLAT_WITH_METADATA,
-    STRUCTURED,
-    STRUCTURED_WITH_METADATA,
-    BatchSampler,
-    Direct,
-    Form,
-    IndexBatch,
-    Pipeline,
-    drawn_state,
-)
+from ..base.sampling import STRUCTURED, BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
 from ._prefetch import Prefetcher, ThreadFetch
 from .index_sampler import IndexSampler
 from .uniform_samplers import RandomSampler
@@ -177,19 +166,7 @@ class StepSampler(BatchSampler):
 
     # -- as a batch, on the device ---------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
-        return self._get(idx, STRUCTURED)
-
-    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self._get(idx, STRUCTURED_WITH_METADATA)
-
-    def get_flattened_at(self, idx: Any) -> Any:
-        return self._get(idx, FLAT)
-
-    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self._get(idx, FLAT_WITH_METADATA)
-
-    def _get(self, idx: Any, form: Form) -> Any:
+    def read_as(self, idx: Any, form: Form) -> Any:
         batch = form.read(self.data, idx)
         if self._mover is None:
             return batch
