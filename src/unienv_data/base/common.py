@@ -63,8 +63,6 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     is_mutable: bool = True
     #: Whether `read_windows` resolves negative positions and refuses those out of range.
     checks_positions: bool = False
-    #: Whether `read_windows` applies the mask of a query.
-    applies_masks: bool = False
     #: Whether `get_segments` gives the episodes of the samples.
     is_segment_aware: bool = False
 
@@ -304,6 +302,10 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, frames.shape)
         return Windows(split_axis(self.backend, data, frames.shape), valid, metadata)
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        """Whether `read_windows` applies the mask of a query that compares the column under these keys."""
+        return False
 
     def _fetch(self, index: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
         if query.with_metadata and self.single_metadata_space is not None:

@@ -10,7 +10,7 @@ import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -39,17 +39,12 @@ class ColumnMask(abc.ABC):
     """Decides by one column of the samples which frames of a window belong to the episode of its sample."""
 
     key: str | int  #: The name of the column.
-
-    def compared_offsets(self, offsets: np.ndarray) -> np.ndarray:
-        """The offsets, in order, whose values `valid_frames` compares for windows with these offsets."""
-        return offsets
+    #: Whether samples between the frames count, too, where offsets leave gaps.
+    looks_between: ClassVar[bool] = False
 
     @abc.abstractmethod
     def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
-        """Which frames (B, T) belong to the episode of frame `zero`, the sample itself.
-
-        `values` (B, S, ...) are those of the column at the compared offsets.
-        """
+        """Which frames (B, T) belong to the episode of frame `zero`, the sample itself, by their values (B, T, ...)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ class WindowQuery:
         Read the metadata of the frames, too.
     mask, mask_keys
         Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
-        `applies_masks`, and without `within_episodes`.
+        `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
     """
 
     offsets: np.ndarray
@@ -160,21 +155,43 @@ def window_frames(
     else:
         frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])
         valid = (frames >= start[:, None]) & (frames < stop[:, None])
-        filled = fill_frames(frames, valid, query.zero)
+        filled = frames if valid.all() else frames[np.arange(len(frames))[:, None], nearest_valid(valid, query.zero)]
     if query.fill:
         return Frames(filled, valid)
     low, high = (0, length) if limits is None else (limits.start[:, None], limits.stop[:, None])
     return Frames(np.clip(frames, low, high - 1), valid)
 
 
-def fill_frames(frames: np.ndarray, valid: np.ndarray, zero: int) -> np.ndarray:
-    """Windows of frames (B, T), each frame that is not valid replaced by the next valid one towards frame `zero`."""
-    cut = (~valid.all(axis=1)).nonzero()[0]
-    if not len(cut):
-        return frames
-    filled = frames.copy()
-    filled[cut] = frames[cut[:, None], nearest_valid(valid[cut], zero)]
-    return filled
+def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, length: int) -> Spans | None:
+    """`window_frames` as spans, for a dense query that fills; None unless nearly all windows are whole."""
+    start, stop, stride = bounds
+    if not isinstance(stride, int) or stride != 1 or not positions.size:
+        return None
+    count, few = len(query.offsets), 1 + len(positions) // 16
+    first = positions + query.offsets.item(0)
+    patches: list[Patch] = []
+    if query.looks_back:
+        missing = start - first  # frames at the front, where it is more than 0
+        cut = _cut(missing)
+        if len(cut) > few or (cut and first.item(first.argmin()) < 0):
+            return None
+        patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
+    if query.looks_ahead:
+        missing = first + count - stop  # frames at the back
+        cut = _cut(missing)
+        if len(cut) > few or (cut and first.item(first.argmax()) + count > length):
+            return None
+        patches += [(window, count - missing.item(window), count, stop.item(window) - 1) for window in cut]
+    valid = np.empty((len(positions), count), np.bool_)
+    valid.fill(True)  # quicker than `ones`
+    for window, begin, end, _ in patches:
+        valid[window, begin:end] = False
+    return Spans(first, valid, patches)
+
+
+def _cut(missing: np.ndarray) -> list[int]:
+    """The windows with missing frames."""
+    return (missing > 0).nonzero()[0].tolist() if missing.item(missing.argmax()) > 0 else []
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:

@@ -53,10 +53,6 @@ class ToBackendOrDeviceBatch(BatchView):
         return self.batch.is_mutable
 
     @property
-    def applies_masks(self) -> bool:  # type: ignore[override]
-        return self.batch.applies_masks
-
-    @property
     def backend(self) -> ComputeBackend:
         return self.target_backend
 
@@ -106,6 +102,9 @@ class ToBackendOrDeviceBatch(BatchView):
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self._both_out(self.batch.get_column_at_with_metadata(nested_keys, self._below(idx)))
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return self.batch.applies_mask(mask_keys)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         data, valid, metadata = self.batch.read_windows(positions, query, limits)

@@ -77,10 +77,6 @@ class CombinedBatch(BatchBase):
         self._growing = [number for number, batch in enumerate(self.batches) if batch.may_grow]
         self._known: tuple[list[int], tuple[np.ndarray, int]] = ([], _starts_and_total(self._lengths))
 
-    @property
-    def applies_masks(self) -> bool:  # type: ignore[override]
-        return all(batch.applies_masks for batch in self._sources)
-
     def _metadata_space(self, device: Any) -> DictSpace:
         first = self.batches[0]
         spaces = [batch.single_metadata_space for batch in self.batches]
@@ -251,6 +247,9 @@ class CombinedBatch(BatchBase):
             stride[chosen.indices] = episodes.stride
         are_alike = not len(stride) or np.all(stride == stride[0])
         return Episodes(start, stop, int(stride[0] if len(stride) else 1) if are_alike else stride)
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return all(batch.applies_mask(mask_keys) for batch in self._sources)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         slices = self._slices(positions, self._starts_and_total()[0])

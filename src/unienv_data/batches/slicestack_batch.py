@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,13 +57,11 @@ class BeforeEpisodeEnd(ColumnMask):
 
     key: str | int
     is_in_metadata: bool
-
-    def compared_offsets(self, offsets: np.ndarray) -> np.ndarray:
-        return np.arange(offsets[0], offsets[-1] + 1)  # an episode may end where offsets leave a gap
+    looks_between: ClassVar[bool] = True
 
     def __call__(self, stack: SliceStackedBatch, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
         offsets, zero = stack.host_offsets
-        dense = self.compared_offsets(offsets)
+        dense = np.arange(offsets[0], offsets[-1] + 1)
         if len(dense) == len(offsets):
             is_end = _values(stack, metadata if self.is_in_metadata else data, self.key)
         else:
@@ -120,9 +118,9 @@ class SliceStackedBatch(BatchView):
 
     Examples
     --------
-    >>> windows = SliceStackedBatch(buffer, [-2, -1, 0])  # doctest: +SKIP
-    >>> data, metadata = windows.get_at_with_metadata(slice(0, 64))  # doctest: +SKIP
-    >>> metadata["slice_valid_mask"].shape  # doctest: +SKIP
+    >>> windows = SliceStackedBatch(buffer, [-2, -1, 0])
+    >>> data, metadata = windows.get_at_with_metadata(slice(0, 64))
+    >>> metadata["slice_valid_mask"].shape
     (64, 3)
     """
 
@@ -151,15 +149,15 @@ class SliceStackedBatch(BatchView):
         self.stack_metadata = stack_metadata
         # With a mask function nothing is known about episodes until the frames have been read.
         self._query = WindowQuery(offsets, within_episodes=get_valid_mask_function is None, fill=fill_invalid_data)
-        if self._is_mask_below(batch):
-            mask: Any = get_valid_mask_function
+        mask = get_valid_mask_function
+        if (
+            isinstance(mask, (SameEpisode, BeforeEpisodeEnd))
+            and not mask.is_in_metadata
+            and (self._query.is_dense or not mask.looks_between)
+            and batch.applies_mask((mask.key,))
+        ):
             self._query = replace(self._query, mask=mask, mask_keys=(mask.key,))
         self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
-
-    def _is_mask_below(self, batch: BatchBase) -> bool:
-        """Whether the batch under this view applies the mask function while it reads."""
-        mask = self.get_valid_mask_function
-        return isinstance(mask, (SameEpisode, BeforeEpisodeEnd)) and not mask.is_in_metadata and batch.applies_masks
 
     @property
     def host_offsets(self) -> tuple[np.ndarray, int]:
@@ -340,7 +338,7 @@ class SliceStackedBatch(BatchView):
         Examples
         --------
         >>> mask = SliceStackedBatch.get_valid_mask_function_with_episodeid_key("episode_id")
-        >>> windows = FrameStackedBatch(buffer, 15, get_valid_mask_function=mask)  # doctest: +SKIP
+        >>> windows = FrameStackedBatch(buffer, 15, get_valid_mask_function=mask)
         """
         return SameEpisode(episode_id_key, is_in_metadata)
 

@@ -46,10 +46,6 @@ class SubItemBatch(BatchView):
         self.sub_indexes = keys
         self._last_query: tuple[WindowQuery, WindowQuery] | None = None
 
-    @property
-    def applies_masks(self) -> bool:  # type: ignore[override]
-        return self.batch.applies_masks
-
     def get_at(self, idx: Any) -> Any:
         return self.batch.get_column_at(self.sub_indexes, idx)
 
@@ -61,6 +57,9 @@ class SubItemBatch(BatchView):
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self.batch.get_column_at_with_metadata((*self.sub_indexes, *nested_keys), idx)
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return self.batch.applies_mask((*self.sub_indexes, *mask_keys))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         last = self._last_query

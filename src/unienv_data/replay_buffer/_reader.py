@@ -13,9 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.space.row_layout import RowLayout, Rows
+
 from ..base._index import resolve_index
 from ..base.storage import SpaceStorage
-from ..base.windows import Episodes, Limits, WindowQuery, fill_frames, split_axis, window_frames
+from ..base.windows import (
+    ColumnMask,
+    Episodes,
+    Limits,
+    Spans,
+    WindowQuery,
+    nearest_valid,
+    split_axis,
+    window_frames,
+    window_spans,
+)
 from ._physical import logical_segments
 from ._state import BufferState
 
@@ -218,36 +230,47 @@ class WindowReader:
 
     def __init__(self, reader: BufferReader, state: BufferState, query: WindowQuery, limits: Limits | None) -> None:
         storage = state.storage
-        self.query, self._limits, self._backend = query, limits, storage.backend
+        self.query, self._limits, self._backend, self._capacity = query, limits, storage.backend, storage.capacity
         self._bounds = reader.bounds.kept_or_all if query.within_episodes else reader.bounds.all
-        #: The storage gives whole samples, of which the caller has to take what lies under the keys of the query.
-        self.reads_whole = not (query.nested_keys and storage.has_column_access)
-        source = storage if self.reads_whole else storage.get_column(query.nested_keys)
-        self._read_at = reader.by_slots(_gather_windows(source))
         #: How many samples before its own a window may begin.
         self.reach = -int(query.offsets[0]) * state.segments.lanes
-        self._compared = query
+        #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
+        self.reads_whole = query.mask is not None or not (query.nested_keys and storage.has_column_access)
+        source: Any = storage if self.reads_whole else storage.get_column(query.nested_keys)
+        self._gather_spans: Callable[[Spans, int, int], Any] | None = None
         if query.mask is not None:
-            self._read_mask_at = reader.by_slots(_gather_windows(storage.get_column(query.mask_keys)))
-            offsets = query.mask.compared_offsets(query.offsets)
-            if len(offsets) != len(query.offsets):
-                self._compared = WindowQuery(offsets, within_episodes=False, fill=query.fill)
-            self._frames_compared = np.searchsorted(offsets, query.offsets)
+            self._read_at = reader.by_slots(source.gather_rows)
+            self._layout = RowLayout(storage.single_instance_space)
+            paths = [leaf.path for leaf in self._layout.leaves]
+            self._mask_place = paths.index(query.mask_keys)
+            self._decode_mask_column = self._layout.leaves[self._mask_place].codec.gathered_decoder()
+        else:
+            self._read_at = reader.by_slots(_gather_windows(source))
+            fills_one_piece = query.is_dense and query.fill and limits is None
+            if fills_one_piece and getattr(source, "can_gather_spans", lambda count: False)(len(query.offsets)):
+                self._gather_spans = source.gather_spans
 
     def __call__(self, positions: np.ndarray, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
         """The data of the windows (B, T, ...), and which of their frames are valid (B, T)."""
         bounds = self._bounds(positions, tail, head)
-        frames, valid = window_frames(positions, self._compared, bounds, self._limits, head - tail)
-        mask, query = self.query.mask, self.query
-        if mask is not None:
-            values = self._read_mask_at(frames, tail, head, base)
-            values = self._backend.to_numpy(values) if self._backend.is_backendarray(values) else np.asarray(values)
-            if self._compared is not query:
-                frames, valid = frames[:, self._frames_compared], valid[:, self._frames_compared]
-            valid &= mask.valid_frames(values, query.offsets, query.zero)
-            if query.fill:
-                frames = fill_frames(frames, valid, query.zero)
-        return self._read_at(frames, tail, head, base), valid
+        if self._gather_spans is not None:
+            spans = window_spans(positions, self.query, bounds, head - tail)
+            if spans is not None:
+                shift = tail - base if self._capacity is None else (tail - base) % self._capacity
+                return self._gather_spans(spans, shift, self._capacity or head - base), spans.valid
+        frames, valid = window_frames(positions, self.query, bounds, self._limits, head - tail)
+        values = self._read_at(frames, tail, head, base)
+        return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
+
+    def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Rows of windows as data, filled where the mask says that they are not valid."""
+        query, column = self.query, self._decode_mask_column(rows.columns[self._mask_place])
+        values = self._backend.to_numpy(column) if self._backend.is_backendarray(column) else column
+        valid &= mask.valid_frames(values, query.offsets, query.zero)
+        cut = (~valid.all(axis=1)).nonzero()[0] if query.fill else ()
+        if len(cut):
+            rows.rearrange(cut, nearest_valid(valid[cut], query.zero))
+        return self._layout.unpack_gathered(rows), valid
 
 
 def _gather_windows(source: SpaceStorage) -> Gather:

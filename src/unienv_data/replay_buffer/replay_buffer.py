@@ -313,9 +313,9 @@ class ReplayBuffer(BatchBase):
         found = self.episodes_of(positions) if within_episodes else None
         return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
 
-    @property
-    def applies_masks(self) -> bool:  # type: ignore[override]
-        return self.storage.has_column_access
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        rows = self.read_rows(np.empty(0, np.int64))
+        return rows is not None and any(leaf.path == mask_keys for leaf in rows.layout.leaves)
 
     @property
     def may_grow(self) -> bool:
@@ -337,7 +337,7 @@ class ReplayBuffer(BatchBase):
         if self._maintains:
             return self._reader.segment_of(index)
         position = int(resolve_index(self.backend, index, len(self)))
-        return next((part for part in self.get_segments() or [] if part[0] <= position < part[1]), None)
+        return next((pair for pair in self.get_segments() or [] if pair[0] <= position < pair[1]), None)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -113,6 +113,12 @@ class Rows:
         blocks = {name: block.take(indices, 0, None, mode) for name, block in self.blocks.items()}
         return Rows(self.layout, records, blocks, self.heap)
 
+    def rearrange(self, windows: np.ndarray, places: np.ndarray) -> None:
+        """Replace, in rows (B, T) that lie side by side, window `windows[i]` by its rows at `places[i]` (T,)."""
+        records = self.records.view(_opaque(self.records.itemsize))  # copied whole, not field by field
+        for array in (records, *self.blocks.values()):
+            array[windows] = array[windows[:, None], places]
+
     def copy(self) -> Rows:
         """The same rows in memory of their own, but for the heap."""
         blocks = {name: block.copy() for name, block in self.blocks.items()}
