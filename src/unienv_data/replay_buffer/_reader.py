@@ -267,9 +267,10 @@ class WindowReader:
         query, column = self.query, self._decode_mask_column(rows.columns[self._mask_place])
         values = self._backend.to_numpy(column) if self._backend.is_backendarray(column) else column
         valid &= mask.valid_frames(values, query.offsets, query.zero)
-        cut = (~valid.all(axis=1)).nonzero()[0] if query.fill else ()
-        if len(cut):
-            rows.rearrange(cut, nearest_valid(valid[cut], query.zero))
+        if query.fill:
+            cut = (~valid.all(axis=1)).nonzero()[0]
+            if len(cut):
+                rows.rearrange(cut, nearest_valid(valid[cut], query.zero))
         return self._layout.unpack_gathered(rows), valid
 
 
