@@ -383,10 +383,9 @@ class RowLayout:
         span are those of one row.
         """
         records = _take_spans(rows.records, first, count, patches)
-        if not self.block_leaves and not self.has_heap:
-            return self.unpack_records(records)
         blocks = {name: _take_spans(block, first, count, patches) for name, block in rows.blocks.items()}
-        return self.unpack(Rows(self, records, blocks, rows.heap))
+        spans = Rows(self, records, blocks, rows.heap)
+        return self.unpack(spans) if self.has_heap else self.unpack_gathered(spans)
 
     def unpack_gathered(self, rows: Rows) -> Any:
         """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
