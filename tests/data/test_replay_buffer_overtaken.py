@@ -122,6 +122,22 @@ def test_the_newest_is_the_newest_however_far_a_writer_gets() -> None:
     assert buffer.get_at(np.array([-1]))["x"].tolist() == [11.0]
 
 
+def test_a_reader_in_the_middle_of_its_own_threads_edit_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a signal handler: the edit goes on only when the handler returns."""
+    buffer = ReplayBuffer.create(SPACE, capacity=4, maintain_segment_metadata=True)
+    buffer.extend({"x": np.arange(6.0)[:4]})
+    monkeypatch.setattr(buffer._state, "is_writing_here", lambda: True, raising=False)
+    monkeypatch.setattr(buffer._state, "wait_for_edit", lambda: pytest.fail("it waits for itself"))
+    buffer._counters.edit += 1
+    assert buffer.get_at(np.array([0, -1]))["x"].tolist() == [0.0, 3.0]
+    assert buffer.get_segments() == [(0, 4)]
+    assert buffer.get_windows_at(np.array([1]), np.array([-2, 0]))[1].tolist() == [[False, True]]
+    buffer._counters.coming += 1  # and an append that has overwritten one
+    buffer._counters.tail += 1
+    with pytest.raises(IndexError, match="out of range for a length of 3"):
+        buffer.get_at(3)
+
+
 def in_a_child(work: Callable[[], None]) -> int:
     """The status that a fork of this process ends with, once it has done this."""
     pid = os.fork()

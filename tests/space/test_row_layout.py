@@ -124,6 +124,20 @@ def test_indices_of_the_same_library_are_taken_too(backend: ComputeBackend) -> N
     assert_same(None, layout.unpack(rows[places]), values)
 
 
+@pytest.mark.parametrize("space", space_cases("dict", "box_float32", "everything", backends=MUTABLE))
+def test_gathered_rows_are_decoded_as_any_others(space: Space) -> None:
+    layout = RowLayout(space)
+    rows = layout.empty(4)
+    layout.pack(rows, slice(None), concatenate(space, samples(space, 4)))
+    index = np.array([[3, 0, 1], [2, 2, 0]])
+    assert_same(None, layout.gather(rows, index), layout.unpack(rows.take(index)))
+    if not layout.has_heap:
+        assert_same(None, layout.unpack_gathered(rows.take(index)), layout.unpack(rows.take(index)))
+        windows = rows.take(index)
+        windows.rearrange(np.array([1]), np.array([[2, 0, 0]]))
+        assert_same(None, layout.unpack(windows), layout.unpack(rows.take(np.array([[3, 0, 1], [0, 2, 2]]))))
+
+
 @pytest.mark.parametrize("space", space_cases("dict", "box_float32", "union", "everything", backends=MUTABLE))
 def test_the_steps_of_pack_and_unpack_one_by_one(space: Space) -> None:
     layout = RowLayout(space)

@@ -25,13 +25,12 @@ from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, resolve_index
 from ..base.nested import nested_item
-from ..base.storage import SpaceStorage
+from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
 from ._physical import index_with_offset as index_with_offset
-from ._reader import BufferReader
+from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
-from ._windows import WindowLook
 from ._writer import BufferWriter
 
 PathLike = str | os.PathLike[str]
@@ -101,7 +100,9 @@ class ReplayBuffer(BatchBase):
         self._maintains = state.maintains
         self._reader = BufferReader(state, maintains=state.maintains)
         self._writer, self._locked = BufferWriter(state), state.write_lock.run
-        self._last_look: WindowLook | None = None
+        self._read_samples = self._reader.by_slots(storage.gather)
+        self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
+        self._last_windows: WindowReader | None = None
         self.is_segment_aware = state.maintains or storage.is_segment_aware
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -269,38 +270,43 @@ class ReplayBuffer(BatchBase):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._reader.read(idx, self.storage.gather, self.storage.gather_among)
+        return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        rows: Rows | None = self._reader.read(positions, self.storage.gather_rows)
+        if self._read_rows is None:
+            return None
+        rows: Rows | None = self._reader.read(positions, self._read_rows)
         return rows
 
     def get_flattened_at(self, idx: Any) -> Any:
         if not self.storage.has_flattened_access:
             return super().get_flattened_at(idx)
-        return self._reader.read(idx, self.storage.gather_flattened)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.gather_flattened))
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        if limits is not None:  # which are of these positions alone
-            look = WindowLook(self._reader.stretches, query, limits)
-        elif self._last_look is not None and self._last_look.query is query:
-            look = self._last_look
-        else:
-            look = self._last_look = WindowLook(self._reader.stretches, query, None)
-        data, valid = self._reader.read_windows(positions, look)
-        return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
+        windows = self._last_windows
+        if limits is not None:  # those of these positions alone
+            windows = self._reader.window_reader(query, limits)
+        elif windows is None or windows.query is not query:
+            windows = self._last_windows = self._reader.window_reader(query, None)
+        data, valid = self._reader.read(positions, windows, windows.reach)
+        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         found = self.episodes_of(positions) if within_episodes else None
-        return self._reader.stretches.all(positions, 0, len(self)) if found is None else found
+        return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        rows = self.read_rows(np.empty(0, np.int64))
+        return rows is not None and any(leaf.path == mask_keys for leaf in rows.layout.leaves)
 
     @property
     def may_grow(self) -> bool:
@@ -322,7 +328,7 @@ class ReplayBuffer(BatchBase):
         if self._maintains:
             return self._reader.segment_of(index)
         position = int(resolve_index(self.backend, index, len(self)))
-        return next((part for part in self.get_segments() or [] if part[0] <= position < part[1]), None)
+        return next((pair for pair in self.get_segments() or [] if pair[0] <= position < pair[1]), None)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

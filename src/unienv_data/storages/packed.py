@@ -179,14 +179,6 @@ class PackedStorage(RowStorage):
             return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
         return self.layout.gather(memory.rows, slots, "wrap")
 
-    def gather_among(self, index: np.ndarray, length: int) -> Any:
-        memory, layout = self._memory, self.layout
-        if layout.block_leaves or memory.heap is not None:
-            return super().gather_among(index, length)
-        if length > memory.used:
-            memory.see(length)
-        return layout.unpack_records(memory.rows.records[:length].take(index))  # which looks at the range, too
-
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 

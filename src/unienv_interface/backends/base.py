@@ -240,6 +240,12 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: BDeviceType | None = None) -> BArrayType:
         """The inverse of `to_raw`, over memory the caller owns and will not write to: shared where possible."""
 
+    def raw_decoder(
+        self, dtype_name: str, /, *, device: BDeviceType | None = None
+    ) -> Callable[[np.ndarray], BArrayType]:
+        """`from_raw` bound to a dtype and a device, for writable arrays without negative strides."""
+        return lambda raw: self.from_raw(raw, dtype_name, device=device)
+
     def to_host(self, data: BArrayType, /) -> np.ndarray:
         """The values of an array in a dtype NumPy computes with: bfloat16 becomes float32."""
         values = self.to_numpy(data)

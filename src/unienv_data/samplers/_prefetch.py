@@ -13,20 +13,20 @@ from typing import Any, NamedTuple, Protocol
 from ..base.sampling import Draw, Form, IndexBatch
 
 
-class Ticket(Protocol):
+class Fetch(Protocol):
     """A batch that is being fetched."""
 
     #: Whether its result was taken: the batch, or the error of its fetch.
     is_taken: bool
 
     def result(self) -> Any:
-        """The batch, once it is there. An error that leaves it as not taken is not that of this batch."""
+        """Wait for the batch. An error that does not take the result is not that of this batch."""
 
     def cancel(self) -> None:
-        """Do without it. It may be fetched all the same."""
+        """Give up the batch, which may be fetched all the same."""
 
 
-class InThread:
+class ThreadFetch:
     """A batch that a thread fetches; after a fork, which copies no threads, the child fetches it itself."""
 
     def __init__(self, threads: Executor, fetch: Callable[[], Any]) -> None:
@@ -47,63 +47,64 @@ class InThread:
             self._future.cancel()
 
 
-class _Coming(NamedTuple):
+class _Pending(NamedTuple):
     drawn: IndexBatch
     form: Form
-    ticket: Ticket
+    fetch: Fetch
 
 
-class Ahead:
-    """Has up to `depth` batches fetched in advance, and hands them out in the order in which they were drawn.
+class Prefetcher:
+    """A pipeline that has up to `depth` batches fetched in advance, in the order in which they were drawn.
 
-    `submit` begins to fetch a batch and returns at once. While `has_room` says no, only what is asked for is fetched.
+    `submit` begins to fetch a batch and returns at once. While `has_room` is False, only the batch that is asked for is
+    fetched.
     """
 
     def __init__(
         self,
-        submit: Callable[[IndexBatch, Form], Ticket],
+        submit: Callable[[IndexBatch, Form], Fetch],
         depth: int,
         has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         self._submit, self._depth, self._has_room = submit, depth, has_room
-        self._coming: deque[_Coming] = deque()
-        # an epoch may be given up in the middle: what is on its way then occupies memory
-        weakref.finalize(self, _cancel, self._coming).atexit = False
+        self._pending: deque[_Pending] = deque()
+        # a caller may give up an epoch in the middle: pending batches then occupy memory
+        weakref.finalize(self, _cancel, self._pending).atexit = False
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
         self._fill(draw, form)
-        if not self._coming:
+        if not self._pending:
             return None
-        drawn, asked, ticket = self._coming[0]
-        if asked != form:
-            ticket.cancel()
-            ticket = self._submit(drawn, form)
-            self._coming[0] = _Coming(drawn, form, ticket)
+        drawn, asked, fetch = self._pending[0]
+        if asked is not form:
+            fetch.cancel()
+            fetch = self._submit(drawn, form)
+            self._pending[0] = _Pending(drawn, form, fetch)
         try:
-            batch = ticket.result()
+            batch = fetch.result()
         finally:
-            if ticket.is_taken:
-                self._coming.popleft()
-        with contextlib.suppress(Exception):  # what is wrong with the next one is said when it is asked for
+            if fetch.is_taken:
+                self._pending.popleft()
+        with contextlib.suppress(Exception):  # the next batch raises its error when it is asked for
             self._fill(draw, form)
         return drawn, batch
 
     def _fill(self, draw: Draw, form: Form) -> None:
-        while len(self._coming) < self._depth and (self._has_room() or not self._coming):
+        while len(self._pending) < self._depth and (self._has_room() or not self._pending):
             drawn = draw()
             if drawn is None:
                 return
-            self._coming.append(_Coming(drawn, form, self._submit(drawn, form)))
+            self._pending.append(_Pending(drawn, form, self._submit(drawn, form)))
 
     def drawn(self) -> list[IndexBatch]:
-        """What was drawn and not handed out, oldest first."""
-        return [coming.drawn for coming in self._coming]
+        """The batches that were drawn and not handed out, oldest first."""
+        return [pending.drawn for pending in self._pending]
 
     def clear(self) -> None:
-        """Do without what is coming."""
-        _cancel(self._coming)
+        """Give up the pending batches."""
+        _cancel(self._pending)
 
 
-def _cancel(coming: deque[_Coming]) -> None:
-    while coming:
-        coming.popleft().ticket.cancel()
+def _cancel(pending: deque[_Pending]) -> None:
+    while pending:
+        pending.popleft().fetch.cancel()
