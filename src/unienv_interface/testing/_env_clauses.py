@@ -9,6 +9,7 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ..env_base.env import Env
+from ..env_base.funcenv import FuncEnvBasedEnv
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
@@ -92,6 +93,32 @@ def samples_are_values_of_the_spaces(env: Env) -> None:
 
 
 # -- masked resets -----------------------------------------------------------------------------------------
+
+
+@clause
+def functional_reset_returns_every_slot(env: Env) -> None:
+    """The functional environment below resets with a mask in full shape, and the other slots keep what they showed."""
+    base = env.unwrapped
+    if not isinstance(base, FuncEnvBasedEnv) or base.batch_size is None:
+        return
+    func_env = base.func_env
+    state, old_context, _, _ = func_env.initial(seed=0)
+    state, old_observation, *_ = func_env.step(state, sample_actions(base, 1)[0])
+    none, every = np.zeros(base.batch_size, bool), np.ones(base.batch_size, bool)
+    for slots in (every_other(base.batch_size), none, every):
+        _, context, observation, info = func_env.reset(state, mask=mask_of(base, slots))
+        place = f"FuncEnv.reset with the mask {slots.tolist()}"
+        require_info(info, place)
+        parts = (
+            ("context", func_env.context_space, old_context, context),
+            ("observation", func_env.observation_space, old_observation, observation),
+        )
+        for name, space, old, new in parts:
+            require_value(space, new, f"the {name} of {place}")
+            if space is not None:
+                kept, found = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
+                changed = difference(kept, found, name)
+                require(changed is None, f"in slots that {place} leaves alone {changed}", "no change there")
 
 
 @clause
