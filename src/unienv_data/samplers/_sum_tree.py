@@ -57,7 +57,9 @@ class SumTree:
         for start in range(0, len(self._rows), _AT_ONCE // _WIDTH):
             some = slice(start, min(start + _AT_ONCE // _WIDTH, len(self._rows)))
             is_shared = self._is_shared[some]
-            found += [part.max(initial=0.0) for part in (self._shared_weights[some][is_shared], self._rows[some][~is_shared])]
+            found += [
+                part.max(initial=0.0) for part in (self._shared_weights[some][is_shared], self._rows[some][~is_shared])
+            ]
         return float(max(found))
 
     def get(self, slots: np.ndarray) -> np.ndarray:
