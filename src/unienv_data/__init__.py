@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .batches import *  # noqa: F403
     from .checking import check as check
     from .checking import repair as repair
+    from .func_replay_buffer import FuncReplayBuffer as FuncReplayBuffer
     from .on_policy import *  # noqa: F403
     from .replay_buffer import *  # noqa: F403
     from .samplers import *  # noqa: F403
@@ -43,6 +44,7 @@ _HOMES = {
     ),
     ".checking": ("check", "repair"),
     ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
+    ".func_replay_buffer": ("FuncReplayBuffer",),
     ".on_policy": ("Advantages", "Rollout", "discounted_returns", "gae", "rollout"),
     ".samplers": (
         "IndexBatch",

@@ -1,8 +1,8 @@
 """Advantages and returns of steps that lie time first, on NumPy, PyTorch and JAX.
 
 Both are sums that run backwards through an episode: x[t] = increment[t] + decay[t] * x[t + 1], where the decay is zero
-at the end of an episode. They are computed by doubling: each pass joins neighbouring spans of steps into one of twice the
-length, so that T steps take log2(T) passes of whole arrays, and JAX has as little to compile.
+at the end of an episode. They are computed by doubling: each pass joins neighbouring spans of steps into one of twice
+the length, so that T steps take log2(T) passes of whole arrays, and JAX has as little to compile.
 """
 
 from __future__ import annotations
