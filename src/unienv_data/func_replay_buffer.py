@@ -100,7 +100,7 @@ class FuncReplayBuffer:
             )
         steps = (state.position + jax.numpy.arange(count)) % self._steps
 
-        def write(column: jax.Array, new: jax.Array) -> jax.Array:
+        def write(column: Any, new: Any) -> Any:
             if count == 1:
                 return jax.lax.dynamic_update_index_in_dim(column, new.reshape(column.shape[1:]), state.position, 0)
             return column.at[steps].set(new, unique_indices=True, mode="promise_in_bounds")
@@ -234,7 +234,7 @@ def _take(data: Any, places: jax.Array) -> Any:
     """The rows at places in the ring with its first two axes joined, of each column."""
     jax = need("jax", extra="jax")
 
-    def take(column: jax.Array) -> jax.Array:
+    def take(column: Any) -> Any:
         return column.reshape(-1, *column.shape[2:]).at[places].get(mode="promise_in_bounds")
 
     return jax.tree.map(take, data)

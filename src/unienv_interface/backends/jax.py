@@ -216,8 +216,9 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
     def merge_slots(self, x: jax.Array, mask: Any, value: jax.Array) -> jax.Array:
         if value.shape[0] != x.shape[0]:
             # every slot, so that one compilation serves all masks
-            rows, value = value, np.zeros(x.shape, x.dtype)
-            value[np.asarray(mask)] = rows
+            every_slot = np.zeros(x.shape, x.dtype)
+            every_slot[np.asarray(mask)] = value
+            value = jax.device_put(every_slot)
         return super().merge_slots(x, mask, value)
 
     def to_dlpack(self, data: jax.Array, /) -> Any:
