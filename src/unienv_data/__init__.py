@@ -45,6 +45,13 @@ _HOMES = {
     ".checking": ("check", "repair"),
     ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
     ".func_replay_buffer": ("FuncReplayBuffer",),
+    ".replay_buffer": (
+        "BufferStats",
+        "FuncReplayBuffer",
+        "ReplayBuffer",
+        "ReplayBufferCollectionWrapper",
+        "transition_space",
+    ),
     ".on_policy": ("Advantages", "Rollout", "discounted_returns", "gae", "rollout"),
     ".samplers": (
         "IndexBatch",
