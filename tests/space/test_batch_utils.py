@@ -118,6 +118,14 @@ def test_slots_of_a_mask_are_taken_and_merged(space: Space) -> None:
     assert_same(None, (batch, rows, every), before)
 
 
+def test_a_mask_of_the_host_merges_tensors_of_another_device() -> None:
+    torch = pytest.importorskip("torch")
+    backend = pytest.importorskip("unienv_interface.backends.pytorch").PyTorchComputeBackend
+    space = BoxSpace(backend, -1.0, 1.0, "float32", device="meta", shape=(4, 2))
+    batch, mask = torch.zeros(4, 2, device="meta"), torch.tensor(INDICES["mask"][0])
+    assert merge_slots(space, batch, mask, batch + 1).device.type == "meta"
+
+
 @pytest.mark.parametrize("space", space_cases("box_scalar", "text_ascii", "graph_fixed", backends=JAX))
 @pytest.mark.parametrize("kind", ["index array", "mask", "slice"])
 def test_get_and_set_on_jax(space: Space, kind: str) -> None:
