@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from envs import CountEnv, CountFuncEnv
 
-from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.env_base import Env, FuncEnvBasedEnv, Wrapper
 from unienv_interface.space.spaces import BoxSpace
 from unienv_interface.testing import EnvContract, EnvContractError, check_env
@@ -185,6 +185,18 @@ class ResetsAll(CountFuncEnv):
         return super().reset(state, **kwargs)
 
 
+class LooksAtTheMask(CountFuncEnv):
+    """A functional environment whose reset hangs on the values of the mask."""
+
+    def reset(self, state: Any, *, mask: Any = None, **kwargs: Any) -> Any:
+        return super().reset(state, mask=None if mask is not None and bool(mask.all()) else mask, **kwargs)
+
+
+def _on_jax() -> ComputeBackend:
+    backend: ComputeBackend = pytest.importorskip("unienv_interface.backends.jax").JaxComputeBackend
+    return backend
+
+
 # The clause that breaks, what the error says, and the environment.
 BROKEN: dict[str, tuple[str, str, Callable[[], Env]]] = {
     "unbatched spaces": (
@@ -294,6 +306,11 @@ BROKEN: dict[str, tuple[str, str, Callable[[], Env]]] = {
         "functional_reset_returns_every_slot",
         "in slots that FuncEnv.reset with the mask .* leaves alone observation: .* wanted no change there",
         lambda: FuncEnvBasedEnv(ResetsAll(np_backend, 3)),
+    ),
+    "functional reset that looks at the mask": (
+        "functional_reset_compiles_where_step_does",
+        "TracerBoolConversionError",
+        lambda: FuncEnvBasedEnv(LooksAtTheMask(_on_jax(), 3)),
     ),
     "mask ignored": (
         "masked_reset_returns_the_rows_of_the_mask",

@@ -13,6 +13,7 @@ from ..env_base.funcenv import FuncEnvBasedEnv
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
+from ..utils.optional import need
 from ._env_probe import (
     STEPS,
     clause,
@@ -119,6 +120,23 @@ def functional_reset_returns_every_slot(env: Env) -> None:
                 kept, found = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
                 changed = difference(kept, found, name)
                 require(changed is None, f"in slots that {place} leaves alone {changed}", "no change there")
+
+
+@clause
+def functional_reset_compiles_where_step_does(env: Env) -> None:
+    """If JAX can trace the step of the functional environment below, it can trace a reset with a mask."""
+    base = env.unwrapped
+    if not isinstance(base, FuncEnvBasedEnv) or base.batch_size is None or base.backend.simplified_name != "jax":
+        return
+    jax = need("jax", extra="jax")
+    func_env = base.func_env
+    state, *_ = func_env.initial(seed=0)
+    try:
+        jax.eval_shape(lambda state, action: func_env.step(state, action)[:5], state, sample_actions(base, 1)[0])
+    except Exception:  # it may be a simulator on the host
+        return
+    mask = mask_of(base, every_other(base.batch_size))
+    jax.eval_shape(lambda state, mask: func_env.reset(state, mask=mask)[:3], state, mask)
 
 
 @clause

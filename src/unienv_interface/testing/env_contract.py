@@ -79,6 +79,9 @@ class EnvContract(abc.ABC):
     def test_functional_reset_returns_every_slot(self) -> None:
         self._check(clauses.functional_reset_returns_every_slot)
 
+    def test_functional_reset_compiles_where_step_does(self) -> None:
+        self._check(clauses.functional_reset_compiles_where_step_does)
+
     def test_masked_reset_returns_the_rows_of_the_mask(self) -> None:
         self._check(clauses.masked_reset_returns_the_rows_of_the_mask)
 
