@@ -212,6 +212,7 @@ def test_a_replay_buffer_may_lie_on_disk(tmp_path: Any) -> None:
         (box(2), 10, 3, "capacity is 10, it must be a multiple of batch, which is 3"),
         (box(2), 0, 1, "capacity is 0, it must be a multiple of batch"),
         (box(2), 2**31, 1, "capacity is 2147483648, it must be less than"),
+        (DictSpace(jax_backend, {"terminated": box()}), 10, 1, "terminated: Box.* is a BinarySpace of shape"),
         (box(2, backend=NumpyComputeBackend), 10, 1, "the space is on numpy, .* arrays of JAX"),
         (
             DictSpace(jax_backend, {"note": TupleSpace(jax_backend, (box(2), TextSpace(jax_backend, 3)))}),
@@ -230,6 +231,10 @@ def test_odd_buffers_are_refused(space: Any, capacity: int, batch: int, text: st
     ("rows", "text"),
     [
         ((np.zeros((3, 2), np.float32), np.zeros(3, int)), "/1: dtype int64, the space wants float32"),
+        ((np.zeros((3, 2), np.float32),), r"rows: tuple with \[0\], the space wants \[0, 1\]"),
+        ({"a": np.zeros(3, np.float32)}, r"rows: dict with \['a'\], the space wants \[0, 1\]"),
+        (np.zeros(3, np.float32), r"rows: ndarray with \[\], the space wants \[0, 1\]"),
+        ((np.zeros((3, 2), np.float32), [0.0, 1.0, 2.0]), "/1: list, the space wants an array"),
         ((np.zeros((3, 5), np.float32), np.zeros(3, np.float32)), r"/0: shape \(3, 5\), wanted leading axes .* \(2,\)"),
         ((np.zeros((3, 2), np.float32), np.zeros((1, 3), np.float32)), "rows have different leading axes"),
         ((np.zeros((2, 2), np.float32), np.zeros(2, np.float32)), r"leading axes \(2,\), wanted \(3,\) or \(T, 3\)"),
@@ -243,6 +248,12 @@ def test_rows_that_do_not_fit_are_named(rows: Any, text: str) -> None:
     buffer = FuncReplayBuffer(TupleSpace(jax_backend, (box(2), box())), 12, batch=3)
     with pytest.raises(ValueError, match=text):
         buffer.add(buffer.init(), rows)
+
+
+def test_rows_of_64_bits_are_stored_as_the_space_has_them() -> None:
+    buffer = FuncReplayBuffer(box(), 4, batch=2)
+    state = buffer.add(buffer.init(), np.array([0.5, 1.5]))
+    assert (state.data.dtype, state.data[0].tolist()) == (np.float32, [0.5, 1.5])
 
 
 def test_what_is_not_there_is_not_drawn() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from unienv_interface.space import DictSpace, Space
-from unienv_interface.space.spaces import ArraySpace, CompositeSpace
+from unienv_interface.space.spaces import ArraySpace, CompositeSpace, TupleSpace
 from unienv_interface.utils.optional import need
 from unienv_interface.utils.stateclass import StateClass
 
@@ -74,6 +74,9 @@ class FuncReplayBuffer:
         self._steps = self.capacity // self.batch
         columns = space.spaces if isinstance(space, DictSpace) else {}
         self._flags = [name for name in ("terminated", "truncated") if name in columns]
+        for name in self._flags:
+            if columns[name].shape != () or columns[name].dtype != bool:
+                raise ValueError(f"{name}: {columns[name]}, a flag that ends episodes is a BinarySpace of shape ()")
         self._missing = [name for name in _N_STEP_COLUMNS if name not in columns]
 
     def init(self) -> FuncReplayState:
@@ -180,19 +183,22 @@ class FuncReplayBuffer:
         rows = jax.tree.map(lambda column: np.asarray(column)[order], state.data)
         ended = np.zeros((count, self.batch), bool)
         for name in self._flags:
-            ended |= rows[name].reshape(ended.shape)
+            ended |= rows[name]
+
+        def part(index: Any) -> Any:
+            return jax.tree.map(lambda column: self.space.backend.from_numpy(column[index]), rows)
+
         options = {"capacity": self.capacity, "maintain_segment_metadata": True, "lanes": self.batch, **options}
         buffer = ReplayBuffer.create(single_instance_space=self.space, **options)
-        to_device = self.space.backend.from_numpy
         if self.batch > 1:
             for step in range(count):
-                buffer.extend_lanes(jax.tree.map(lambda column: to_device(column[step]), rows), ended[step])  # noqa: B023
+                buffer.extend_lanes(part(step), ended[step])
             buffer.mark_segment_end()
             return buffer
         stops = [*(np.flatnonzero(ended[:, 0]) + 1).tolist(), count]
         for start, stop in zip([0, *stops], stops, strict=False):
             if start < stop:
-                buffer.extend(jax.tree.map(lambda column: to_device(column[start:stop, 0]), rows))  # noqa: B023
+                buffer.extend(part((slice(start, stop), 0)))
         return buffer
 
     # -- places in the ring ----------------------------------------------------------------------------------
@@ -254,18 +260,26 @@ def _check_space(space: Space, path: str) -> None:
 def _leading_axes(space: Space, rows: Any, path: str) -> tuple[int, ...]:
     """The axes in front of those of the space, the same in all arrays; a ValueError where a value does not fit."""
     if isinstance(space, CompositeSpace):
-        pairs = zip(_names(space), space.children, space.child_values(rows), strict=True)
+        names, given = _names(space), _names(rows)
+        if sorted(given, key=str) != sorted(names, key=str):
+            raise ValueError(f"{path or 'rows'}: {type(rows).__name__} with {given}, the space wants {names}")
+        pairs = zip(names, space.children, space.child_values(rows), strict=True)
         found = {f"{path}/{name}": _leading_axes(child, value, f"{path}/{name}") for name, child, value in pairs}
         if len(set(found.values())) > 1:
             raise ValueError(f"rows have different leading axes: {found}")
         return next(iter(found.values()), ())
+    if not hasattr(rows, "dtype"):
+        raise ValueError(f"{path or 'rows'}: {type(rows).__name__}, the space wants an array")
     shape, wanted = tuple(rows.shape), tuple(space.shape)  # type: ignore[arg-type]
-    if rows.dtype != space.dtype:
+    if space.backend.dtype_from_name(rows.dtype.name) != space.dtype:  # 64 bits are 32 where JAX has no others
         raise ValueError(f"{path or 'rows'}: dtype {rows.dtype}, the space wants {space.dtype}")
     if shape[len(shape) - len(wanted) :] != wanted:
         raise ValueError(f"{path or 'rows'}: shape {shape}, wanted leading axes and then {wanted}")
     return shape[: len(shape) - len(wanted)]
 
 
-def _names(space: CompositeSpace) -> list[Any]:
-    return list(space) if isinstance(space, DictSpace) else list(range(len(space.children)))
+def _names(value: Any) -> list[Any]:
+    """What leads to the parts of a dict or a tuple, or of the space of one."""
+    if isinstance(value, (dict, DictSpace)):
+        return list(value)
+    return list(range(len(value))) if isinstance(value, (tuple, TupleSpace)) else []
