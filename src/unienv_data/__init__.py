@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .batches import *  # noqa: F403
     from .checking import check as check
     from .checking import repair as repair
-    from .func_replay_buffer import FuncReplayBuffer as FuncReplayBuffer
     from .on_policy import *  # noqa: F403
     from .replay_buffer import *  # noqa: F403
     from .samplers import *  # noqa: F403
@@ -43,8 +42,6 @@ _HOMES = {
         "TransformedBatch",
     ),
     ".checking": ("check", "repair"),
-    ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
-    ".func_replay_buffer": ("FuncReplayBuffer",),
     ".replay_buffer": (
         "BufferStats",
         "FuncReplayBuffer",
