@@ -30,6 +30,7 @@ ROOMS = {
         "batches",
         "samplers",
         "replay_buffer",
+        "on_policy",
         "datasets",
         "integrations",
         "checking",

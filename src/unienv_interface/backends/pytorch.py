@@ -230,6 +230,9 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
         bits = torch.as_tensor(value, dtype=x.dtype, device=x.device).view(signed)
         return super().replaced_at(x.view(signed), index, bits).view(x.dtype)
 
+    def merge_slots(self, x: torch.Tensor, mask: Any, value: torch.Tensor) -> torch.Tensor:
+        return super().merge_slots(x, mask.to(x.device), value)
+
     def to_dlpack(self, data: torch.Tensor, /) -> Any:
         return data.__dlpack__()
 

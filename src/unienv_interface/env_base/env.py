@@ -30,6 +30,7 @@ from typing_extensions import Self, TypeVar
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ..space import Space
 from ._layers import Layer
+from ._layers import check_mask as check_mask
 from ._layers import merge_masked as merge_masked
 from ._layers import parse_index as parse_index
 from ._layers import parse_mask as parse_mask

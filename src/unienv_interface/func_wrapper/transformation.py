@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.env import parse_mask
 from ..env_base.funcenv import FuncEnv
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
 from ..space import Space
@@ -39,9 +38,8 @@ class FuncTransformWrapper(OutgoingTransforms, IncomingTransform, FuncEnvWrapper
     def reset(
         self, state: Any, *args: Any, seed: int | None = None, mask: Any = None, **kwargs: Any
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        slots = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
         state, context, observation, info = self.func_env.reset(state, *args, seed=seed, mask=mask, **kwargs)
-        return state, *self._map_reset(context, observation, slots), info
+        return state, *self._map_reset(context, observation, None), info
 
     def step(self, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
         state, observation, *signals, info = self.func_env.step(state, self.map_action(action))
