@@ -218,7 +218,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
     def raw_decoder(
         self, dtype_name: str, /, *, device: PyTorchDeviceType | None = None
     ) -> Callable[[np.ndarray], torch.Tensor]:
-        if dtype_name in _dtypes.FOREIGN_FLOATING or (device is not None and device != _HOST):
+        if dtype_name in dtypes.FOREIGN_FLOATING or (device is not None and device != _HOST):
             return super().raw_decoder(dtype_name, device=device)
         decoder: Callable[[np.ndarray], torch.Tensor] = torch.from_numpy
         return decoder
