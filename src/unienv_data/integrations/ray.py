@@ -21,8 +21,8 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
-from ..datasets._tensordict_storage import TensorDictStorage
-from ..datasets._tensordicts import TensorDictBase, from_buffer, to_buffer, torch
+from ..datasets.tensordict_storage import TensorDictStorage
+from ..datasets.tensordicts import TensorDictBase, from_buffer, to_buffer, torch
 from ._ray_keeper import Keeper
 
 if TYPE_CHECKING:
