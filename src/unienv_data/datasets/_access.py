@@ -282,16 +282,23 @@ def _tensor(key: Key, value: Any) -> torch.Tensor:
 def _fitting(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tensor:
     """A value as one of an entry for each of `count` samples; a ValueError if the entry does not hold it."""
     tensor, wanted = _tensor(key, value), (count, *entry.shape[1:])
-    converted = tensor.to(entry.dtype)
-    # rounding to a float of less precision is no loss that matters; all else must come back as it was
-    is_number = tensor.dtype.is_floating_point and (converted.dtype.is_floating_point or converted.dtype.is_complex)
-    if not is_number and tensor.dtype != converted.dtype and not torch.equal(converted.to(tensor.dtype), tensor):
+    if not _holds(entry.dtype, tensor):
         raise ValueError(f"{'/'.join(key)}: values of {tensor.dtype} that the entry's {entry.dtype} does not hold")
+    converted = tensor.to(entry.dtype)
     try:
         return converted.broadcast_to(wanted)
     except RuntimeError:
         shape = tuple(tensor.shape)
         raise ValueError(f"{'/'.join(key)}: shape {shape}, the entries at these indices want {wanted}") from None
+
+
+def _holds(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
+    """Whether a dtype holds values; rounding to a float of less precision is no loss that matters."""
+    if tensor.dtype == dtype or (tensor.is_floating_point() and (dtype.is_floating_point or dtype.is_complex)):
+        return True
+    if tensor.is_complex():
+        return dtype.is_complex
+    return torch.equal(tensor.to(dtype).to(tensor.dtype), tensor)
 
 
 def _new_column(key: Key, value: Any, count: int, inner: tuple[int, ...]) -> torch.Tensor:

@@ -56,6 +56,7 @@ class BatchStorage(SampleStorage):
         self._is_torch = batch.backend.simplified_name == "pytorch"
         self._take = batch.take if isinstance(batch, TransitionBatch) else batch.get_at
         self._overlay: dict[Key, torch.Tensor] = {}
+        self._overlay_numbers = range(0)  # of the samples that the overlay is for
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -66,19 +67,31 @@ class BatchStorage(SampleStorage):
         else:
             nested, lead = self._take(index), torch.Size((len(index),))
         data = from_nested(nested if self._is_torch else as_tensors(nested), lead)
-        for key, column in self._overlay.items():
-            data.set(key, column[index])
+        if self._overlay:
+            self._check_overlay()
+            for key, column in self._overlay.items():
+                data.set(key, column[index])
         return data
+
+    def _check_overlay(self) -> None:
+        """Raise unless the samples are those that entries were set for: another process may write to the batch."""
+        if self._overlay and self.sample_numbers != self._overlay_numbers:
+            raise RuntimeError(
+                f"entries were set for the samples {self._overlay_numbers} of a {type(self.batch).__name__} that cannot "
+                f"be changed, which has {self.sample_numbers} now: set entries of a batch that nobody writes to"
+            )
+        self._overlay_numbers = self.sample_numbers
 
     def get_column(self, key: Key, index: np.ndarray) -> torch.Tensor:
         if key in self._overlay:
+            self._check_overlay()
             return self._overlay[key][index]
         return torch.as_tensor(self.batch.get_column_at(key, index))
 
     def select(self, batch: BatchBase, index: np.ndarray, identity: str | None) -> BatchStorage:
         """Make the storage of a batch that has the samples at these indices, with what was set of them."""
         other = BatchStorage(batch, identity=identity)
-        other._overlay = {key: column[index] for key, column in self._overlay.items()}
+        other._set_overlay({key: column[index] for key, column in self._overlay.items()})
         return other
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -89,6 +102,7 @@ class BatchStorage(SampleStorage):
             data.set(key, value)
             self.set(index, data)
             return
+        self._check_overlay()
         if key not in self._overlay:
             self._overlay[key] = self.get_column(key, np.arange(len(self))).clone()
         self._overlay[key][index] = value
@@ -100,7 +114,12 @@ class BatchStorage(SampleStorage):
                 f"{'/'.join(key)}: a {type(self.batch).__name__} keeps the entries that it was made with. For a copy "
                 f"that takes more: ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
             )
+        self._check_overlay()
         self._overlay[key] = value.clone()
+        self.revision += 1
+
+    def _set_overlay(self, columns: dict[Key, torch.Tensor]) -> None:
+        self._overlay, self._overlay_numbers = columns, self.sample_numbers
         self.revision += 1
 
     def set(self, index: np.ndarray, data: TensorDictBase) -> None:
@@ -135,22 +154,30 @@ class BatchStorage(SampleStorage):
             return
         if not data.batch_dims or len(data) != len(self):
             raise ValueError(f"samples of shape {tuple(data.batch_size)}, the dataset has {len(self)} steps")
-        known, columns = set(self.entries()), dict(leaves(data))
-        for key in known & columns.keys():
-            wanted, value = self.get_column(key, np.arange(1)), columns[key]
+        recorded = {key: torch.as_tensor(self.batch.get_column_at(key, np.arange(1))) for key in self._recorded()}
+        columns = dict(leaves(data))
+        if missing := recorded.keys() - columns.keys():
+            raise ValueError(f"{'/'.join(min(missing))} is missing, which samples of the dataset have")
+        for key, wanted in recorded.items():
+            value = columns[key]
             if (value.dtype, value.shape[1:]) != (wanted.dtype, wanted.shape[1:]):
                 raise ValueError(
                     f"{'/'.join(key)}: {value.dtype} of shape {tuple(value.shape[1:])}, in the dataset it is "
                     f"{wanted.dtype} of shape {tuple(wanted.shape[1:])}"
                 )
-        if missing := known - self._overlay.keys() - columns.keys():
-            raise ValueError(f"{'/'.join(min(missing))} is missing, which samples of the dataset have")
-        recorded = np.arange(len(self))
-        self._overlay = {}
-        for key, value in columns.items():
-            if key not in known or not torch.equal(value, self.get_column(key, recorded)):
-                self._overlay[key] = value.clone()
-        self.revision += 1
+        self._set_overlay({})
+        every = np.arange(len(self))
+        changed = {
+            key: value.clone()
+            for key, value in columns.items()
+            if key not in recorded or not torch.equal(value, self.get_column(key, every))
+        }
+        self._set_overlay(changed)
+
+    def _recorded(self) -> list[Key]:
+        """The keys of the entries that the batch itself has."""
+        nested = self.batch.get_at(np.zeros(1, np.int64))
+        return [key for key, _ in leaves(from_nested(as_tensors(nested), torch.Size((1,))))]
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -210,7 +237,7 @@ class BatchStorage(SampleStorage):
                 self.batch.extend_from(saved, chunk_size=4096)
         else:
             state = read_state(folder / _OVERLAY)
-            self._overlay = dict(leaves(from_buffer(state, state["buffer"])))
+            self._set_overlay(dict(leaves(from_buffer(state, state["buffer"]))))
         self.revision += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -224,8 +251,7 @@ class BatchStorage(SampleStorage):
         if self.is_mutable:
             super().load_state_dict(state)
         else:
-            self._overlay = {tuple(key): column.clone() for key, column in state["overlay"]}
-            self.revision += 1
+            self._set_overlay({tuple(key): column.clone() for key, column in state["overlay"]})
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_take"}
