@@ -50,7 +50,9 @@ def replay(request: Any, tmp_path: Path) -> Any:
         done = data["next", "done"].numpy()
         buffer.extend({"x": data["x"].numpy(), "next": {"y": data["next", "y"].numpy(), "done": done}})
         buffer.close()
-        made = ExperienceReplay(storage=ReplayBuffer.load_from(tmp_path / "buffer", backend=NumpyComputeBackend), batch_size=3)
+        made = ExperienceReplay(
+            storage=ReplayBuffer.load_from(tmp_path / "buffer", backend=NumpyComputeBackend), batch_size=3
+        )
     else:
         size = 6 if "ring" in request.param else None
         path = tmp_path / "storage" if "disk" in request.param else None
@@ -106,7 +108,12 @@ def test_write_all_adds_entries(replay: ExperienceReplay) -> None:
         ("x", "text", TypeError, "x: str is no tensor, array or number"),
         ("next", 1.0, ValueError, "next cannot be added: next is a group of entries of the samples"),
         (("x", "part"), 1.0, ValueError, "x/part cannot be added: x is an entry of the samples"),
-        ("new", torch.zeros(4, 2), ValueError, r"new: shape \(4, 2\), a new entry wants a value for each sample: \(6,\)"),
+        (
+            "new",
+            torch.zeros(4, 2),
+            ValueError,
+            r"new: shape \(4, 2\), a new entry wants a value for each sample: \(6,\)",
+        ),
         (3, 1.0, TypeError, "key 3: wanted a string, or a tuple of strings"),
     ],
 )
@@ -125,7 +132,7 @@ def test_a_replay_buffer_keeps_its_entries(tmp_path: Path) -> None:
     with ReplayBuffer.create(space, capacity=6) as buffer:
         buffer.extend({"x": np.arange(4)})
         replay = ExperienceReplay(storage=buffer)
-        with pytest.raises(ValueError, match="y: a ReplayBuffer keeps the entries that it was made with.* copy"):
+        with pytest.raises(ValueError, match=r"y: a ReplayBuffer keeps the entries that it was made with.* copy"):
             replay.set_("y", 1.0)
         copy = ExperienceReplay(storage=TensorDictStorage(6))
         copy.extend(replay[:])
