@@ -244,7 +244,8 @@ class SampleAccess:
         storage, inner = self._storage, self._storage.inner_batch
         items = {key: value for key, value in items.items() if key != ("index",)}  # which sampling adds
         entries = storage.entries()
-        known, new = {}, {}
+        known: dict[Key, torch.Tensor] = {}
+        new: dict[Key, torch.Tensor] = {}
         for key, value in items.items():
             if key in entries:
                 known[key] = _fitting(key, value, len(index), storage.get_column(key, np.zeros(1, np.int64)))

@@ -77,8 +77,8 @@ class BatchStorage(SampleStorage):
         """Raise unless the samples are those that entries were set for: another process may write to the batch."""
         if self._overlay and self.sample_numbers != self._overlay_numbers:
             raise RuntimeError(
-                f"entries were set for the samples {self._overlay_numbers} of a {type(self.batch).__name__} that cannot "
-                f"be changed, which has {self.sample_numbers} now: set entries of a batch that nobody writes to"
+                f"entries were set for the samples {self._overlay_numbers} of a {type(self.batch).__name__} that is "
+                f"read-only, which has {self.sample_numbers} now: set entries of a batch that nobody writes to"
             )
         self._overlay_numbers = self.sample_numbers
 

@@ -58,8 +58,9 @@ class ArrowSource:
             else:
                 continue
             for path, space, inner in _fields(field, (), spaces.get(field.name)):
-                kind, shape, dtype = _kind_of(f"{name}: {'/'.join((key, *path))}", inner, space, has_images)
-                leaves[(key, *path)] = ArrowLeaf(rows, (field.name, *path), length, kind, shape, dtype)
+                entry = (key, *path)
+                kind, shape, dtype = _kind_of(f"{name}: {'/'.join(entry)}", inner, space, has_images)
+                leaves[entry] = ArrowLeaf(rows, (field.name, *path), length, kind, shape, dtype)
         for flag in FLAGS:
             if (flag,) not in leaves:
                 raise StorageCorruptedError(f"{name}: {flag} are missing")
@@ -78,7 +79,8 @@ class EpisodeFiles:
         self._paths = sorted(folder.glob(f"*.{data_format}"), key=lambda path: (len(path.name), path.name))
         if not self._paths:
             raise StorageCorruptedError(f"{name}: no *.{data_format} in {folder}")
-        self.schema, self.length, nbytes = None, 0, 0
+        self.schema: Any = None
+        self.length = nbytes = 0
         for path in self._paths:
             schema, rows, size = self._measure(path)
             if self.schema is not None and schema != self.schema:

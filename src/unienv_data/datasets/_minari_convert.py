@@ -108,8 +108,8 @@ class _File:
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by `close`
 
     def write(self, items: np.ndarray) -> None:
-        data = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
-        self._file.write(memoryview(data))
+        data: Any = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+        self._file.write(data)
         self.checksum = zlib.crc32(data, self.checksum)
 
     def close(self) -> None:

@@ -151,7 +151,7 @@ class OfflineMethods:
         last = steps + count - 1
         terminated = self._steps.get_column(("next", "terminated"), last)
         after = torch.from_numpy(discount ** count.astype(np.float64))[:, None] * ~terminated
-        columns = {
+        columns: dict[Key, torch.Tensor] = {
             ("reward",): torch.from_numpy(total)[:, None],
             ("terminated",): terminated,
             ("truncated",): self._steps.get_column(("next", "truncated"), last),
