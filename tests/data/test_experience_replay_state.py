@@ -11,8 +11,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from unienv_data import ReplayBuffer
 from unienv_data.datasets import ExperienceReplay, TensorDictStorage
 from unienv_data.samplers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import BoxSpace, DictSpace
 
 
 def numbers(count: int, *, start: int = 0) -> TensorDict:
@@ -143,7 +146,7 @@ def test_a_state_of_other_parts_is_refused() -> None:
     state = replay.state_dict()
     with pytest.raises(ValueError, match="max_size of 8, this is a TensorDictStorage with a max_size of 4"):
         make(storage=4).load_state_dict(state)
-    with pytest.raises(ValueError, match="that of a RandomSampler, this replay has a PrioritizedSampler"):
+    with pytest.raises(ValueError, match="saved with a RandomSampler, this replay has a PrioritizedSampler"):
         make(sampler=PrioritizedSampler()).load_state_dict(state)
     replay.set_("x", 0)
     make().load_state_dict(state)
@@ -220,3 +223,40 @@ def test_a_forked_process_draws_from_a_replay_that_reads_ahead() -> None:
         assert receiver.recv() == [replay.sample()["x"].tolist() for _ in range(4)]
         process.join(60)
         assert process.exitcode == 0
+
+
+# -- a replay buffer as storage ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["hooks", "state"])
+def test_a_replay_buffer_holds_what_was_saved_or_stays_as_it_was(way: str, tmp_path: Path) -> None:
+    def make_buffer(**options: Any) -> ReplayBuffer:
+        space = DictSpace(NumpyComputeBackend, {"x": BoxSpace(NumpyComputeBackend, -99, 99, "int64", shape=(2,))})
+        return ReplayBuffer.create(space, **{"capacity": 6, **options})
+
+    def move(source: ExperienceReplay, target: ExperienceReplay) -> None:
+        if way == "state":
+            target.load_state_dict(source.state_dict())
+        else:
+            source.register_save_hook(lambda data: data)
+            source.dumps(tmp_path / "saved")
+            target.loads(tmp_path / "saved")
+
+    data = TensorDict({"x": torch.arange(16).reshape(8, 2)}, [8])
+    with make_buffer() as one, make_buffer() as two, make_buffer(capacity=3) as small:
+        source = make(storage=one)
+        source.extend(data)
+        target = make(storage=two)
+        target.extend(data[:3])
+        move(source, target)
+        assert (target[:] == data[2:]).all()
+        few = make(storage=small)
+        few.extend(data[:2])
+        with pytest.raises(ValueError, match="there is room for 3"):
+            move(source, few)
+        assert (few[:] == data[:2]).all()
+        source.register_load_hook(lambda saved: saved.set("x", saved["x"] * 100))
+        if way == "hooks":
+            with pytest.raises(ValueError, match="does not fit this replay: x"):
+                move(target, source)
+            assert (source[:] == data[2:]).all()

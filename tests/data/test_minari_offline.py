@@ -184,7 +184,11 @@ def test_chosen_episodes_are_split_saved_and_pickled(data: MinariExperienceRepla
         assert part[:]["mask"].sum(1).tolist() == [3, 2, 4]
     part = data.select_episodes([1, 4])
     part.set_("value", 3.0)
-    assert (pickle.loads(pickle.dumps(part))[:] == part[:]).all()
+    turned = data.select_episodes([5, 4, 3, 2, 1, 0])
+    for replay_of_some in (part, turned):
+        assert (pickle.loads(pickle.dumps(replay_of_some))[:] == replay_of_some[:]).all()
+    with pytest.raises(ValueError, match="belongs to another dataset"):
+        data.load_state_dict(turned.state_dict())
     part.dumps(tmp_path / "saved")
     same = data.select_episodes([1, 4])
     same.loads(tmp_path / "saved")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
-from unienv_interface.space import DictSpace
+from unienv_interface.space import DictSpace, validate
+from unienv_interface.space.space_utils import batch_space
 from unienv_interface.space.space_utils.serialization_utils import space_to_json
 
 from ..base.common import BatchBase
@@ -147,7 +148,10 @@ class BatchStorage(SampleStorage):
 
     def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
         if self.is_mutable:
+            if not data.batch_dims or (self.capacity is not None and len(data) > self.capacity):
+                raise ValueError(f"samples of shape {tuple(data.batch_size)}, there is room for {self.capacity}")
             values = self._as_values(data)
+            validate(batch_space(self.batch.single_space, len(data)), values)
             self.clear()
             self.batch.extend(values)
             self.revision += 1

@@ -136,8 +136,13 @@ class EpisodeRows:
         other._choose(self.chosen[chosen])
         return other
 
+    @property
+    def has_all(self) -> bool:
+        """Whether these are all episodes of the dataset, in order."""
+        return np.array_equal(self.chosen, np.arange(self.marker["episodes"]))
+
     def __reduce__(self) -> tuple[type[EpisodeRows], tuple[Any, ...]]:
-        chosen = None if len(self.chosen) == self.marker["episodes"] else self.chosen
+        chosen = None if self.has_all else self.chosen
         return EpisodeRows, (self.folder, chosen, self.marker["fingerprint"])
 
     def __len__(self) -> int:

@@ -73,10 +73,6 @@ class Drawer(abc.ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the sampler's state."""
-        if state["sampler"] != type(self.sampler).__name__:
-            raise ValueError(
-                f"the state is that of a {state['sampler']}, this replay has a {type(self.sampler).__name__}"
-            )
         self.sampler.load_state_dict(state["state"])
 
 

@@ -76,20 +76,25 @@ def load(source: Path, parts: SavedParts, hooks: Hooks) -> None:
     if (state.get("format"), state.get("format_version")) != (_FORMAT, _VERSION):
         found = f"{state.get('format')!r}, version {state.get('format_version')}"
         raise StorageCorruptedError(f"{source}: {found}, wanted {_FORMAT!r}, version {_VERSION}")
-    for saved, part in ((state["sampler"], parts.drawer.sampler), (state["writer"]["writer"], parts.writer)):
-        if saved != type(part).__name__:
-            raise ValueError(f"{source} was saved with a {saved}, this replay has a {type(part).__name__}")
+    check_kinds(parts, state["sampler"], state["writer"]["writer"])
     if state["is_hooked"]:
         _load_hooked(source / _STORAGE, parts.storage, hooks)
     else:
         parts.storage.loads(source / _STORAGE, state["storage"])
         if hooks and len(parts.storage):
-            index = np.arange(len(parts.storage))
-            parts.storage.replace(_after(hooks, parts.storage.get(index), "load hook"))
+            data = _after(hooks, parts.storage.get(np.arange(len(parts.storage))), "load hook")
+            parts.storage.replace(data, parts.storage.sample_numbers)
     parts.prefetcher.clear()
     parts.drawer.loads(source / _SAMPLER)
     parts.writer.load_state_dict(state["writer"])
     parts.prefetcher.restore(state["pending"])
+
+
+def check_kinds(parts: SavedParts, sampler: str, writer: str) -> None:
+    """Raise a ValueError unless the sampler and the writer are of the kinds that were saved."""
+    for saved, part in ((sampler, parts.drawer.sampler), (writer, parts.writer)):
+        if saved != type(part).__name__:
+            raise ValueError(f"the state was saved with a {saved}, this replay has a {type(part).__name__}")
 
 
 # -- hooks -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..samplers.uniform_samplers import RandomSampler
 from ._access import SampleAccess, Transform, TransformChain
 from ._batch_storage import BatchStorage
 from ._sampling import Draw, Prefetcher, drawer
-from ._saving import SavedParts, load, save
+from ._saving import SavedParts, check_kinds, load, save
 from ._storage import (
     ImmutableDatasetError,
     ImmutableDatasetWriter,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 _replays: weakref.WeakSet[ExperienceReplay] = weakref.WeakSet()
+_registry = threading.Lock()  # held while the set is changed or iterated over
 
 
 class ExperienceReplay(SampleAccess):
@@ -102,7 +103,8 @@ class ExperienceReplay(SampleAccess):
         self._lock = threading.RLock()
         self._prefetcher = Prefetcher(prefetch, self._lock, self._fetch)
         self._iterator: Iterator[Any] | None = None
-        _replays.add(self)
+        with _registry:
+            _replays.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -238,7 +240,7 @@ class ExperienceReplay(SampleAccess):
         with self._lock:
             data = self._transforms.on_write(data)
             inner = tuple(data.batch_size[1:])
-            if self._storage.entries() and inner != self._storage.inner_batch:
+            if len(self._storage) and inner != self._storage.inner_batch:
                 raise ValueError(
                     f"samples with axes {inner} of their own, those that are there have {self._storage.inner_batch}: "
                     f"add() takes one sample, extend() a batch of samples"
@@ -399,6 +401,7 @@ class ExperienceReplay(SampleAccess):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where the replay was that gave this state; it had the same kind of storage, sampler and writer."""
         with self._lock:
+            check_kinds(self._saved_parts(), state_dict["sampler"]["sampler"], state_dict["writer"]["writer"])
             self._storage.load_state_dict(state_dict["storage"])
             self._prefetcher.clear()
             self._drawer.load_state_dict(state_dict["sampler"])
@@ -560,6 +563,7 @@ _held: list[threading.RLock] = []
 
 
 def _before_fork() -> None:
+    _registry.acquire()
     _held[:] = [replay._lock for replay in _replays]
     for lock in _held:
         lock.acquire()
@@ -568,6 +572,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _held:
         _held.pop().release()
+    _registry.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

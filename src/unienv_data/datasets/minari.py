@@ -147,8 +147,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
     def _identity(self, rows: EpisodeRows) -> str:
         """What tells the steps apart from those of other datasets, and of other episodes of this one."""
         identity = f"{self.dataset_id} {rows.marker['fingerprint']}"
-        is_whole = len(rows.chosen) == rows.marker["episodes"]
-        return identity if is_whole else f"{identity} {rows.chosen.tolist()}"
+        return identity if rows.has_all else f"{identity} {rows.chosen.tolist()}"
 
     def select_episodes(self, chosen: Any, *, sampler: Any = None) -> Self:
         """Make a replay of some episodes, which shares the files of this one.

@@ -55,6 +55,7 @@ class OfflineMethods:
         """Summarise every episode, in order."""
         flags = self._rows.read_flags(np.maximum(self._rows.ends - 1, 0))
         starts, ends = self._rows.starts, self._rows.ends
+        flags = np.where(ends > starts, flags, 0)
         returns = self.episode_returns().tolist()
         return [
             EpisodeSummary(int(number), int(start), int(end), total, bool(flag & 1), bool(flag & 2))

@@ -198,6 +198,8 @@ class TensorDictStorage(RingStorage):
         name = f"{ROWS}-{int(previous.removeprefix(ROWS).removeprefix('-') or 0) + 1}"
         first = self.get(np.zeros(1, np.int64))
         first.set(key, value[:1])
+        if self._folder is not None:
+            shutil.rmtree(self._folder / name, ignore_errors=True)  # of a process that was killed here
         new = self._create(space_of(first), name)
         try:
             new.extend_length(len(self))
