@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,31 @@ def test_added_entries_are_there_when_the_storage_is_opened_again(tmp_path: Path
         with pytest.raises(ImmutableDatasetError, match="read_only=False"):
             replay.set_("new", 1.0)
     assert len(list((tmp_path / "storage").iterdir())) == 2  # the marker and one set of rows
+
+
+_KILLED = """
+import os, sys, torch
+from tensordict import TensorDict
+import unienv_data.datasets.tensordict_storage as module
+from unienv_data.datasets import ExperienceReplay, TensorDictStorage
+
+replay = ExperienceReplay(storage=TensorDictStorage(cache_path=sys.argv[1]))
+replay.extend(TensorDict({"x": torch.arange(5)}, [5]))
+replay.storage.flush()
+module.write_json = lambda path, content: os._exit(9)  # the new rows are written, the old ones still count
+replay.set_("new", 1.0)
+"""
+
+
+def test_a_process_that_is_killed_while_it_adds_an_entry_loses_nothing(tmp_path: Path) -> None:
+    result = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "storage")], check=False)
+    assert result.returncode == 9
+    assert (tmp_path / "storage" / "rows-1").exists()
+    with ExperienceReplay(storage=TensorDictStorage.open(tmp_path / "storage", read_only=False)) as replay:
+        assert replay["x"].tolist() == [0, 1, 2, 3, 4]
+        replay.set_("new", 2.0)
+    with ExperienceReplay(storage=TensorDictStorage.open(tmp_path / "storage")) as replay:
+        assert replay["new"].tolist() == [2.0] * 5
 
 
 def test_the_key_of_a_group_gives_its_entries(replay: ExperienceReplay) -> None:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unienv_interface.backends.numpy import NumpyComputeBackend
+
+from ..base.common import resolve_index
 from .tensordicts import Key, from_nested, leaves, to_nested, torch
 
 if TYPE_CHECKING:
@@ -136,9 +139,10 @@ class SampleStorage(abc.ABC):
         """The episodes that the samples at these positions are in; None where they are not known."""
         return None
 
-    def get_column_at(self, nested_keys: Any, positions: Any) -> Any:
-        """Read one entry of the samples at these positions."""
-        return self.get_column(tuple(nested_keys), self.index_of(np.asarray(positions)))
+    def get_column_at(self, nested_keys: Any, positions: Any) -> np.ndarray:
+        """Read one entry of the samples at these positions, as an array."""
+        index = np.atleast_1d(resolve_index(NumpyComputeBackend, positions, len(self)))
+        return self.get_column(tuple(nested_keys), self.index_of(index)).numpy()
 
 
 # -- a ring ------------------------------------------------------------------------------------------------
