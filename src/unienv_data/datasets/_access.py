@@ -248,9 +248,9 @@ class SampleAccess:
         new: dict[Key, torch.Tensor] = {}
         for key, value in items.items():
             if key in entries:
-                known[key] = _fitting(key, value, len(index), storage.get_column(key, np.zeros(1, np.int64)))
+                known[key] = fitted(key, value, len(index), storage.get_column(key, np.zeros(1, np.int64)))
             else:
-                _check_new(key, [*entries, *new])
+                check_new_key(key, [*entries, *new])
                 new[key] = _new_column(key, value, len(index), inner)
         if known and known.keys() == set(entries) and not new:
             storage.set(index, from_columns(known, torch.Size((len(index), *inner))))
@@ -265,7 +265,8 @@ def _unknown(key: Key, entries: list[Key]) -> KeyError:
     return KeyError(f"there is no entry {key}, there are {sorted(entries)}")
 
 
-def _check_new(key: Key, entries: list[Key]) -> None:
+def check_new_key(key: Key, entries: list[Key]) -> None:
+    """Raise a ValueError if an entry of this key would be in the way of others."""
     for entry in entries:
         shorter, longer = sorted((key, entry), key=len)
         if longer[: len(shorter)] == shorter:
@@ -280,8 +281,8 @@ def _tensor(key: Key, value: Any) -> torch.Tensor:
         raise TypeError(f"{'/'.join(key)}: {type(value).__name__} is no tensor, array or number: {error}") from None
 
 
-def _fitting(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tensor:
-    """A value as one of an entry for each of `count` samples; a ValueError if the entry does not hold it."""
+def fitted(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tensor:
+    """Convert a value to one of an entry for each of `count` samples; a ValueError if the entry does not hold it."""
     tensor, wanted = _tensor(key, value), (count, *entry.shape[1:])
     if not _holds(entry.dtype, tensor):
         raise ValueError(f"{'/'.join(key)}: values of {tensor.dtype} that the entry's {entry.dtype} does not hold")

@@ -39,10 +39,10 @@ MARKER, ROWS, FLAGS, EPISODES, BLOCK = "dataset.json", "rows.bin", "flags.bin", 
 EPISODE = np.dtype([("id", "<i8"), ("steps", "<i8")])
 TERMINATED, TRUNCATED = 1, 2
 
-_MOST_NUMBERS = 2**24
+_MAX_CACHED_STEPS = 2**24
 _CHECK_BYTES = 2**20
 
-Finish = Callable[[np.ndarray], Any]
+Decode = Callable[[np.ndarray], Any]
 
 
 # -- the folder --------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class EpisodeRows:
     folder
         Where the converted dataset lies.
     chosen
-        Which episodes to use, by their place in the dataset; all if it is None.
+        Which episodes to use, counted from 0 in the order of the dataset; all if it is None.
     fingerprint
         The fingerprint that the folder must have; a copy that was made again meanwhile has another.
     """
@@ -130,7 +130,7 @@ class EpisodeRows:
         self._to_flag = self._to_row - chosen
 
     def select(self, chosen: np.ndarray) -> EpisodeRows:
-        """Use some of these episodes, by their place among them; the files are shared."""
+        """Use some of these episodes, counted from 0; the files are shared."""
         other = EpisodeRows.__new__(EpisodeRows)
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key != "_numbers"})
         other._choose(self.chosen[chosen])
@@ -163,7 +163,7 @@ class EpisodeRows:
     @functools.cached_property
     def _numbers(self) -> np.ndarray | None:
         """The episode of every step, if that takes little memory: looking it up is five times as fast."""
-        if len(self) > _MOST_NUMBERS:
+        if len(self) > _MAX_CACHED_STEPS:
             return None
         return np.repeat(np.arange(len(self.ends), dtype=np.int32), np.diff(self.ends, prepend=0))
 
@@ -225,12 +225,12 @@ class TransitionBatch(BatchBase):
             space = _tensor_space(space, rows.row_space, ())
         super().__init__(space.to(backend, device))
         self.rows, self._as_tensors = rows, as_tensors
-        places = {leaf.path: place for place, leaf in enumerate(RowLayout(rows.row_space).leaves)}
+        row_columns = {leaf.path: index for index, leaf in enumerate(RowLayout(rows.row_space).leaves)}
         paths = _leaf_paths(self.single_space)
         self._leaves = [
             (
-                _place(_stored(path), places),
-                _finisher(nested_item(self.single_space, path), nested_item(space, path)),
+                _column_index(_row_path(path), row_columns),
+                _decoder(nested_item(self.single_space, path), nested_item(space, path)),
             )
             for path in paths
         ]
@@ -244,28 +244,28 @@ class TransitionBatch(BatchBase):
         return len(self.rows)
 
     def select(self, chosen: np.ndarray) -> TransitionBatch:
-        """Use some of these episodes, by their place among them."""
+        """Use some of these episodes, counted from 0."""
         return TransitionBatch(self.rows.select(chosen), self.backend, self.device, as_tensors=self._as_tensors)
 
     def get_at(self, idx: Any) -> Any:
         position = resolve_index(self.backend, idx, len(self))
         if isinstance(position, int):
-            parts = self._read(np.array([position]))
-            return _build(self._plan, [finish(parts[place][0, ...]) for place, finish in self._leaves])
+            columns = self._read(np.array([position]))
+            return _build(self._plan, [decode(columns[number][0, ...]) for number, decode in self._leaves])
         return self.take(position)
 
     def take(self, index: np.ndarray) -> Any:
         """`get_at` for indices that are known to be in range."""
-        parts = self._read(index)
-        return _build(self._plan, [finish(parts[place]) for place, finish in self._leaves])
+        columns = self._read(index)
+        return _build(self._plan, [decode(columns[number]) for number, decode in self._leaves])
 
     def _read(self, index: np.ndarray) -> list[np.ndarray]:
-        """Read the columns of some steps, of the rows after, the flags and the episodes; see `_place`."""
+        """Read the columns of some steps, of the rows after, the flags and the episodes; see `_column_index`."""
         columns, episode, flags = self.rows.read(index)
-        count, meaning = len(index), _MEANING.take(flags, 0)
+        count, decoded = len(index), _DECODED_FLAGS.take(flags, 0)
         parts = [column[:count] for column in columns]
         parts += [column[count:] for column in columns]
-        parts += (meaning[:, 0:1], meaning[:, 1:2], meaning[:, 2:3], episode)
+        parts += (decoded[:, 0:1], decoded[:, 1:2], decoded[:, 2:3], episode)
         return parts
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
@@ -276,16 +276,16 @@ class TransitionBatch(BatchBase):
         index = np.atleast_1d(position)
         values = []
         for path in _leaf_paths(space):
-            column = self._leaf(_stored(keys + path), index)
-            finish = self._leaves[self._numbers[keys + path]][1]
-            values.append(finish(column[0, ...] if isinstance(position, int) else column))
+            column = self._leaf(_row_path(keys + path), index)
+            decode = self._leaves[self._numbers[keys + path]][1]
+            values.append(decode(column[0, ...] if isinstance(position, int) else column))
         return _build(_plan(space, iter(range(len(values)))), values)
 
     def _leaf(self, path: tuple[str, ...], index: np.ndarray) -> np.ndarray:
         if path == ("episode",):
             return self.rows.read_ids(index)
         if path in _FLAGS:
-            return _MEANING.take(self.rows.read_flags(index), 0)[:, _FLAGS[path], None]
+            return _DECODED_FLAGS.take(self.rows.read_flags(index), 0)[:, _FLAGS[path], None]
         after = path[0] == "next" and path != ("next", "reward")
         return self.rows.read_column(path[1:] if path[0] == "next" else path, index, after=after)
 
@@ -312,7 +312,7 @@ def _rebuilt(rows: EpisodeRows, backend: ComputeBackend, device: Any, as_tensors
 
 _FLAGS: dict[tuple[str, ...], int] = {("next", "terminated"): 0, ("next", "truncated"): 1, ("next", "done"): 2}
 # What the flags of a step mean, a column for each of these.
-_MEANING = np.array([[bits & TERMINATED, bits & TRUNCATED, bits] for bits in range(4)], bool)
+_DECODED_FLAGS = np.array([[bits & TERMINATED, bits & TRUNCATED, bits] for bits in range(4)], bool)
 
 
 def _children(space: Space) -> list[tuple[Any, Space]] | None:
@@ -330,7 +330,7 @@ def _leaf_paths(space: Space, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...
 
 
 def _plan(space: Space, numbers: Any) -> Any:
-    """A value of the space with a number in the place of each leaf, in the order of `_leaf_paths`."""
+    """Build a value of the space whose leaves are numbers, in the order of `_leaf_paths`."""
     children = _children(space)
     if children is None:
         return next(numbers)
@@ -339,7 +339,7 @@ def _plan(space: Space, numbers: Any) -> Any:
 
 
 def _build(plan: Any, leaves: Sequence[Any]) -> Any:
-    """The value that a plan stands for."""
+    """Build a value from a plan and its leaves."""
     if type(plan) is int:
         return leaves[plan]
     if type(plan) is dict:
@@ -347,24 +347,24 @@ def _build(plan: Any, leaves: Sequence[Any]) -> Any:
     return tuple(_build(child, leaves) for child in plan)
 
 
-def _stored(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """A path in samples as one in rows, where a tuple is a dict."""
+def _row_path(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """Convert a path in samples to one in rows, where a tuple is a dict."""
     return tuple(map(str, path))
 
 
-def _place(path: tuple[str, ...], places: dict[tuple[Any, ...], int]) -> int:
-    """Where the column of a leaf of samples is in what was read; `places` are those of the columns in a row."""
+def _column_index(path: tuple[str, ...], row_columns: dict[tuple[Any, ...], int]) -> int:
+    """Find the column of a leaf of samples in what `_read` returns; `row_columns` has the columns of a row by path."""
     if path == ("episode",):
-        return 2 * len(places) + len(_FLAGS)
+        return 2 * len(row_columns) + len(_FLAGS)
     if path in _FLAGS:
-        return 2 * len(places) + _FLAGS[path]
+        return 2 * len(row_columns) + _FLAGS[path]
     if path[0] == "next" and path != ("next", "reward"):
-        return len(places) + places[path[1:]]
-    return places[path[1:] if path[0] == "next" else path]
+        return len(row_columns) + row_columns[path[1:]]
+    return row_columns[path[1:] if path[0] == "next" else path]
 
 
-def _finisher(space: Space, recorded: Space) -> Finish:
-    """What makes values of a space of a column that holds those of the space as it was recorded."""
+def _decoder(space: Space, recorded: Space) -> Decode:
+    """Find the function that turns a column of the recorded space into values of a space."""
     if isinstance(space, TextSpace):
         return _texts
     backend, device, dtype = space.backend, space.device, getattr(space, "dtype", None)

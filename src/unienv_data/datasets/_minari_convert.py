@@ -65,7 +65,7 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
     The caller holds the lock of the target. `origin` is where the source is to be looked for when the copy is opened
     again; None if the source does not stay.
     """
-    made_of = fingerprint(folder)
+    source_fingerprint = fingerprint(folder)
     source = open_source(folder)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -74,14 +74,14 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
             raise StorageCorruptedError(f"{folder}: a dataset without a single step")
         temporary.mkdir()
         checksums = _write(source, schema, temporary, dataset_id, progress)
-        if fingerprint(folder) != made_of:
+        if fingerprint(folder) != source_fingerprint:
             raise RuntimeError(f"{folder} was changed while it was read: try again when it is complete")
         marker = {
             "format": FORMAT,
             "format_version": VERSION,
             "dataset_id": dataset_id,
             "origin": None if origin is None else str(origin),
-            "fingerprint": made_of,
+            "fingerprint": source_fingerprint,
             "steps": schema.steps,
             "episodes": schema.episodes,
             "checksums": checksums,
@@ -143,7 +143,7 @@ def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progre
                     if leaf.path[0] == MASK:
                         column[...] = _mask(episode, leaf.path[1:], start, stop)
                     else:
-                        column[...] = _entries(episode, schema.columns[leaf.path], start, stop)
+                        column[...] = _values_of(episode, schema.columns[leaf.path], start, stop)
                 for file, items in zip(columns, (rows.records, *rows.blocks.values()), strict=True):
                     file.write(items)
                 terminated, truncated = episode.flags(start, min(stop, episode.steps))
@@ -153,7 +153,7 @@ def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progre
     return {file.name: file.checksum for file in files}
 
 
-def _present(episode: Episode, path: Path_) -> tuple[int, int]:
+def _present_rows(episode: Episode, path: Path_) -> tuple[int, int]:
     """The rows [first, end) of an episode that have an entry in a column.
 
     An info that has one entry less than there are rows came with the steps: the first row, of the reset, has none.
@@ -165,20 +165,20 @@ def _present(episode: Episode, path: Path_) -> tuple[int, int]:
 
 
 def _mask(episode: Episode, path: Path_, start: int, stop: int) -> np.ndarray:
-    first, end = _present(episode, path)
+    first, end = _present_rows(episode, path)
     rows = np.arange(start, stop)
     return (rows >= first) & (rows < end)
 
 
-def _entries(episode: Episode, column: Column, start: int, stop: int) -> np.ndarray:
+def _values_of(episode: Episode, column: Column, start: int, stop: int) -> np.ndarray:
     """The entries of rows [start, stop); where there is none, NaN for floats and zero for everything else."""
     dtype, shape = column.stored
-    first, end = _present(episode, column.path) if column.is_state else (0, episode.steps)
-    begin, until = max(start, first), min(stop, end)
+    first, end = _present_rows(episode, column.path) if column.is_state else (0, episode.steps)
+    low, high = max(start, first), min(stop, end)
     name = f"{episode.name}: {'/'.join(column.path)}"
-    if begin >= until:
-        return _nothing(column, dtype, (stop - start, *shape))
-    values = episode.leaves[column.path].read(begin - first, until - first)
+    if low >= high:
+        return _missing_values(column, dtype, (stop - start, *shape))
+    values = episode.leaves[column.path].read(low - first, high - first)
     if column.kind == "text":
         values = np.array(values, f"S{column.width}").view(np.uint8)
     elif column.kind == "jpeg":
@@ -186,15 +186,15 @@ def _entries(episode: Episode, column: Column, start: int, stop: int) -> np.ndar
         if any(image.shape != shape for image in images):
             raise StorageCorruptedError(f"{name}: images of different sizes, wanted {shape}")
         values = np.stack(images)
-    values = np.asarray(values, dtype).reshape(until - begin, *shape)
-    if until - begin == stop - start:
+    values = np.asarray(values, dtype).reshape(high - low, *shape)
+    if high - low == stop - start:
         return values
-    whole = _nothing(column, dtype, (stop - start, *shape))
-    whole[begin - start : until - start] = values
+    whole = _missing_values(column, dtype, (stop - start, *shape))
+    whole[low - start : high - start] = values
     return whole
 
 
-def _nothing(column: Column, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _missing_values(column: Column, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     is_missing = column.is_state and dtype.kind in "fc"
     return np.full(shape, np.nan, dtype) if is_missing else np.zeros(shape, dtype)
 

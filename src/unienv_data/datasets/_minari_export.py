@@ -110,7 +110,7 @@ def export_minari(
         temporary.mkdir(parents=True)
         storage = _new_storage(temporary / "data", spaces, data_format)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
-        for number, indices in enumerate(_watched(episodes, dataset_id, progress)):
+        for number, indices in enumerate(_with_progress(episodes, dataset_id, progress)):
             episode = _read(buffer, parts, spaces, indices, f"episode {number}")
             storage.update_episodes([minari.data_collector.EpisodeBuffer(id=number, **episode)])
         namespaces = minari.namespace
@@ -133,7 +133,7 @@ def _episodes(buffer: BatchBase) -> list[np.ndarray]:
     return [np.arange(start, stop, stride) for (start, stop), stride in zip(segments, strides.tolist(), strict=True)]
 
 
-def _watched(episodes: list[np.ndarray], dataset_id: str, progress: bool) -> Iterator[np.ndarray]:
+def _with_progress(episodes: list[np.ndarray], dataset_id: str, progress: bool) -> Iterator[np.ndarray]:
     from tqdm import tqdm
 
     return iter(tqdm(episodes, desc=dataset_id, unit="episode", disable=not progress))

@@ -79,7 +79,7 @@ def preprocess(
         written = TensorDictStorage(count, cache_path=temporary)
         undo.callback(written.close)
         results = undo.enter_context(contextlib.closing(_results(storage, task, pieces, plan)))
-        for (start, stop), (description, buffer) in zip(pieces, _watched(results, pieces, plan), strict=True):
+        for (start, stop), (description, buffer) in zip(pieces, _with_progress(results, pieces, plan), strict=True):
             result = from_buffer(description, buffer)
             if not result.batch_dims or len(result) != stop - start:
                 raise ValueError(
@@ -97,7 +97,7 @@ def _seed(generator: torch.Generator | None) -> int | None:
     return None if generator is None else int(torch.randint(2**62, (), generator=generator))
 
 
-def _watched(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
+def _with_progress(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
     from tqdm import tqdm
 
     return tqdm(results, total=len(pieces), unit="piece", disable=not plan.progress)

@@ -88,7 +88,7 @@ class ExperienceReplay(SampleAccess):
         self._batch_size = None if batch_size is None else parse_batch_size(batch_size)
         self._storage = _as_storage(storage)
         self._collate_fn = collate_fn
-        self._pins = pin_memory and torch.cuda.is_available()
+        self._pins_memory = pin_memory and torch.cuda.is_available()
         self._transforms = TransformChain(transform)
         self._writer = _default_writer(self._storage) if writer is None else check_writer(writer, self._storage)
         self._priority_key = priority_key
@@ -96,7 +96,7 @@ class ExperienceReplay(SampleAccess):
         self._load_hooks: list[Callable[[Any], Any]] = []
         self._drawer = drawer(RandomSampler() if sampler is None else sampler)
         self._start(prefetch or 0)
-        self._introduce()
+        self._tell_sampler()
 
     def _start(self, prefetch: int) -> None:
         """Make what belongs to this process."""
@@ -120,7 +120,7 @@ class ExperienceReplay(SampleAccess):
         self._start(prefetch)
         self._prefetcher.restore(pending)
 
-    def _introduce(self) -> None:
+    def _tell_sampler(self) -> None:
         """Tell the sampler of the samples that are there already."""
         self._drawer.wrote(self._storage, np.arange(len(self._storage)), is_new=False)
 
@@ -170,14 +170,14 @@ class ExperienceReplay(SampleAccess):
             data: Any = self._storage.get(draw.index)
         if include_info:
             inner = self._storage.inner_batch
-            put(data, "index", _as_deep(torch.from_numpy(draw.index), inner))
+            put(data, "index", _with_inner_axes(torch.from_numpy(draw.index), inner))
             for key, value in draw.info.items():
-                put(data, key, _as_deep(value, inner))
+                put(data, key, _with_inner_axes(value, inner))
         if self._collate_fn is not None:
             data = self._collate_fn(data)
         if len(self._transforms):
             data = self._transforms.on_read(data)
-        return data.pin_memory() if self._pins else data
+        return data.pin_memory() if self._pins_memory else data
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of the default size: for ever, or to the end of the epoch if the sampler knows epochs."""
@@ -317,7 +317,7 @@ class ExperienceReplay(SampleAccess):
         with self._lock:
             previous, self._drawer = self._drawer, drawer(sampler)
             self._prefetcher.clear()
-            self._introduce()
+            self._tell_sampler()
             return previous.sampler
 
     def set_storage(self, storage: Any, collate_fn: Callable[[Any], Any] | None = None) -> SampleStorage:
@@ -332,7 +332,7 @@ class ExperienceReplay(SampleAccess):
             self._collate_fn = collate_fn
             self._prefetcher.clear()
             self._drawer.emptied()
-            self._introduce()
+            self._tell_sampler()
             return previous
 
     def set_writer(self, writer: Writer) -> Writer:
@@ -549,7 +549,7 @@ def _default_writer(storage: SampleStorage) -> Writer:
     return RoundRobinWriter() if storage.is_mutable else ImmutableDatasetWriter()
 
 
-def _as_deep(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tensor:
+def _with_inner_axes(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tensor:
     """A value of each sample as one of each part of the sample, where samples have axes of their own."""
     if not inner or value.ndim > len(inner):
         return value

@@ -24,6 +24,7 @@ from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
+from ._access import check_new_key, fitted
 from ._batch_storage import BatchStorage, TrajectoryStorage
 from ._episodes import EPISODES, FLAGS, MARKER, ROWS, EpisodeRows, TransitionBatch, read_marker
 from ._minari_convert import convert, fingerprint
@@ -157,13 +158,13 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         Parameters
         ----------
         chosen
-            The places of the episodes among those of this replay, counted from 0, or a mask.
+            The numbers of the episodes in this replay, counted from 0, or a mask.
         sampler
             The sampler of the new replay; `RandomSampler()` by default.
         """
-        places = np.arange(len(self._rows.ends))[np.asarray(chosen, None if len(chosen) else np.int64)]
-        batch = self._steps.batch.select(places)  # type: ignore[attr-defined]
-        starts, ends = self._rows.starts[places], self._rows.ends[places]
+        numbers = np.arange(len(self._rows.ends))[np.asarray(chosen, None if len(chosen) else np.int64)]
+        batch = self._steps.batch.select(numbers)  # type: ignore[attr-defined]
+        starts, ends = self._rows.starts[numbers], self._rows.ends[numbers]
         index = np.concatenate([np.arange(start, end) for start, end in zip(starts, ends, strict=True)])
         other = type(self).__new__(type(self))
         other.dataset_id, other.split_trajs, other._root = self.dataset_id, self.split_trajs, self._root
@@ -174,7 +175,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
             storage=TrajectoryStorage(other._steps) if self.split_trajs else other._steps,
             sampler=sampler,
             collate_fn=self._collate_fn,
-            pin_memory=self._pins,
+            pin_memory=self._pins_memory,
             prefetch=self._prefetcher.depth,
             batch_size=self._batch_size,
         )
@@ -183,9 +184,12 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
 
     def _set_column(self, key: Key, column: torch.Tensor) -> None:
         with self._lock:
-            if key in self._steps.entries():
+            entries = self._steps.entries()
+            if key in entries:
+                column = fitted(key, column, len(self._steps), self._steps.get_column(key, np.zeros(1, np.int64)))
                 self._steps.set_column(key, np.arange(len(self._steps)), column)
             else:
+                check_new_key(key, entries)
                 self._steps.add_column(key, column)
             self._storage.revision += 1
 
@@ -231,7 +235,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
     def delete(self) -> None:
         """Delete the converted dataset. What Minari keeps stays."""
         self.close()
-        with _alone(self.data_path_root):
+        with _locked(self.data_path_root):
             if _is_converted(self.data_path_root, is_forced=True):
                 shutil.rmtree(self.data_path_root)
 
@@ -260,7 +264,7 @@ def local_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
+def _locked(target: Path) -> Iterator[None]:
     """Hold the lock of a converted folder, and remove what a process that was killed has left beside it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = target.with_name(f".{target.name}.lock")
@@ -329,7 +333,7 @@ def _convert_local(dataset_id: str, target: Path, is_forced: bool, progress: boo
         what = f"{folder} does not exist: there is no local Minari dataset {dataset_id!r}"
         raise FileNotFoundError(f"{what}{_hint(dataset_id)}")
     if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
-        with _alone(target):
+        with _locked(target):
             # another process may have made the copy meanwhile
             if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
                 convert(folder, target, dataset_id=dataset_id, origin=folder, progress=progress)
@@ -345,13 +349,13 @@ def _convert_remote(dataset_id: str, target: Path, may_download: bool, is_forced
         origin = _marker(target)["origin"]
         if origin is None or not Path(origin).is_dir() or _is_current(target, Path(origin)):
             return
-        with _alone(target):
+        with _locked(target):
             if not _is_current(target, Path(origin)):
                 convert(Path(origin), target, dataset_id=dataset_id, origin=Path(origin), progress=progress)
         return
     if not may_download:
         raise FileNotFoundError(f"{target} does not exist, and download is False{_hint(dataset_id)}")
-    with _alone(target):
+    with _locked(target):
         if _is_converted(target, is_forced=is_forced) and not is_forced:
             return
         with _downloaded(dataset_id, target) as folder:

@@ -174,7 +174,7 @@ class OfflineMethods:
 
     def filter_episodes(self, condition: Callable[[EpisodeSummary], bool], *, sampler: Any = None) -> Self:
         """Make a replay of the episodes for which a function of their summary is true."""
-        chosen = [place for place, episode in enumerate(self.episodes()) if condition(episode)]
+        chosen = [number for number, episode in enumerate(self.episodes()) if condition(episode)]
         return self.select_episodes(chosen, sampler=sampler)
 
     def filter_by_return(

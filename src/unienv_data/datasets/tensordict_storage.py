@@ -322,8 +322,8 @@ class TensorDictStorage(RingStorage):
             self._storage.close()
 
     def __repr__(self) -> str:
-        place = "" if self._folder is None else f", path={str(self._folder)!r}"
-        return f"TensorDictStorage(len={len(self)}, max_size={self.capacity}{place})"
+        path = "" if self._folder is None else f", path={str(self._folder)!r}"
+        return f"TensorDictStorage(len={len(self)}, max_size={self.capacity}{path})"
 
 
 def _opened(folder: Path) -> TensorDictStorage:
