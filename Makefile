@@ -59,7 +59,7 @@ bench-check: ## hold the comparison against benchmarks/bars.toml; three minutes
 	$(SETUP) bench
 	@$(RUN) benchmarks/check.py $(ARGS)
 
-bench-report: ## write docs/benchmarks.md from the last run of bench
+bench-report: ## write docs/benchmarks.md, and the full tables to build/benchmarks.md
 	$(SETUP) bench
 	@$(RUN) benchmarks/report.py $(ARGS)
 

@@ -42,6 +42,8 @@ UNITS = {
     "transitions/s": Unit(1.0, more_is_better=True),
     "MB": Unit(None),
     "bytes": Unit(None),
+    "calls": Unit(None),
+    "files": Unit(None),
 }
 
 
@@ -184,11 +186,9 @@ class Result:
     outcomes: list[Outcome]
 
     def of(self, name: str) -> Outcome:
-        for outcome in self.outcomes:
-            if outcome.name == name:
-                return outcome
-        there = ", ".join(outcome.name for outcome in self.outcomes)
-        raise KeyError(f"{self.subject}, {self.name} has no contender {name!r}; there are {there}")
+        """The outcome of a contender. One that was not there when the work was measured has no figure."""
+        missing = Outcome(name, "ours", "", state="not measured")
+        return next((outcome for outcome in self.outcomes if outcome.name == name), missing)
 
     @property
     def ours(self) -> list[Outcome]:

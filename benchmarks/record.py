@@ -1,4 +1,7 @@
-"""A run of the comparison as a JSON file: every round of every contender, and what it ran on."""
+"""A run of the comparison as a JSON file: a line for each contender, and what it ran on.
+
+Git keeps the medians alone (`MEDIANS`); the last whole run lies beside it, where git does not look (`LATEST`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,8 @@ from typing import Any
 from harness import Outcome, Result
 
 FORMAT = 1
-LATEST = Path(__file__).parent / "results" / "latest.json"
+LATEST = Path(__file__).parent / "out" / "latest.json"
+MEDIANS = Path(__file__).parent / "results" / "latest.json"
 DISTRIBUTIONS = (
     "unienv",
     "numpy",
@@ -89,12 +93,22 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+def medians_of(run: Run) -> Run:
+    """The run with the median of each contender in the place of its rounds. Ratios are then those of medians."""
+
+    def shortened(outcome: Outcome) -> Outcome:
+        return replace(outcome, calls=0, rounds=[outcome.median] if outcome.is_measured else [])
+
+    results = [replace(result, outcomes=[shortened(each) for each in result.outcomes]) for result in run.results]
+    return replace(run, results=results)
+
+
 # -- files -------------------------------------------------------------------------------------------------
 
 
 def save_results(path: Path, results: Iterable[Result]) -> None:
     """Write results, in the place of what is there all at once."""
-    _write(path, [asdict(result) for result in results])
+    _replace(path, f"[{_lines(results)}]\n")
 
 
 def load_results(path: Path) -> list[Result]:
@@ -103,7 +117,9 @@ def load_results(path: Path) -> list[Result]:
 
 def save_run(path: Path, run: Run) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, {"format": FORMAT, **asdict(run)})
+    head = {"format": FORMAT, **{key: value for key, value in vars(run).items() if key != "results"}}
+    fields = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    _replace(path, "{" + ",\n".join([*fields, f'"results": [{_lines(run.results)}]']) + "}\n")
 
 
 def load_run(path: Path) -> Run:
@@ -118,16 +134,25 @@ def _result(entry: dict[str, Any]) -> Result:
     return Result(**{**entry, "outcomes": [Outcome(**outcome) for outcome in entry["outcomes"]]})
 
 
-def _write(path: Path, value: Any) -> None:
+def _lines(results: Iterable[Result]) -> str:
+    """The JSON of results: a line for each contender, so that a diff shows which have changed."""
+    entries = []
+    for result in results:
+        outcomes = ",\n  ".join(json.dumps(_entry(outcome)) for outcome in result.outcomes)
+        head = json.dumps({"subject": result.subject, "name": result.name, "unit": result.unit})
+        entries.append(f'\n {head[:-1]}, "outcomes": [\n  {outcomes}\n ]}}')
+    return ",".join(entries)
+
+
+def _entry(outcome: Outcome) -> dict[str, Any]:
+    """An outcome without what is as usual. Six digits of every figure: more would be noise."""
+    usual = asdict(Outcome(outcome.name, outcome.kind, outcome.setting))
+    entry = {key: value for key, value in asdict(outcome).items() if key in ("name", "kind") or value != usual[key]}
+    rounds = [float(f"{figure:.6g}") for figure in outcome.rounds]
+    return {**entry, "setting": outcome.setting, "rounds": rounds}
+
+
+def _replace(path: Path, text: str) -> None:
     new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(_rounded(value), indent=1) + "\n", encoding="utf-8")
+    new.write_text(text, encoding="utf-8")
     os.replace(new, path)
-
-
-def _rounded(value: Any) -> Any:
-    """Six digits of every figure: more would be noise in a file that is kept under version control."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value

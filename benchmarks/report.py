@@ -1,8 +1,9 @@
-"""Write docs/benchmarks.md and its plots from a run, and from what findings.md says about it.
+"""Write docs/benchmarks.md with its plots, and the full tables under build/, from a run.
 
-    python benchmarks/report.py [--from FILE] [--docs FOLDER]
+    python benchmarks/report.py [--from FILE] [--docs FOLDER] [--tables FOLDER]
 
-The same run and findings give the same files, byte for byte.
+The page has medians, and only what bars are about: the medians in git give the same page, byte for byte. The tables
+have everything, with quartiles where the whole run of `make bench` is at hand.
 """
 
 from __future__ import annotations
@@ -22,29 +23,49 @@ from harness import UNITS, Outcome, Result, times_better
 from record import Run
 from text_tables import number
 
-DOCS = Path(__file__).parent.parent / "docs"
-FINDINGS = Path(__file__).parent / "findings.md"
+ROOT = Path(__file__).parent.parent
 COLOURS = {"ours": "#3b6fb6", "peer": "#d1603d", "floor": "#7a7a7a"}
+PLOTTED = ("sampling", "writing", "vector", "growth")  # on the page; the tables have a plot of each subject
 
-INTRODUCTION = """\
+METHOD = """\
+Ours, the peers and the floor do the same work on the same data in the same run. They take turns, and the median of at
+least seven rounds counts; bytes and memory, which hardly differ, are taken once. Each peer is used as its documentation
+says is fastest. A *floor* is the bare operation, which ours can come near to but, doing more, hardly beat.
+
+*Ours is* N x says how many times as fast, or as small, ours is: below 1 the other is ahead. *N x the cost* says how
+many times the time, or the room, of the other ours takes.
+"""
+
+PAGE = f"""\
 # Benchmarks
 
-This page is written by `make bench-report` from `benchmarks/results/latest.json`, which `make bench` leaves behind.
+What it costs to step environments, record, sample and store, beside what other libraries and bare NumPy take for it.
 
-Ours, the peers and the floor do the same work on the same data in the same run. They take turns, and the median of at
-least seven rounds counts, with the quartiles beside it; bytes and memory, which hardly differ, are taken once. A ratio
-is the median of the ratios of neighbouring rounds, so that what else the machine does cancels out. Each peer is used as
-its documentation says is fastest, and how that is stands beside the figure. A peer that is not installed or cannot do
-the work is listed with the reason.
+{METHOD}
+`make bench` measures everything in some twenty minutes. `make bench-check` measures what is on this page in three, and
+fails where a bar is missed. `make bench-report` writes this page from the medians in `benchmarks/results/latest.json`,
+and the full tables, with how each contender is used, to `build/benchmarks.md`.
+"""
 
-*Ours is* N x says how many times as fast, or as small, ours is: below 1 the other is ahead. A *floor* is the bare
-operation, which ours can come near to but, doing more, hardly beat.
+TABLES = f"""\
+# Benchmarks: all figures
+
+{METHOD}
+A ratio is the median of the ratios of neighbouring rounds, so that what else the machine does cancels out; where the
+medians alone are at hand, it is theirs. A peer that is not installed or cannot do the work is listed with the reason.
 """
 
 
-def page(run: Run, verdicts: Sequence[Verdict], findings: str) -> str:
-    """The text of the page: where peers are ahead comes first, then the bars, what was found out, then everything."""
-    parts = [INTRODUCTION, _machine(run), _ahead(run), _bars(verdicts), findings]
+def page(run: Run, verdicts: Sequence[Verdict]) -> str:
+    """The page: where peers are ahead comes first, then what the bars are about, by subject."""
+    parts = [PAGE, _machine(run), _ahead(run)]
+    parts += [_summary(name, run, verdicts) for name in subjects.SUBJECTS]
+    return "\n".join(part for part in parts if part)
+
+
+def tables(run: Run, verdicts: Sequence[Verdict]) -> str:
+    """Everything that was measured."""
+    parts = [TABLES, _machine(run), _ahead(run), _bars(verdicts)]
     parts += [_subject(name, run) for name in _subjects(run)]
     return "\n".join(parts)
 
@@ -82,6 +103,28 @@ def _ahead(run: Run) -> str:
     return "## Where a peer is ahead of us\n\n" + _table(("subject", "work", "peer", "theirs", "ours", "ours is"), rows)
 
 
+def _summary(name: str, run: Run, verdicts: Iterable[Verdict]) -> str:
+    """The bars of a subject, in one row those about the same contender. Nothing where there are none."""
+    compared: dict[tuple[str, str], list[str]] = {}
+    for verdict in verdicts:
+        bar = verdict.bar
+        if bar.subject == name:
+            against = "" if bar.against is None else f"{bar.against}: "
+            missed = "" if verdict.state == "ok" else f" ({verdict.state})"
+            compared.setdefault((bar.work, bar.ours), []).append(f"{against}{verdict.text}{missed}")
+    if not compared:
+        return ""
+    rows = [(work, _ours(run, name, work, ours), "; ".join(cells)) for (work, ours), cells in compared.items()]
+    plot = f"![{name}](benchmarks/{name}.svg)\n\n" if name in PLOTTED and name in _subjects(run) else ""
+    heads = ("work", "ours", "the other: figure and bar")
+    return f"## {name.capitalize()}\n\n{subjects.title_of(name)}\n\n{plot}{_table(heads, rows)}"
+
+
+def _ours(run: Run, subject: str, work: str, ours: str) -> str:
+    result = run.of(subject, work)
+    return f"{ours}: {_figure(result, result.of(ours))}" if result is not None else ours
+
+
 def _bars(verdicts: Iterable[Verdict]) -> str:
     order = ("MISSED", "no figure", "ok")
     rows = [
@@ -104,10 +147,9 @@ def _subject(name: str, run: Run) -> str:
 def _row(result: Result, outcome: Outcome) -> tuple[str, ...]:
     if not outcome.is_measured:
         return outcome.kind, outcome.name, outcome.state, "", "", outcome.setting
-    low, high = outcome.quartiles
     ratio = standing(result, outcome)
     shown = "" if ratio is None else f"{number(ratio)} x"
-    spread = f"{number(low)} to {number(high)}"
+    spread = " to ".join(number(end) for end in outcome.quartiles) if len(outcome.rounds) > 1 else ""
     return outcome.kind, outcome.name, number(outcome.median), spread, shown, outcome.setting
 
 
@@ -120,7 +162,7 @@ def standing(result: Result, outcome: Outcome) -> float | None:
 
 
 def _figure(result: Result, outcome: Outcome) -> str:
-    return f"{number(outcome.median)} {result.unit}"
+    return f"{number(outcome.median)} {result.unit}" if outcome.is_measured else outcome.state
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -131,13 +173,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 # -- plots -------------------------------------------------------------------------------------------------
 
 
-def plots(run: Run) -> dict[str, str]:
-    """An SVG for each subject, by the name of its file."""
+def plots(run: Run, names: Sequence[str]) -> dict[str, str]:
+    """An SVG for each of these subjects that was measured, by the name of its file."""
     import matplotlib
 
     settings: Any = {"svg.hashsalt": "unienv", "svg.fonttype": "none", "font.size": 9.0, "axes.axisbelow": True}
     with matplotlib.rc_context(settings):
-        return {f"{name}.svg": _plot(name, run) for name in _subjects(run)}
+        return {f"{name}.svg": _plot(name, run) for name in _subjects(run) if name in names}
 
 
 def _plot(name: str, run: Run) -> str:
@@ -217,16 +259,22 @@ def _lines(result: Result) -> list[list[Outcome]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--from", dest="source", type=Path, default=record.LATEST, metavar="FILE", help="the run")
-    parser.add_argument("--docs", type=Path, default=DOCS, metavar="FOLDER", help="where the page goes")
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="the run (default: the last)")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", metavar="FOLDER", help="where the page goes")
+    parser.add_argument("--tables", type=Path, default=ROOT / "build", metavar="FOLDER", help="where the tables go")
     arguments = parser.parse_args()
-    run = record.load_run(arguments.source)
-    folder = arguments.docs / "benchmarks"
-    folder.mkdir(exist_ok=True)
-    for name, drawn in plots(run).items():
-        (folder / name).write_text(drawn, encoding="utf-8")
-    text = page(run, bars.judge(bars.load_bars(), run), FINDINGS.read_text(encoding="utf-8"))
-    (arguments.docs / "benchmarks.md").write_text(text, encoding="utf-8")
+    medians = record.medians_of(record.load_run(arguments.source or record.MEDIANS))
+    whole = record.load_run(arguments.source or (record.LATEST if record.LATEST.exists() else record.MEDIANS))
+    wanted = bars.load_bars()
+    _write(arguments.docs, page(medians, bars.judge(wanted, medians)), plots(medians, PLOTTED))
+    _write(arguments.tables, tables(whole, bars.judge(wanted, whole)), plots(whole, subjects.SUBJECTS))
+
+
+def _write(folder: Path, text: str, drawn: dict[str, str]) -> None:
+    (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
+    for name, plot in drawn.items():
+        (folder / "benchmarks" / name).write_text(plot, encoding="utf-8")
+    (folder / "benchmarks.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Nothing is timed here: the harness is given a clock that moves only when a conte
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -16,12 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pytest
+
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import BoxSpace
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))  # its programs are not a package
 
 import bars
 import check
+import count_calls
 import harness
 import profile_contender
 import record
@@ -292,7 +298,7 @@ def test_a_bar_is_about_contenders_that_exist(bar: Bar) -> None:
 
 
 def test_every_issue_with_numbers_has_bars() -> None:
-    assert {bar.issue for bar in bars.load_bars()} == {2, 3, 4, 5, 6, 7}
+    assert {bar.issue for bar in bars.load_bars()} == {2, 3, 4, 5, 6, 7, 19}
 
 
 @pytest.mark.parametrize(
@@ -354,6 +360,12 @@ def test_a_peer_that_cannot_leaves_no_figure_and_ours_that_cannot_misses() -> No
     assert bars.judge([Bar(1, "rows", "another work", "a", at_most=1.0)], run_of())[0].state == "MISSED"
 
 
+def test_one_that_was_added_after_a_run_is_not_measured_in_it() -> None:
+    assert verdict({"against": "b", "at_least": 1.0}, MINE) == bars.Verdict(
+        Bar(1, "rows", "a work", "a", "b", at_least=1.0), "MISSED", "b not measured"
+    )
+
+
 def test_what_the_quick_form_measures_is_what_bars_name() -> None:
     made = [Bar(1, "rows", "x", "a", "b", at_most=1.0), Bar(1, "rows", "x", "a", "c", at_most=1.0)]
     assert bars.contenders_named(made) == {("rows", "x"): ["a", "b", "c"]}
@@ -366,6 +378,29 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     made = run_of(result_of(MINE, outcome("c", "peer", state="cannot: x", rows=10)))
     record.save_run(tmp_path / "new" / "run.json", made)
     assert record.load_run(tmp_path / "new" / "run.json") == made
+
+
+def test_git_keeps_the_median_of_each_contender_on_a_line_of_its_own(tmp_path: Path) -> None:
+    made = run_of(result_of(MINE, outcome("b", "peer", 1.0, 9.0, 2.0), outcome("c", "peer", state="cannot: x")))
+    kept = record.medians_of(made)
+    assert [each.rounds for each in kept.results[0].outcomes] == [[2.0], [2.0], []]
+    assert record.medians_of(kept) == kept
+    record.save_run(tmp_path / "run.json", kept)
+    lines = (tmp_path / "run.json").read_text().splitlines()
+    assert [json.loads(line.strip().rstrip(","))["name"] for line in lines if line.startswith("  ")] == ["a", "b", "c"]
+
+
+def test_what_git_has_of_the_comparison_is_short() -> None:
+    docs = BENCHMARKS.parent / "docs"
+    assert len(record.MEDIANS.read_text(encoding="utf-8").splitlines()) < 1000
+    assert [path.name for path in record.MEDIANS.parent.iterdir()] == [record.MEDIANS.name]
+    medians = record.load_run(record.MEDIANS)
+    assert record.medians_of(medians) == medians
+    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
+    assert len(page.splitlines()) < 200
+    plots = sorted(path.name for path in (docs / "benchmarks").iterdir())
+    assert plots == sorted(re.findall(r"\(benchmarks/(\w+\.svg)\)", page))
+    assert len(plots) <= 4
 
 
 def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
@@ -442,21 +477,34 @@ def test_tables_fit_120_columns_and_show_all() -> None:
     assert all(len(contender.name) <= 26 for work in ALL_WORKS for contender in work.contenders)
 
 
-def test_the_page_names_peers_that_are_ahead_first() -> None:
+def test_the_page_names_peers_that_are_ahead_first_and_then_what_bars_are_about() -> None:
     made = shown_run()
-    verdicts = bars.judge([Bar(9, "rows", "one | work", "a", "fast", at_least=2.0)], made)
-    text = report.page(made, verdicts, "## What was found\n\nThe bus is slow.\n")
+    missed = Bar(9, "rows", "one | work", "a", "fast", at_least=2.0)
+    met = Bar(9, "rows", "one | work", "a", "b", at_least=3.0)
+    text = report.page(made, bars.judge([missed, met, Bar(9, "rows", "no work", "a", at_most=1.0)], made))
     ahead = text.split("## Where a peer is ahead of us")[1].split("##")[0]
     assert "| rows | one \\| work | fast: as is | 1.00 us | 2.00 us | 0.5 x |" in ahead
     assert ahead.count("\n| ") == 3  # the two lines of the head, and this one
-    order = ["is ahead of us", "## What was promised", "## What was found\n\nThe bus is slow.\n\n", "## Rows"]
+    assert "| one \\| work | a: 2.00 us | fast: 0.5, at least 2 x (MISSED); b: 4.00, at least 3 x |" in text
+    assert "| no work | a | not measured (MISSED) |" in text
+    assert "another work" not in text
+    assert "## Growth" not in text
+
+
+def test_the_tables_have_everything() -> None:
+    made = shown_run()
+    text = report.tables(made, bars.judge([Bar(9, "rows", "one | work", "a", "fast", at_least=2.0)], made))
+    order = ["is ahead of us", "## What was promised", "## Rows", "not installed: c", "## Growth"]
     assert sorted(order, key=text.index) == order
-    assert "not installed: c" in text
+    spread = run_of(result_of(outcome("a", "ours", 1.0, 2.0, 3.0)))
+    assert "| ours | a | 2.00 | 1.50 to 2.50 |" in report.tables(spread, [])
+    assert "| ours | a | 2.00 |  |" in report.tables(record.medians_of(spread), [])
 
 
 def test_findings_are_about_things_that_are_measured() -> None:
-    """A command on the page that profiles something still finds it."""
-    commands = re.findall(r"bench-profile ARGS=\"(.*)\"", report.FINDINGS.read_text(encoding="utf-8"))
+    """A command in the findings that profiles something still finds it."""
+    text = (BENCHMARKS / "findings.md").read_text(encoding="utf-8")
+    commands = re.findall(r"bench-profile ARGS=\"(.*)\"", text)
     assert commands
     for command in commands:
         subject, work, contender = shlex.split(command)[:3]
@@ -464,7 +512,7 @@ def test_findings_are_about_things_that_are_measured() -> None:
 
 
 def test_the_page_says_where_nobody_is_ahead() -> None:
-    assert "Nowhere in this run." in report.page(run_of(result_of(MINE, THEIRS)), [], "")
+    assert "Nowhere in this run." in report.page(run_of(result_of(MINE, THEIRS)), [])
 
 
 def test_the_same_run_gives_the_same_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,15 +521,56 @@ def test_the_same_run_gives_the_same_report(tmp_path: Path, monkeypatch: pytest.
     contents = []
     for name in ("one", "two"):
         folder = tmp_path / name
-        folder.mkdir()
-        monkeypatch.setattr(sys, "argv", ["report.py", "--from", str(tmp_path / "run.json"), "--docs", str(folder)])
+        options = [
+            "--from",
+            str(tmp_path / "run.json"),
+            "--docs",
+            str(folder / "docs"),
+            "--tables",
+            str(folder / "build"),
+        ]
+        monkeypatch.setattr(sys, "argv", ["report.py", *options])
         report.main()
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         contents.append({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
-    assert set(contents[0]) == {"benchmarks.md", "benchmarks/rows.svg", "benchmarks/growth.svg"}
+    plots = {"docs/benchmarks/growth.svg", "build/benchmarks/growth.svg", "build/benchmarks/rows.svg"}
+    assert set(contents[0]) == {"docs/benchmarks.md", "build/benchmarks.md", *plots}
     assert contents[0] == contents[1]
-    assert report.FINDINGS.read_bytes() in contents[0]["benchmarks.md"]
-    assert b"<dc:date>" not in contents[0]["benchmarks/rows.svg"]
+    assert b"<dc:date>" not in contents[0]["docs/benchmarks/growth.svg"]
+
+
+# -- counted calls -----------------------------------------------------------------------------------------
+
+
+def test_calls_of_ours_are_counted_and_no_others() -> None:
+    space = BoxSpace(NumpyComputeBackend, 0, 1, "float32", shape=(2,))
+
+    def environment() -> None:
+        space.contains(np.zeros(2, np.float32))
+
+    def call() -> None:
+        assert space.dtype_name == "float32"
+        environment()
+        assert sorted([2, 1]) == json.loads("[1, 2]")
+
+    whole = count_calls.calls_of(call)
+    alone = count_calls.calls_of(environment)
+    assert "unienv_interface/space/spaces/box.py" in count_calls.files_of(alone)
+    assert alone[0].co_name == "contains"
+    assert whole[len(whole) - len(alone) :] == alone
+    assert count_calls.calls_of(call, environment) == whole[: len(whole) - len(alone)]
+    assert sys.getprofile() is None
+
+
+def test_the_usual_number_of_calls_counts() -> None:
+    space = BoxSpace(NumpyComputeBackend, 0, 1, "float32", shape=(2,))
+    value, rounds = np.zeros(2, np.float32), itertools.count()
+
+    def call() -> None:
+        for _ in range(5 if next(rounds) % 10 == 0 else 1):
+            space.contains(value)
+
+    assert count_calls.usual_calls(call) == count_calls.calls_of(lambda: space.contains(value))
 
 
 # -- profiles ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FRAMEWORKS = """torch tensordict torchrl jax jaxlib tensorflow gymnasium h5py pyarrow av PIL minari ray typer rich
-pandas matplotlib""".split()  # noqa: SIM905
+pandas matplotlib stable_baselines3 envpool""".split()  # noqa: SIM905
 
 # The same line a user writes, and what it brought along.
 WHAT_AN_IMPORT_BRINGS = """
@@ -47,7 +47,14 @@ def imported_by(package: str) -> tuple[float, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "package", ["unienv_interface", "unienv_data", "unienv_interface.backends", "unienv_interface.space"]
+    "package",
+    [
+        "unienv_interface",
+        "unienv_data",
+        "unienv_interface.backends",
+        "unienv_interface.space",
+        "unienv_interface.wrapper",
+    ],
 )
 def test_no_framework_is_imported(package: str) -> None:
     _, modules = imported_by(package)
@@ -110,6 +117,17 @@ except TypeError as error:
         f"{library} is not installed; get it with: pip install 'unienv[{library}]'",
         "builtins.list is not an array of NumPy, PyTorch or JAX",
     ]
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "name"),
+    [("gymnasium", "gymnasium", "ToGymnasiumVectorEnv"), ("stable_baselines3", "sb3", "ToSB3VecEnv")],
+)
+def test_a_bridge_without_its_library_names_the_extra(library: str, extra: str, name: str) -> None:
+    script = HIDING.format(library=library) + (
+        f"try:\n    from unienv_interface.wrapper import {name}\nexcept ImportError as error:\n    print(error, end='')"
+    )
+    assert run(script) == f"{library} is not installed; get it with: pip install 'unienv[{extra}]'"
 
 
 def test_a_broken_framework_shows_its_own_error() -> None:

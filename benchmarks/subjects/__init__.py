@@ -23,6 +23,7 @@ SUBJECTS = (
     "minari",
     "memory",
     "growth",
+    "calls",
 )
 
 

@@ -81,6 +81,17 @@ def records_of(buffer: ReplayBuffer) -> np.ndarray:
     return records
 
 
+def bare_columns(count: int = ROWS) -> Columns:
+    """Columns of rows that lie side by side, as in our buffers: what assigning to them takes, no write can go below."""
+    dtype = np.dtype(
+        [*((name, np.float32, shape) for name, shape in FLOAT_SHAPES.items()), *((name, np.bool_) for name in FLAGS)],
+        align=True,
+    )
+    rows = np.zeros(count, dtype)
+    rows["obs"] = 1  # memory that was written before, as in a full buffer
+    return {name: rows[name] for name in rows.dtype.names or ()}
+
+
 def index_stream(count: int, batch: int = BATCH, seed: int = 0) -> Callable[[], np.ndarray]:
     """Gives random indices that were drawn in advance, over and over."""
     rng = np.random.default_rng(seed)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from harness import Contender, Work, floor, ours, peer, unable
 
 from unienv_data import CombinedBatch, FrameStackedBatch, ReplayBuffer, SliceSampler, SliceStackedBatch, StepSampler
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
+from unienv_interface.space import BoxSpace, DictSpace
 
-from ._data import EPISODE, ROWS, filled, filled_rows, transitions
+from ._data import EPISODE, ROWS, filled, filled_rows, transition_space, transitions
 from ._peers import FLASHBAX, TORCHRL, jitted, torchrl_buffer
 
 WINDOWS, FRAMES = 64, 16
@@ -48,6 +50,7 @@ def works() -> list[Work]:
         work("windows of 16, their actions alone", actions, take_windows),
         work("windows of 16, every second sample", with_gaps, take_windows),
         work("windows of 16, in a ring that has wrapped", wrapped, take_windows),
+        work("windows of 16, by episode id", by_episode_id, by_segments),
         Work("windows", "256 transitions of a combination", "us", (of_one, of_hundred, of_ten_thousand, get_at)),
     ]
 
@@ -105,6 +108,31 @@ def wrapped() -> Iterator[Callable]:
         for _ in range(ROWS // EPISODE // 3):
             buffer.extend(transitions(EPISODE))
         yield window_sampler(buffer).sample_with_metadata
+
+
+@ours("unienv", "FrameStackedBatch with get_valid_mask_function_with_episodeid_key")
+def by_episode_id() -> Iterator[Callable]:
+    with _with_episode_ids() as buffer:
+        same_episode = FrameStackedBatch.get_valid_mask_function_with_episodeid_key("episode_id")
+        stack = FrameStackedBatch(buffer, FRAMES - 1, get_valid_mask_function=same_episode)
+        yield StepSampler(stack, WINDOWS, seed=0).sample_with_metadata
+
+
+@ours("by segments", "the same samples in a buffer that keeps episodes")
+def by_segments() -> Iterator[Callable]:
+    with _with_episode_ids(maintain_segment_metadata=True) as buffer:
+        yield window_sampler(buffer).sample_with_metadata
+
+
+def _with_episode_ids(**options: Any) -> ReplayBuffer:
+    """Transitions that say which episode they are of."""
+    ids = BoxSpace(NumpyComputeBackend, 0, ROWS, "int64", shape=())
+    space = DictSpace(NumpyComputeBackend, {**transition_space().spaces, "episode_id": ids})
+    buffer = ReplayBuffer.create(space, capacity=ROWS, **options)
+    episode = transitions(EPISODE)
+    for number in range(ROWS // EPISODE):
+        buffer.extend({**episode, "episode_id": np.full(EPISODE, number)})
+    return buffer
 
 
 @ours("unienv, 1 source", "StepSampler over CombinedBatch")

@@ -10,7 +10,19 @@ from harness import Contender, Work, floor, ours, peer
 
 from unienv_data import ReplayBuffer
 
-from ._data import BATCH, EPISODE, FLOAT_SHAPES, ROWS, filled, folder, one_transition, transition_space, transitions
+from ._data import (
+    BATCH,
+    EPISODE,
+    FLOAT_SHAPES,
+    ROWS,
+    Columns,
+    bare_columns,
+    filled,
+    folder,
+    one_transition,
+    transition_space,
+    transitions,
+)
 from ._peers import (
     CPPRB,
     FLASHBAX,
@@ -27,15 +39,16 @@ from ._peers import (
     torchrl_buffer,
 )
 
-SMALL, LARGE = 1000, 10_000_000
+SMALL, LARGE, LANES = 1000, 10_000_000, 8
 
 
 def works() -> list[Work]:
     def work(name: str, *contenders: Contender) -> Work:
         return Work("writing", name, "us", contenders)
 
-    adding = (append, append_on_disk, write_columns, torchrl_add, cpprb_add, sb3_add, tianshou_add, flashbax_add)
-    extending = (extend, copy_columns, torchrl_extend, cpprb_extend, sb3_extend, tianshou_extend, flashbax_extend)
+    peers_adding = (torchrl_add, cpprb_add, sb3_add, tianshou_add, flashbax_add)
+    peers_extending = (torchrl_extend, cpprb_extend, sb3_extend, tianshou_extend, flashbax_extend)
+    appends = (append, append_arrays, append_on_disk, append_arrays_on_disk)
     sizes = (
         appending("small", SMALL, "capacity 1,000, full, without segments"),
         appending("small, segments", SMALL, "capacity 1,000, full, with segments", segments=True),
@@ -44,27 +57,46 @@ def works() -> list[Work]:
         appending("large, empty", LARGE, "capacity 10^7, not full, with segments", segments=True, full=False),
     )
     return [
-        work("append of one", *adding),
+        work("append of one", *appends, write_columns, assign_scalars, assign_arrays, *peers_adding),
         work("append of one, by capacity", *sizes),
-        work("extend of 256", *extending),
+        work("extend of 256", extend, copy_columns, assign_batch, *peers_extending),
+        work("extend_lanes of 8", extend_lanes, extend_lanes_ending, assign_lanes),
     ]
 
 
 # -- ours --------------------------------------------------------------------------------------------------
 
 
+def one_of_arrays() -> Columns:
+    """A transition in which numbers are arrays of no dimension, as `sample_action()` gives them."""
+    return {name: np.asarray(value) for name, value in one_transition().items()}
+
+
+def _appending(one: Columns, **options: Any) -> Iterator[Callable]:
+    with filled(chunk=EPISODE, maintain_segment_metadata=True, **options) as buffer:
+        yield lambda: buffer.append(one)
+
+
 @ours("unienv", "ReplayBuffer.append, in memory, with segments")
 def append() -> Iterator[Callable]:
-    with filled(chunk=EPISODE, maintain_segment_metadata=True) as buffer:
-        one = one_transition()
-        yield lambda: buffer.append(one)
+    return _appending(one_transition())
+
+
+@ours("unienv, arrays", "the same, numbers as arrays of no dimension")
+def append_arrays() -> Iterator[Callable]:
+    return _appending(one_of_arrays())
 
 
 @ours("unienv, on disk", "ReplayBuffer.append, cache_path: survives a kill -9")
 def append_on_disk() -> Iterator[Callable]:
-    with folder() as path, filled(cache_path=path / "buffer", chunk=EPISODE, maintain_segment_metadata=True) as buffer:
-        one = one_transition()
-        yield lambda: buffer.append(one)
+    with folder() as path:
+        yield from _appending(one_transition(), cache_path=path / "buffer")
+
+
+@ours("unienv, arrays, on disk", "the same, numbers as arrays of no dimension")
+def append_arrays_on_disk() -> Iterator[Callable]:
+    with folder() as path:
+        yield from _appending(one_of_arrays(), cache_path=path / "buffer")
 
 
 @ours("unienv", "ReplayBuffer.extend, in memory, with segments")
@@ -72,6 +104,31 @@ def extend() -> Iterator[Callable]:
     with filled(chunk=EPISODE, maintain_segment_metadata=True) as buffer:
         batch = transitions(BATCH)
         yield lambda: buffer.extend(batch)
+
+
+@ours("unienv", "ReplayBuffer.extend_lanes, in memory: a row for each of 8 lanes")
+def extend_lanes() -> Iterator[Callable]:
+    with _lanes() as buffer:
+        step = transitions(LANES)
+        yield lambda: buffer.extend_lanes(step)
+
+
+@ours("unienv, with ends", "the same, told which lanes end: none")
+def extend_lanes_ending() -> Iterator[Callable]:
+    with _lanes() as buffer:
+        step, ended = transitions(LANES), np.zeros(LANES, np.bool_)
+        yield lambda: buffer.extend_lanes(step, ended)
+
+
+def _lanes() -> ReplayBuffer:
+    """A buffer with lanes that is full of episodes."""
+    buffer = ReplayBuffer.create(transition_space(), capacity=ROWS, lanes=LANES)
+    step = transitions(LANES)
+    for at in range(ROWS // LANES):
+        buffer.extend_lanes(step)
+        if at % EPISODE == 0:
+            buffer.mark_segment_end()
+    return buffer
 
 
 def appending(name: str, capacity: int, setting: str, *, segments: bool = False, full: bool = True) -> Contender:
@@ -94,33 +151,58 @@ def _buffer(capacity: int, segments: bool, full: bool) -> ReplayBuffer:
 # -- floors ------------------------------------------------------------------------------------------------
 
 
-@floor("column writes", "one numpy assignment for each of six columns")
-def write_columns() -> Iterator[Callable]:
-    pairs = [(column, one_transition()[name]) for name, column in transitions(ROWS).items()]
-    at = 0
+def _assigning(columns: Columns, one: Columns) -> Iterator[Callable]:
+    named, at = list(columns.items()), 0
 
     def write() -> None:
         nonlocal at
         at = (at + 1) % ROWS
-        for column, value in pairs:
-            column[at] = value
+        for name, column in named:
+            column[at] = one[name]
 
     yield write
 
 
-@floor("column copies", "one numpy copy for each of six columns")
-def copy_columns() -> Iterator[Callable]:
-    batch = transitions(BATCH)
-    pairs = [(column, batch[name]) for name, column in transitions(ROWS).items()]
-    at = 0
+@floor("column writes", "one numpy assignment for each of six columns")
+def write_columns() -> Iterator[Callable]:
+    return _assigning(transitions(ROWS), one_transition())
+
+
+@floor("bare assignment", "the same, columns of rows side by side")
+def assign_scalars() -> Iterator[Callable]:
+    return _assigning(bare_columns(), one_transition())
+
+
+@floor("bare assignment, arrays", "the same, numbers as arrays of no dimension")
+def assign_arrays() -> Iterator[Callable]:
+    return _assigning(bare_columns(), one_of_arrays())
+
+
+def _copying(columns: Columns, count: int) -> Iterator[Callable]:
+    batch, named, at = transitions(count), list(columns.items()), 0
 
     def copy() -> None:
         nonlocal at
-        at = (at + BATCH) % (ROWS - BATCH)
-        for column, values in pairs:
-            column[at : at + BATCH] = values
+        at = (at + count) % (ROWS - count)
+        for name, column in named:
+            column[at : at + count] = batch[name]
 
     yield copy
+
+
+@floor("column copies", "one numpy copy for each of six columns")
+def copy_columns() -> Iterator[Callable]:
+    return _copying(transitions(ROWS), BATCH)
+
+
+@floor("bare assignment", "the same, columns of rows side by side")
+def assign_batch() -> Iterator[Callable]:
+    return _copying(bare_columns(), BATCH)
+
+
+@floor("bare assignment", "one numpy copy of 8 for each of six columns of rows side by side")
+def assign_lanes() -> Iterator[Callable]:
+    return _copying(bare_columns(), LANES)
 
 
 # -- peers -------------------------------------------------------------------------------------------------

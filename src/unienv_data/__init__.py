@@ -12,6 +12,8 @@ from unienv_interface.utils.lazy import lazy_exports
 if TYPE_CHECKING:
     from .base import *  # noqa: F403
     from .batches import *  # noqa: F403
+    from .checking import check as check
+    from .checking import repair as repair
     from .replay_buffer import *  # noqa: F403
     from .samplers import *  # noqa: F403
 
@@ -38,6 +40,7 @@ _HOMES = {
         "ToBackendOrDeviceBatch",
         "TransformedBatch",
     ),
+    ".checking": ("check", "repair"),
     ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
     ".samplers": (
         "IndexBatch",

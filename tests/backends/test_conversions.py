@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from catalogue import BACKENDS, COMPLEX, DTYPES, assert_same, backend_cases
 
-from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, _dtypes
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, dtypes
 
 every_backend = pytest.mark.parametrize("backend", backend_cases())
 np_backend = NumpyComputeBackend
@@ -136,7 +136,7 @@ def test_raw_bits_round_trip(backend: ComputeBackend, dtype: str) -> None:
     array = backend.from_numpy(numbers(dtype))
     name = backend.dtype_name(array.dtype)
     raw = backend.to_raw(array)
-    assert raw.dtype == _dtypes.raw_dtype(name)
+    assert raw.dtype == dtypes.raw_dtype(name)
     assert_same(None, backend.from_raw(raw.copy(), name), array)
     assert_same(None, backend.from_raw(raw.reshape(2, 3).copy(), name), backend.reshape(array, (2, 3)))
 
@@ -154,7 +154,7 @@ def test_from_raw_does_not_make_read_only_memory_writable(backend: ComputeBacken
 def test_host_values_round_trip(backend: ComputeBackend, dtype: str) -> None:
     array = backend.from_numpy(numbers(dtype))
     host = backend.to_host(array)
-    assert host.dtype == _dtypes.host_dtype(backend.dtype_name(array.dtype))
+    assert host.dtype == dtypes.host_dtype(backend.dtype_name(array.dtype))
     assert_same(None, backend.from_host(host, array.dtype), array)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from catalogue import BACKENDS, COMPLEX, DTYPES, FLOATS, INTEGERS, SPACES, backend_cases
 
-from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, _dtypes
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, dtypes
 from unienv_interface.space.spaces import DictSpace
 
 every_backend = pytest.mark.parametrize("backend", backend_cases())
@@ -56,7 +56,7 @@ def test_a_safe_cast_keeps_every_extreme(source: str) -> None:
     """Exact arithmetic on the values where a dtype is most demanding."""
     for target in DTYPES:
         held_all = all(_holds(target, value) for value in _demanding_values(source))
-        assert _dtypes.can_cast_safely(source, target) is held_all, target
+        assert dtypes.can_cast_safely(source, target) is held_all, target
 
 
 def _demanding_values(name: str) -> list[Any]:
@@ -93,7 +93,7 @@ def _holds(name: str, value: Any) -> bool:
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_raw_dtypes_are_little_endian_and_of_the_same_size(name: str) -> None:
-    raw = _dtypes.raw_dtype(name)
+    raw = dtypes.raw_dtype(name)
     assert raw.itemsize == NumpyComputeBackend.dtype_from_name(name).itemsize
     assert raw.newbyteorder("<") == raw
     assert raw.byteorder in "|<="

@@ -20,10 +20,9 @@ from recordings import BACKEND, live_copy, read_all, same
 
 pytest.importorskip("gymnasium")
 
-from unienv_data import ReplayBuffer
+from unienv_data import ReplayBuffer, check
 from unienv_data.cli import _collect
 from unienv_data.cli._collect import Plan, collect, run_seed
-from unienv_data.cli._doctor import check
 from unienv_data.cli._environments import backend_for
 from unienv_data.cli._errors import CommandError, UsageError
 from unienv_data.cli._policies import zero_action

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from recordings import episodes, write
 
-from unienv_data.cli import _demo, _info
+from unienv_data.checking import _info
+from unienv_data.cli import _demo
 from unienv_data.cli.app import app
 
 COMMANDS = ["info", "head", "stats", "check", "bench", "collect", "convert", "repair", "demo"]

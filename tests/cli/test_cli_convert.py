@@ -23,12 +23,9 @@ from recordings import (
     write_lanes,
 )
 
-from unienv_data import ReplayBuffer
-from unienv_data.cli import _reading
-from unienv_data.cli._convert import convert
-from unienv_data.cli._doctor import check
-from unienv_data.cli._new_recording import FORMATS, NewRecording
-from unienv_data.cli._reading import open_buffer
+from unienv_data import ReplayBuffer, check
+from unienv_data.checking import FORMATS, _reading, convert, open_folder
+from unienv_data.checking._convert import NewRecording
 from unienv_interface.space import DictSpace, TextSpace
 
 _LIBRARIES = {"hdf5": "h5py", "parquet": "pyarrow", "pt": "torch"}
@@ -42,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def contents(path: Path) -> tuple[Any, list[tuple[int, int]] | None, int]:
     """Samples on the host, episodes and lanes, whatever the format."""
-    with open_buffer(path) as buffer:
+    with open_folder(path) as buffer:
         batch = leaf_map(lambda leaf: np.asarray(buffer.backend.to_numpy(leaf)), buffer.get_at(...))
         return batch, buffer.get_segments(), buffer.lanes
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from recordings import (
     BACKEND,
     LENGTHS,
@@ -26,60 +22,14 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer
-from unienv_data.cli import _reading, _stats
-from unienv_data.cli._reading import ChunkReader, open_buffer, rows_per_chunk
+from unienv_data.checking import _reading
 from unienv_data.cli._render import in_bytes, sparkline
 from unienv_interface.space import DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
-from unienv_interface.space.row_layout import RowLayout
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_reading, "MOST_ROWS", 150)
-
-
-# -- chunks ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-def test_chunks_give_every_sample_once_and_overlap_as_asked(tmp_path: Path, lanes: int) -> None:
-    path = write(tmp_path / "r", episodes()) if lanes == 1 else write_lanes(tmp_path / "r", lanes)
-    whole, _ = read_all(path)
-    with open_buffer(path) as buffer:
-        reader = ChunkReader(buffer, overlap=lanes, with_episodes=True)
-        found = list(reader)
-        assert len(found) > 3
-        assert np.array_equal(
-            np.concatenate([chunk.data["action"][chunk.before :] for chunk in found]), whole["action"]
-        )
-        assert [chunk.before for chunk in found] == [0, *[lanes] * (len(found) - 1)]
-        for chunk in found:
-            assert np.array_equal(chunk.data["action"], whole["action"][chunk.start : chunk.start + chunk.count])
-            for place in (0, chunk.count - 1):
-                segment = buffer.segment_of(chunk.start + place)
-                assert segment is not None
-                assert chunk.episode is not None
-                assert chunk.episode[place] == segment[0]
-
-
-def test_a_chunk_takes_a_few_megabytes_whatever_a_sample_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 65_536)
-    for name, space in {"small": floats(), "large": image(96, 96, 3), "huge": image(2048, 2048, 3)}.items():
-        with ReplayBuffer.create(space, cache_path=tmp_path / name, capacity=4) as buffer:
-            nbytes = RowLayout(space).nbytes
-            assert 1 <= rows_per_chunk(buffer) <= max(1, _reading.CHUNK_BYTES // nbytes)
-
-
-def test_of_a_ring_that_moves_on_what_is_gone_is_left_out(tmp_path: Path) -> None:
-    with ReplayBuffer.create(floats(), cache_path=tmp_path / "r", capacity=400) as writer:
-        writer.extend(np.arange(400, dtype=np.float32))
-        with open_buffer(tmp_path / "r") as buffer:
-            reader = iter(ChunkReader(buffer))
-            first = next(reader)
-            writer.extend(np.arange(400, 600, dtype=np.float32))
-            rest = [value for chunk in reader for value in chunk.data.tolist()]
-    assert first.data.tolist() == list(range(150))
-    assert rest == list(range(200, 400))
 
 
 # -- info --------------------------------------------------------------------------------------------------
@@ -254,55 +204,6 @@ def test_stats_of_arrays_that_differ_in_shape(tmp_path: Path, run_json: Any) -> 
     assert (column["dtype"], column["shape"]) == ("float32", None)
     assert (column["count"], column["nan"], column["infinite"]) == (4, 1, 1)
     assert (column["min"], column["max"], column["mean"]) == (1, 6, 3)
-
-
-@given(
-    arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6)),
-    st.floats(-1e9, 1e9),
-    st.lists(st.integers(0, 60), max_size=5),
-)
-def test_moments_do_not_depend_on_how_numbers_come(values: np.ndarray, shift: float, cuts: list[int]) -> None:
-    values = values + shift
-    moments = _stats.Moments()
-    for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts)):
-        moments.add(part)
-    assert (moments.count, moments.min, moments.max) == (len(values), values.min(), values.max())
-    assert moments.mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-6)
-    assert moments.std == pytest.approx(values.std(), rel=1e-9, abs=1e-5)
-
-
-def test_moments_of_numbers_at_the_end_of_the_range_of_floats() -> None:
-    moments = _stats.Moments()
-    moments.add(np.array([1.7e308, -1.7e308, 1.7e308]))
-    assert (moments.std, moments.max) == (pytest.approx(np.sqrt(8 / 9) * 1.7e308), 1.7e308)
-    for _ in range(3):
-        moments.add(np.full(100_000, 1.7e308))
-    assert moments.mean == pytest.approx(1.7e308, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.full(1000, 1e300),
-        np.full(1000, 1.7e308),
-        np.array([1e200, 1.5e200] * 500),
-        2**60 + np.arange(1000) % 100,
-        np.array([-(2**63), 2**63 - 1] * 500),
-        np.array([0, 2**64 - 1] * 500, np.uint64),
-        np.full(1000, 2**63 - 1),
-    ],
-)
-@pytest.mark.parametrize("size", [7, 1000])
-def test_moments_lose_no_digits_where_numbers_are_large(values: np.ndarray, size: int) -> None:
-    moments = _stats.Moments()
-    for start in range(0, len(values), size):
-        moments.add(values[start : start + size])
-    exact = [Fraction(value) for value in values.tolist()]
-    mean = sum(exact) / len(exact)
-    spread = np.sqrt(np.longdouble(str(sum((value - mean) ** 2 for value in exact) // len(exact))))
-    largest = float(max(map(abs, exact)))
-    assert moments.mean == pytest.approx(float(mean), abs=2e-16 * largest)
-    assert moments.std == pytest.approx(float(spread), rel=1e-2, abs=1e-9)
 
 
 # -- bench and words ---------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def read(batch: Any, backend: ComputeBackend = NumpyComputeBackend) -> list[int]
 
 def check_stretches_of(rows: int, patch: pytest.MonkeyPatch) -> None:
     """Have so many numbered samples to a checksum, in buffers on disk, so that stretches are entered and left often."""
-    patch.setattr(_checks, "_STRETCH_BYTES", rows * RowLayout(number_space()).nbytes)
+    patch.setattr(_checks, "_BLOCK_BYTES", rows * RowLayout(number_space()).nbytes)
 
 
 def contents(buffer: Any) -> list[int]:

@@ -98,8 +98,8 @@ def check(mode: str, folder: Path, before: int, acknowledged: int) -> int:
 
 def bounds(buffer: ReplayBuffer) -> list[tuple[int, int]]:
     """The episode, open or closed, of every sample."""
-    numbers = np.arange(buffer._cells[1], buffer._cells[0])
-    start, stop = buffer._state.segments.bounds_of(numbers, buffer._cells[1], buffer._cells[0])
+    numbers = np.arange(buffer._counters.tail, buffer._counters.head)
+    start, stop = buffer._state.segments.bounds_of(numbers, buffer._counters.tail, buffer._counters.head)
     return list(zip((start - numbers[:1]).tolist(), (stop - numbers[:1]).tolist(), strict=True))
 
 

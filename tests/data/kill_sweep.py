@@ -218,10 +218,10 @@ def sweep_recovery(every: int, offset: int, storage: str) -> int:
 
 
 def _is_half_done(folder: Path) -> bool:
-    from unienv_data.replay_buffer._counters import EDIT, MappedCounters
+    from unienv_data.replay_buffer._counters import MappedHeader
 
-    counters = MappedCounters.open(folder / "buffer" / "header.bin", writable=False)
-    is_odd = bool(counters.cells[EDIT] & 1)
+    counters = MappedHeader.open(folder / "buffer" / "header.bin", writable=False)
+    is_odd = bool(counters.counters.edit & 1)
     counters.close()
     return is_odd
 

@@ -12,7 +12,6 @@ from recording_envs import Log, TallyEnv, buffers_for, check_recording, vector
 from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
-from unienv_data.replay_buffer import _deferred
 from unienv_interface import AsyncVecEnv
 from unienv_interface.space.spaces import BoxSpace
 
@@ -101,7 +100,6 @@ def test_a_step_interrupted_by_ctrl_c_is_not_joined_to_the_next(before: int) -> 
 
 @pytest.mark.parametrize("mode", ["per_env", "interleaved"])
 def test_a_full_disk_leaves_no_hole_in_an_episode(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_deferred, "_MOST_STEPS", 1)  # as on disk
     env = vector("sync", 3)
     buffers = buffers_for(mode, env)
     wrapper = ReplayBufferCollectionWrapper(env, buffers)

@@ -13,7 +13,6 @@ from recording_envs import Log, TallyEnv, buffers_for, check_recording, full_spa
 from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
-from unienv_data.replay_buffer import _deferred
 from unienv_data.storages.list_storage import ListStorage
 from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
@@ -160,7 +159,6 @@ def test_buffers_of_slots_are_written_together_only_if_they_are_alike(case: str,
         return rows
 
     monkeypatch.setattr(RowScratch, "fill", watched)
-    monkeypatch.setattr(_deferred, "_MOST_STEPS", 1)  # else what is staged is not made rows of before many are written
     env = vector("sync", 2)
     space = full_space(env, infos=False)
     other = space

@@ -23,7 +23,6 @@ from test_replay_buffer_processes import HERE, run
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.base.files import write_json
-from unienv_data.replay_buffer._counters import HEAD, TAIL
 from unienv_interface.backends import NumpyComputeBackend
 
 NUMPY = NumpyComputeBackend
@@ -35,7 +34,7 @@ def make(lanes: int = 3, **options: Any) -> ReplayBuffer:
 
 def bounds_in(buffer: ReplayBuffer) -> list[tuple[int, int]]:
     """The segment of every sample, as `bounds_of` has it, by index."""
-    tail, head = buffer._cells[TAIL], buffer._cells[HEAD]
+    tail, head = buffer._counters.tail, buffer._counters.head
     start, stop = buffer._state.segments.bounds_of(np.arange(tail, head), tail, head)
     return list(zip((start - tail).tolist(), (stop - tail).tolist(), strict=True))
 
@@ -171,7 +170,7 @@ def test_thousands_of_episodes_and_a_reader_that_seldom_looks(capacity: int | No
         buffer.extend_lanes(numbers(range(4 * step, 4 * step + 4)), chance.random(4) < 0.5)
         if step % 7 == 0:
             bounds_in(buffer)
-    tail, head = buffer._cells[TAIL], buffer._cells[HEAD]
+    tail, head = buffer._counters.tail, buffer._counters.head
     samples = np.arange(tail, head)
     expected = _bounds_by_force(buffer, samples, tail, head)
     for one in (buffer, reader):
@@ -263,29 +262,53 @@ def test_a_folder_without_the_field_has_one_lane(tmp_path: Path) -> None:
 
 
 def test_interrupted_between_the_records_and_the_head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C at the worst moment: neither the samples nor the ends of their episodes count."""
+    """Ctrl-C at the worst moment is raised when the samples and the ends of their episodes count."""
     buffer = make(2, cache_path=tmp_path / "buffer")
     buffer.extend_lanes(numbers([1, 2]))
-    add_all = buffer._state.segments.add_all
+    put, interrupts = buffer._state.segments.put, [KeyboardInterrupt]
 
-    def interrupted(ranges: Any) -> None:
-        add_all(ranges)
-        raise KeyboardInterrupt
+    def interrupted(number: int, ranges: Any) -> None:
+        put(number, ranges)
+        while interrupts:
+            raise interrupts.pop()
 
-    monkeypatch.setattr(buffer._state.segments, "add_all", interrupted)
+    monkeypatch.setattr(buffer._state.segments, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         buffer.extend_lanes(numbers([3, 4]), [True, True])
     monkeypatch.undo()
-    assert contents(buffer) == [1, 2]
-    assert buffer.get_segments() == []
-    assert buffer.segment_of(0) is None
-    assert bounds_in(buffer) == [(0, 1), (1, 2)]
+    assert contents(buffer) == [1, 2, 3, 4]
+    assert buffer.get_segments() == [(0, 3), (1, 4)]
     buffer.extend_lanes(numbers([5, 6]), [False, True])
-    assert contents(buffer) == [1, 2, 5, 6]
-    assert buffer.get_segments() == [(1, 4)]
-    assert buffer.segment_of(2) is None
-    assert bounds_in(buffer) == [(0, 3), (1, 4), (0, 3), (1, 4)]
+    assert contents(buffer) == [1, 2, 3, 4, 5, 6]
+    assert buffer.get_segments() == [(0, 3), (1, 4), (5, 6)]
+    assert buffer.segment_of(4) is None
+    assert bounds_in(buffer) == [(0, 3), (1, 4), (0, 3), (1, 4), (4, 5), (5, 6)]
     assert buffer.verify() == []
+
+
+@pytest.mark.parametrize("capacity", [None, 12, 24])
+def test_a_block_of_steps_is_the_steps_one_by_one(capacity: int | None, tmp_path: Path) -> None:
+    """(steps, lanes) in one call, also around the end of the ring and more than once around."""
+    rng = np.random.default_rng(0)
+    one, many = make(3, capacity=capacity), make(3, capacity=capacity, cache_path=tmp_path / "buffer")
+    written = 0
+    for steps in (1, 3, 2, 9, 1, 4):
+        values = np.arange(written, written + 3 * steps).reshape(steps, 3)
+        ended = rng.random((steps, 3)) < 0.4
+        for step in range(steps):
+            one.extend_lanes(numbers(values[step]), ended[step])
+        block = {key: value for key, value in numbers(values.reshape(-1)).items()}
+        many.extend_lanes(
+            {
+                "number": block["number"].reshape(steps, 3),
+                "inner": {"copies": block["inner"]["copies"].reshape(steps, 3, 3)},
+            },
+            ended,
+        )
+        written += 3 * steps
+        assert contents(many) == contents(one)
+        assert many.get_segments() == one.get_segments()
+    assert many.verify() == []
 
 
 def test_records_that_a_kill_has_torn_are_no_damage_afterwards(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_return_to_go(discount: float, split_trajs: bool, data: MinariExperience
         made.set_(("next", "reward"), 0.0)
         made.add_return_to_go(discount)
         assert not made["return_to_go"].any()
-    with pytest.raises(ValueError, match="episode: values of torch.float64"):
+    with pytest.raises(ValueError, match=r"episode: values of torch\.float64"):
         data.add_return_to_go(key="episode")
     with pytest.raises(ValueError, match="next cannot be added: next is a group"):
         data.add_return_to_go(key="next")

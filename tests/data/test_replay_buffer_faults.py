@@ -203,10 +203,10 @@ def test_a_damaged_header_has_no_length(tmp_path: Path) -> None:
 
 def pretend_the_machine_has_booted(path: Path) -> None:
     from unienv_data.base.mapped import MappedFile
-    from unienv_data.replay_buffer._counters import BOOT, MappedCounters
+    from unienv_data.replay_buffer._counters import MappedHeader
 
     file = MappedFile.open(path / "header.bin", np.uint8, writable=True)
-    MappedCounters(file).cells[BOOT] += 1
+    MappedHeader(file).counters.boot += 1
     file.close()
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from unienv_data import ReplayBuffer
 from unienv_data.base.windows import WindowQuery
-from unienv_data.replay_buffer._counters import EDIT, TAIL
 from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace, DictSpace
@@ -25,16 +24,16 @@ SPACE = DictSpace(NUMPY, {"x": BoxSpace(NUMPY, -1e9, 1e9, "float64", shape=())})
 class Hooked:
     """Counters at which something happens when one of them is read for the first time."""
 
-    def __init__(self, cells: Any, cell: int, happen: Callable[[], None]) -> None:
-        self.cells, self.cell, self.happen = cells, cell, [happen]
+    def __init__(self, counters: Any, name: str, happen: Callable[[], None]) -> None:
+        vars(self).update(counters=counters, name=name, happen=[happen])
 
-    def __getitem__(self, cell: int) -> int:
-        if cell == self.cell and self.happen:
+    def __getattr__(self, name: str) -> int:
+        if name == self.name and self.happen:
             self.happen.pop()()
-        return self.cells[cell]
+        return getattr(self.counters, name)
 
-    def __setitem__(self, cell: int, value: int) -> None:
-        self.cells[cell] = value
+    def __setattr__(self, name: str, value: int) -> None:
+        setattr(self.counters, name, value)
 
 
 def test_a_reader_that_looks_ahead_forgets_no_episode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +104,7 @@ def test_what_is_removed_between_two_counters_is_not_read() -> None:
         buffer.append({"x": 3.0})
         buffer.remove_at(slice(None))
 
-    buffer._reader._cells = Hooked(buffer._cells, TAIL, remove_all)
+    buffer._reader._counters = Hooked(buffer._counters, "tail", remove_all)
     with pytest.raises(IndexError, match="for a length of 0"):
         buffer.get_at(np.array([0, -1]))
 
@@ -119,7 +118,7 @@ def test_the_newest_is_the_newest_however_far_a_writer_gets() -> None:
         for number in range(6, 12):
             buffer.append({"x": float(number)})
 
-    buffer._reader._cells = Hooked(buffer._cells, TAIL, overtake)
+    buffer._reader._counters = Hooked(buffer._counters, "tail", overtake)
     assert buffer.get_at(np.array([-1]))["x"].tolist() == [11.0]
 
 
@@ -147,7 +146,7 @@ def test_a_reader_sees_the_episodes_after_a_clear_that_was_killed(tmp_path: Path
     def die_in_clear() -> None:
         buffer = ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False)
         die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731 - it says what it is
-        buffer._writer._cells = Hooked(buffer._cells, EDIT, die)
+        buffer._writer._counters = Hooked(buffer._counters, "edit", die)
         buffer.clear()
 
     write(ReplayBuffer.create(SPACE, cache_path=folder, maintain_segment_metadata=True), 5, 4)

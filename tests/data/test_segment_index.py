@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unienv_data.replay_buffer._counters import CLOSED, EDIT, HEAD, SEGMENTS, Counters
+from unienv_data.replay_buffer._counters import Header
 from unienv_data.replay_buffer._segments import SegmentIndex
 
 
@@ -25,8 +25,8 @@ def expected_bounds(records, closed, sample, tail, head):
 
 
 def check(index, records, closed, tail, head):
-    index._counters.cells[CLOSED] = closed
-    index._counters.cells[HEAD] = max(head, closed)
+    index._counters.closed = closed
+    index._counters.head = max(head, closed)
     samples = np.arange(tail, head)
     start, stop = index.bounds_of(samples, tail, head)
     assert start.dtype == stop.dtype == np.int64
@@ -42,7 +42,7 @@ def check(index, records, closed, tail, head):
     st.booleans(),
 )
 def test_bounds_are_those_of_a_plain_list(steps, open_length, capacity, has_gap_at_the_end):
-    index, records, position = SegmentIndex(Counters(), capacity), [], 0
+    index, records, position = SegmentIndex(Header(), capacity), [], 0
     for gap, length in steps:
         length = length if capacity is None else min(length, capacity)
         records.append((position + gap, position + gap + length))
@@ -57,7 +57,7 @@ def test_bounds_are_those_of_a_plain_list(steps, open_length, capacity, has_gap_
 
 @pytest.mark.parametrize("written", [0, 1023, 1027, 1030, 3000])
 def test_bounds_where_the_ring_of_records_wraps(written):
-    capacity, index = 6, SegmentIndex(Counters(), 6)
+    capacity, index = 6, SegmentIndex(Header(), 6)
     for number in range(written):
         index.prepare()
         index.add(2 * number, 2 * number + 2)
@@ -66,7 +66,7 @@ def test_bounds_where_the_ring_of_records_wraps(written):
 
 
 def test_a_reader_with_an_older_head_sees_the_segment_up_to_it():
-    index = SegmentIndex(Counters(), None)
+    index = SegmentIndex(Header(), None)
     index.prepare()
     index.add(0, 10)
     check(index, [(0, 10)], 10, 3, 7)
@@ -76,15 +76,15 @@ def test_looking_takes_no_longer_with_many_segments():
     """No operation over all records but the first time: it would show in the bytes that are allocated."""
     import tracemalloc
 
-    index = SegmentIndex(Counters(), None)
+    index = SegmentIndex(Header(), None)
     index.replace_all(np.stack([np.arange(100_000), np.arange(1, 100_001)], axis=1))
-    cells = index._counters.cells
-    cells[SEGMENTS] = cells[HEAD] = 100_000
+    counters = index._counters
+    counters.segments = counters.head = 100_000
     samples = np.arange(50_000, 50_064)
     index.bounds_of(samples, 0, 100_000)
     index.prepare()
     index.add(100_000, 100_001)
-    cells[HEAD] = 100_001
+    counters.head = 100_001
     tracemalloc.start()
     try:
         start, stop = index.bounds_of(samples, 0, 100_001)
@@ -96,29 +96,29 @@ def test_looking_takes_no_longer_with_many_segments():
 
 
 def test_what_was_seen_of_a_segment_that_is_taken_back_is_forgotten():
-    index = SegmentIndex(Counters(), None)
+    index = SegmentIndex(Header(), None)
     index.prepare(2)
     index.add(0, 5)
     check(index, [(0, 5)], 5, 0, 5)
     index.add(5, 9)  # its samples are still being written, and never come
     assert index.bounds_of(np.arange(5), 0, 5)[1].tolist() == [5] * 5
-    index._counters.cells[SEGMENTS] = 1
+    index._counters.segments = 1
     index.add(5, 7)
     check(index, [(0, 5), (5, 7)], 7, 0, 8)
 
 
 def test_segments_that_were_changed_in_place_are_read_again():
-    index = SegmentIndex(Counters(), None)
+    index = SegmentIndex(Header(), None)
     index.prepare(2)
     index.add_all([(0, 5), (5, 9)])
     check(index, [(0, 5), (5, 9)], 9, 0, 9)
     index.replace_all(np.array([[0, 3], [3, 7]]))
-    index._counters.cells[EDIT] += 2
+    index._counters.edit += 2
     check(index, [(0, 3), (3, 7)], 7, 0, 7)
 
 
 def test_segments_that_are_gone_leave_no_trace_however_seldom_one_looks():
-    index, capacity = SegmentIndex(Counters(), 6), 6
+    index, capacity = SegmentIndex(Header(), 6), 6
     for number in range(5000):
         index.prepare()
         index.add(2 * number, 2 * number + 2)

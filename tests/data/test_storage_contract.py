@@ -164,12 +164,12 @@ class FlushesByDumping(FlushesNothing):
     flush = SpaceStorage.flush
 
 
-class StagesInPlace(Broken):
-    def stage(self, value: Any, count: int | None) -> Any:
-        staged = super().stage(value, count)
+class EncodesInPlace(Broken):
+    def encode(self, value: Any, count: int | None) -> Any:
+        encoded = super().encode(value, count)
         if count == 3:
-            self.write(slice(0, 3), staged)
-        return staged
+            self.write(slice(0, 3), encoded)
+        return encoded
 
 
 class NeverGrows(Broken):
@@ -195,7 +195,7 @@ class Overwrites(Broken):
     [
         (LosesTheLast, "every_kind_of_index_writes_the_same"),
         (HandsOutViews, "what_was_read_does_not_change"),
-        (GathersPastTheEnd, "staging_changes_nothing_and_writing_does"),
+        (GathersPastTheEnd, "encoding_changes_nothing_and_writing_does"),
         (ClipsTheIndex, "an_index_out_of_range_is_refused"),
         (WritesBeforeItLooks, "a_misfit_is_refused_and_changes_nothing"),
         (KeepsTheFirst, "the_last_of_duplicates_stays"),
@@ -203,7 +203,7 @@ class Overwrites(Broken):
         (IgnoresReadOnly, "read_only_is_read_only"),
         (ForgetsOnDump, "a_dump_is_loaded_equal"),
         (FlushesNothing, "what_was_flushed_is_loaded"),
-        (StagesInPlace, "staging_changes_nothing_and_writing_does"),
+        (EncodesInPlace, "encoding_changes_nothing_and_writing_does"),
         (NeverGrows, "it_grows_and_shrinks"),
         (MixesColumns, "a_column_is_that_of_the_samples"),
         (Overwrites, "a_path_in_use_is_refused"),

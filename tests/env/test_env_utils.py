@@ -16,8 +16,8 @@ from catalogue import backend_cases
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.space.space_utils.row_spaces import RowSpaces
 from unienv_interface.space.spaces import BoxSpace, DictSpace, TextSpace
-from unienv_interface.utils.row_spaces import RowSpaces
 from unienv_interface.utils.seed_util import next_seed, next_seed_rng
 from unienv_interface.utils.stateclass import StateClass, field, stateclass
 

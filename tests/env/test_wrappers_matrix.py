@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from catalogue import BACKENDS
-from envs import ENVS
+from envs import ENVS, actions_of
 
 from unienv_interface.env_base import Env, Wrapper
 from unienv_interface.space.spaces import BoxSpace
@@ -17,12 +17,17 @@ from unienv_interface.transformations import CropTransformation, RescaleTransfor
 from unienv_interface.wrapper import (
     ActionRescaleWrapper,
     ActionTransformWrapper,
+    AutoresetWrapper,
     BatchifyWrapper,
+    ClipActionWrapper,
     ContextObservationTransformWrapper,
     ControlFrequencyLimitWrapper,
+    EpisodeStatisticsWrapper,
     FlattenActionWrapper,
     FlattenContextObservationWrapper,
     FrameStackWrapper,
+    NormalizeObservationWrapper,
+    NormalizeRewardWrapper,
     TimeLimitWrapper,
     ToBackendOrDeviceWrapper,
     TransformWrapper,
@@ -62,6 +67,16 @@ def _unhurried(env: Env) -> Env:
     return ControlFrequencyLimitWrapper(env, 1.0, clock=lambda: float(next(ticks)), sleep=lambda seconds: None)
 
 
+def _normalized(env: Env) -> Env:
+    """With moments that stand still after a few steps, since an episode has to be the same every time."""
+    wrapped = NormalizeObservationWrapper(NormalizeRewardWrapper(env))
+    wrapped.reset(seed=0)
+    for action in actions_of(env, 2):
+        wrapped.step(action)
+    wrapped.update_running_mean = wrapped.env.update_running_mean = False  # type: ignore[attr-defined]
+    return wrapped
+
+
 WRAPPERS: dict[str, tuple[Callable[[Env], bool], Callable[[Env], Env]]] = {
     "plain": (_anything, Wrapper),
     "time_limit": (_anything, lambda env: TimeLimitWrapper(env, 2)),
@@ -90,6 +105,12 @@ WRAPPERS: dict[str, tuple[Callable[[Env], bool], Callable[[Env], Env]]] = {
     "batchify_and_back": (_is_single, lambda env: UnBatchifyWrapper(BatchifyWrapper(env))),
     "unbatchify": (_is_batch_of_one, UnBatchifyWrapper),
     "control_frequency": (_anything, _unhurried),
+    # a step that restarts draws what the next one begins with, so the two steps of a clause have none
+    "autoreset_same_step": (_anything, lambda env: AutoresetWrapper(TimeLimitWrapper(env, 3), "same_step")),
+    "autoreset_next_step": (_anything, lambda env: AutoresetWrapper(TimeLimitWrapper(env, 2), "next_step")),
+    "statistics": (_anything, lambda env: EpisodeStatisticsWrapper(TimeLimitWrapper(env, 2))),
+    "normalized": (_anything, _normalized),
+    "clip_action": (_anything, ClipActionWrapper),
     "stack": (
         _has_boxes,
         lambda env: TimeLimitWrapper(
@@ -100,8 +121,17 @@ WRAPPERS: dict[str, tuple[Callable[[Env], bool], Callable[[Env], Env]]] = {
 
 # What has array work of its own; the rest is the same on every backend.
 ON_JAX = {
-    "jax-count_batch": ("time_limit", "frame_stack_actions", "transform", "to_backend"),
-    "jax-count": ("batchify", "action_rescale"),
+    "jax-count_batch": (
+        "time_limit",
+        "frame_stack_actions",
+        "transform",
+        "to_backend",
+        "autoreset_next_step",
+        "statistics",
+        "normalized",
+        "clip_action",
+    ),
+    "jax-count": ("batchify", "action_rescale", "autoreset_same_step"),
 }
 
 CASES = [

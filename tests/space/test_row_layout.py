@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_cases import JAX, MUTABLE, NUMPY, box, zeroed
 
-from unienv_interface.backends import ComputeBackend, _dtypes
+from unienv_interface.backends import ComputeBackend, dtypes
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, concatenate
@@ -153,7 +153,7 @@ def test_the_one_column_of_a_plain_array() -> None:
 @pytest.mark.parametrize("shape", [(), (5,), (40, 40)], ids=str)
 def test_every_bit_of_every_dtype_is_kept(dtype: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    raw = _dtypes.raw_dtype(dtype)
+    raw = dtypes.raw_dtype(dtype)
     bits = np.frombuffer(rng.bytes(3 * int(np.prod(shape)) * raw.itemsize), raw).reshape(3, *shape)
     bits = bits.view(np.uint8) % 2 == 1 if dtype == "bool" else bits  # else NaN of all sorts, -0.0, subnormals
     for backend in MUTABLE:

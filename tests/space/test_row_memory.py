@@ -9,7 +9,7 @@ import pytest
 from catalogue import assert_same, sample, space_cases
 from row_cases import MUTABLE, NUMPY, box, contents, zeroed
 
-from unienv_interface.backends import ComputeBackend, _dtypes
+from unienv_interface.backends import ComputeBackend, dtypes
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace, BinarySpace, DictSpace, TupleSpace
@@ -31,7 +31,7 @@ def test_columns_are_views_of_the_rows(space: ArraySpace) -> None:
     start, end = rows.records.ctypes.data, rows.records.ctypes.data + rows.records.nbytes
     address = column.ctypes.data if space.backend is NUMPY else column.data_ptr()
     assert start <= address < end
-    element = _dtypes.raw_dtype(space.dtype_name).itemsize
+    element = dtypes.raw_dtype(space.dtype_name).itemsize
     assert address % element == 0
     assert all(stride % element == 0 for stride in rows.records["1"].strides)
     before = rows.records.tobytes()

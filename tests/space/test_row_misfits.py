@@ -9,7 +9,7 @@ import pytest
 from catalogue import DTYPES, INF, assert_same, sample
 from row_cases import MUTABLE, NUMPY, box, contents, zeroed
 
-from unienv_interface.backends import _dtypes
+from unienv_interface.backends import dtypes
 from unienv_interface.space.row_layout import MemoryHeap, RowLayout, Rows
 from unienv_interface.space.space_utils import concatenate
 from unienv_interface.space.spaces import (
@@ -213,9 +213,9 @@ def test_numbers_of_python_are_taken_for_scalars() -> None:
             layout = RowLayout(space)
             rows = layout.empty(2)
             numbers: list[Any] = [True, False] if name == "bool" else [0, 1, 100]
-            if name in _dtypes.FLOATING:
+            if name in dtypes.FLOATING:
                 numbers += [0.5, -1.5, INF, -INF, 60000]
-            elif name in _dtypes.INTEGER:
+            elif name in dtypes.INTEGER:
                 numbers += [int(np.iinfo(name).min), int(np.iinfo(name).max)]
             for number in numbers:
                 layout.pack(rows, 1, number)

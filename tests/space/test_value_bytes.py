@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.backends._dtypes import raw_dtype
+from unienv_interface.backends.dtypes import raw_dtype
 from unienv_interface.space import Space
 from unienv_interface.space.spaces import (
     BatchedSpace,

@@ -242,6 +242,28 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder that must not be there yet, and its parents, so that they survive a power cut."""
+    missing = [parent for parent in path.parents if not parent.exists()]
+    path.mkdir(parents=True, exist_ok=False)
+    for made in [path, *missing]:
+        sync_folder(made.parent)
+
+
+def check_in_place(fd: int, path: Path) -> None:
+    """An OSError if an open file was deleted or replaced: what is written to it would be lost."""
+    own, what = os.fstat(fd), "deleted"
+    if own.st_nlink:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return  # the folder has another name by now, and the file is in it
+        if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+            return
+        what = "replaced"
+    raise OSError(errno.ENOENT, f"the file was {what} while it was being written; what was written to it is lost", path)
+
+
 def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
     """Make sure that the bytes [start, stop) of a file can be written: a full disk is an OSError now, not a SIGBUS."""
     if stop <= start:

@@ -20,13 +20,13 @@ import numpy as np
 
 from unienv_interface.utils.shared_block import SharedBlock
 
-from .files import check_memory, open_regular, reserve, resize
+from .files import check_in_place, check_memory, open_regular, reserve, resize
 from .storage import StorageCorruptedError
 
 # MADV_POPULATE_WRITE, of Linux 5.14 and later
 _POPULATE = 23 if sys.platform == "linux" else None
 # Room is reserved this many bytes at a time, so that it costs nothing per sample.
-STRETCH = 16 * 2**20
+RESERVE_CHUNK = 16 * 2**20
 
 
 class MappedFile:
@@ -39,7 +39,8 @@ class MappedFile:
     def __init__(self, fd: int, dtype: Any, path: Path | None, *, writable: bool) -> None:
         """Take over a descriptor."""
         self.fd, self.dtype, self.path, self.writable = fd, np.dtype(dtype), path, writable
-        self._reserved = (0, 0)  # bytes; the stretch that was last made sure of
+        self._reserved = (0, 0)  # bytes; what was reserved last
+        self._absolute = None if path is None else path.absolute()
         self._closer = weakref.finalize(self, os.close, fd)  # many buffers may be opened and just dropped
         self._closer.atexit = False
 
@@ -95,6 +96,12 @@ class MappedFile:
         if length > self.length:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
+    def trim(self, length: int) -> None:
+        """Make the file no longer than so many items. Nobody may touch those behind them."""
+        if length < self.length:
+            self._reserved = (0, 0)
+            os.ftruncate(self.fd, length * self.dtype.itemsize)
+
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room.
 
@@ -108,12 +115,12 @@ class MappedFile:
         begin, end = self._reserved
         if begin <= first and last <= end:
             return self._reserved
-        begin = first // STRETCH * STRETCH
-        end = max(last, min(-(-last // STRETCH) * STRETCH, self.nbytes))
+        begin = first // RESERVE_CHUNK * RESERVE_CHUNK
+        end = max(last, min(-(-last // RESERVE_CHUNK) * RESERVE_CHUNK, self.nbytes))
         try:
             self._reserve(begin, end)
         except OSError:
-            begin, end = first, last  # no room for a stretch; enough for this write is enough
+            begin, end = first, last  # no room for a whole chunk; enough for this write is enough
             self._reserve(begin, end)
         self._reserved = (begin, end)
         return self._reserved
@@ -139,8 +146,9 @@ class MappedFile:
         return data
 
     def sync(self) -> None:
-        """Make what was written durable."""
-        if self.writable and self.path is not None:
+        """Make what was written durable; an OSError if the file is no longer where its name says."""
+        if self.writable and self._absolute is not None:
+            check_in_place(self.fd, self._absolute)
             os.fsync(self.fd)
 
     def close(self) -> None:
@@ -149,7 +157,7 @@ class MappedFile:
         self.fd = -1
 
 
-def have_in_memory(items: np.ndarray, start: int, stop: int) -> None:
+def populate_pages(items: np.ndarray, start: int, stop: int) -> None:
     """Have the pages of items [start, stop) of a mapped array, for which room is reserved, ready to be written.
 
     It is the same without, but a page fault for each takes three times as long.

@@ -11,14 +11,17 @@ import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows, RowScratch
+from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
 from ._index import IndexableType, resolve_index
 from .common import BatchT
 from .windows import Spans, split_axis
 
-__all__ = ["SpaceStorage", "StorageCorruptedError"]
+__all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage", "StorageCorruptedError"]
+
+#: What `check_rows` finds of a row: it is as it was written, nobody can tell, or it is not.
+ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
 
 
 class StorageCorruptedError(ValueError):
@@ -62,14 +65,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_column_access: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
-    #: Slots [start, stop) for which `prepare` need not be called, as long as this stays as it is.
-    ready: tuple[int, int] = (0, 0)
+    #: Slots [start, stop) that can be written as they are, as long as this stays as it is.
+    reserved: tuple[int, int] = (0, 0)
     #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
     has_raw_rows: bool = False
-    #: Its samples lie in this process's memory alone: nobody else sees them.
-    is_private: bool = False
     #: What `set` has written is read back by another process after this one was killed.
     survives_kill: bool = False
+    #: `check_rows` compares a checksum of each row.
+    has_row_sums: bool = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
     #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
@@ -80,7 +83,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         self.single_instance_space = single_instance_space
         self._next_slot: int | None = None
         self._pending = 0
-        self._checker: RowLayout | None = None
+        self._layout: RowLayout | None = None
+
+    @property
+    def layout(self) -> RowLayout:
+        """The leaves of a sample, and how they lie in a row."""
+        if self._layout is None:
+            self._layout = RowLayout(self.single_instance_space)
+        return self._layout
 
     @property
     def backend(self) -> ComputeBackend:
@@ -173,11 +183,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self.cache_filename is not None and self.is_mutable:
             self.dumps(self.cache_filename)
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
-        """Make checksums where there are none, in these ranges [start, stop) of slots: a writer was killed before.
-
-        A storage without checksums has nothing to do.
-        """
+    def trim(self) -> None:
+        """Cut files to what is in use. Nobody writes, and no reader looks at what is behind."""
 
     def sizes(self) -> tuple[int, int]:
         """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
@@ -190,6 +197,19 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         if length > len(self):
             raise StorageCorruptedError(f"{self.cache_filename}: {len(self)} slots, the buffer has {length}")
+
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
+        """Have a checksum for each row where the files are of an earlier version; `numbers` are those of the samples.
+
+        A storage without such files has nothing to do.
+        """
+
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.
+
+        With `numbers_only` rows are not compared with their checksums, only the numbers that stand beside those.
+        """
+        return np.full(len(slots), ROW_UNKNOWN, np.int8)
 
     def verify(self) -> list[str]:
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
@@ -243,63 +263,48 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """`gather` for an array of slots, as rows of the space's `RowLayout`; None if they are not kept so."""
         return None
 
-    def stage(self, value: Any, count: int | None) -> Any:
-        """A value, or a batch of `count`, checked and made ready for `write`; a ValueError if it does not fit.
+    def encode(self, value: Any, count: int | None) -> Any:
+        """A sample, or a batch of `count`, checked and made ready for `write`; a ValueError with the path of a misfit.
 
         Nothing that can be read changes.
         """
-        if self._checker is None:
-            self._checker = RowLayout(self.single_instance_space)
-        self._checker.encode(value, () if count is None else (count,))
+        self.layout.check(value, () if count is None else (count,))
         return value
 
-    def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> Any:
-        """`stage` for samples that are given by their leaves, in the order of `RowLayout`, if that is a shorter way.
+    def part(self, encoded: Any, count: int, start: int, stop: int) -> Any:
+        """The samples [start, stop) of an encoded batch of `count`."""
+        return get_at(batch_space(self.single_instance_space, count), encoded, slice(start, stop))
 
-        None if it is not, or if they are not just as they should be: `stage` says what is wrong, or does with less.
-        What is staged of a batch are the leaves themselves. So where leaves have the dtypes and shapes of others that
-        were staged, they need not be looked at again.
+    def reserve(self, start: int, stop: int) -> None:
+        """Make sure that slots [start, stop) can be written; an OSError or MemoryError if there is no room.
+
+        What was reserved before is no longer, unless `reserved` says so.
         """
-        return None
-
-    def scratch(self, count: int) -> RowScratch | None:
-        """Memory in which a batch of `count`, staged by `stage_leaves`, becomes samples each staged by itself, if any.
-
-        A storage of the same kind and space takes them, too.
-        """
-        return None
-
-    @property
-    def own_rows(self) -> memoryview | None:
-        """The memory of all rows, if these are always `ready` and to write one that is staged is to assign it there.
-
-        Of those, that is, which are staged as bytes.
-        """
-        return None
-
-    def part(self, staged: Any, count: int, start: int, stop: int) -> Any:
-        """The samples [start, stop) of a staged batch of `count`."""
-        return get_at(batch_space(self.single_instance_space, count), staged, slice(start, stop))
-
-    def prepare(self, start: int, stop: int) -> None:
-        """Make sure that slots [start, stop) can be written: after this, `write` does not fail for want of room."""
         if self.capacity is None and stop > len(self):
             self.extend_length(stop - len(self))
 
-    def write(self, slots: int | slice, staged: Any) -> None:
-        """Write a staged value to its slot, or a staged batch to a slice of slots."""
-        self.set(slots, staged)
+    def write(self, slots: int | slice, encoded: Any, number: int) -> None:
+        """Write an encoded sample to its slot, or a batch to a slice of slots; `number` is that of the (first) sample.
+
+        To repeat it does no harm, but where the storage keeps episodes by itself: a sample is appended to the open one.
+        """
+        if self.is_segment_aware and isinstance(slots, int):
+            if not self.has_open_segment:
+                self.mark_segment_start(slots)
+            self.append(encoded)
+        else:
+            self.set(slots, encoded)
 
     def raw_rows(self, slots: Any) -> Any:
         """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""
         return self.get(slots)
 
-    def write_raw_rows(self, slots: Any, raw: Any) -> None:
-        """Write what `raw_rows` gave to these slots."""
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
+        """Write what `raw_rows` gave to these slots, as the samples of these numbers."""
         self.set(slots, raw)
 
-    def staged_as_raw_rows(self, staged: Any, count: int | None) -> bytes:
-        """A staged value, or a staged batch of `count`, as `write_raw_rows` takes it; see `has_raw_rows`."""
+    def encoded_as_raw_rows(self, encoded: Any, count: int | None) -> bytes:
+        """A sample, or a batch of `count`, as `encode` gave it, for `write_raw_rows`; see `has_raw_rows`."""
         raise NotImplementedError(f"{type(self).__name__} has no raw rows")
 
     @property
@@ -373,3 +378,21 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def abort_segment(self) -> None:
         """Close the open segment and forget what was appended, where the storage has not made it visible yet."""
         self._next_slot, self._pending = None, 0
+
+
+class RowStorage(SpaceStorage):
+    """A storage whose samples are rows of its `layout`, in memory that this process can address.
+
+    A replay buffer writes to it in place: `encode` looks at every leaf, `reserve` makes sure of room, and `write`
+    assigns the leaves to their columns.
+    """
+
+    #: The rows of all slots. Replaced when the memory grows; what was read before stays valid.
+    rows: Rows
+
+    def encode(self, value: Any, count: int | None) -> Sequence[Any]:
+        """The leaves of a sample or of a batch, each as it is where it has the column's dtype and shape."""
+        return self.layout.encode(value, () if count is None else (count,))
+
+    def part(self, encoded: Sequence[Any], count: int, start: int, stop: int) -> list[Any]:
+        return [leaf[start:stop] for leaf in encoded]

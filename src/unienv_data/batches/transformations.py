@@ -9,7 +9,7 @@ import numpy as np
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_size_data, batch_space
 from unienv_interface.transformations import DataTransformation
-from unienv_interface.utils.space_mapping import SpaceMapping
+from unienv_interface.transformations.space_mapping import SpaceMapping
 
 from ..base._index import is_single
 from ..base.common import BatchBase, resolve_index

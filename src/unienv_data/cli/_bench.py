@@ -1,4 +1,4 @@
-"""How fast a recording gives batches."""
+"""Measuring how fast a recording gives batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 from unienv_interface.space.row_layout import RowLayout
 
 from ..batches import FrameStackedBatch
+from ..checking import ProgressCallback, chunks, open_folder, unwatched
 from ..samplers import StepSampler
 from ._errors import CommandError
-from ._progress import Advance, unwatched
-from ._reading import chunks, open_buffer
 
 _MEGABYTE = 10**6
 _WARM_UP = 3
@@ -43,21 +42,21 @@ def bench(
     window: int = 16,
     windows: int = 64,
     seconds: float = 1.0,
-    advance: Advance = unwatched,
+    progress: ProgressCallback = unwatched,
 ) -> BenchReport:
     """Draw random batches of samples, then of windows, then read all in order, each for so many seconds."""
-    with open_buffer(path) as buffer:
+    with open_folder(path) as buffer:
         if not len(buffer):
             raise CommandError(f"{path}: there are no samples to draw")
         nbytes = RowLayout(buffer.single_space).nbytes / _MEGABYTE
-        advance.expect(3)
+        progress(0, 3)
         single = _rate(StepSampler(buffer, batch_size, seed=0).sample, seconds) * batch_size
-        advance(1)
+        progress(1, 3)
         stacked = FrameStackedBatch(buffer, prefetch_horizon=window - 1)
         stacks = _rate(StepSampler(stacked, windows, seed=0).sample, seconds) * windows
-        advance(1)
+        progress(2, 3)
         scan = _scan_rate(buffer, seconds)
-        advance(1)
+        progress(3, 3)
         return BenchReport(
             path=str(path),
             samples=len(buffer),

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.vec_env import AsyncVecEnv, SyncVecEnv, VecEnv
@@ -19,18 +23,12 @@ from unienv_interface.space import Space, describe_mismatch
 from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 
 from ..base.files import read_json, write_json
+from ..checking import FORMATS, BeingWrittenError, ProgressCallback, columns_of, space_in_words, unwatched
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
-from ..replay_buffer._locks import BeingWrittenError
 from ..storages.registry import name_of, storage_by_name
-from ._columns import info_spaces
-from ._environments import backend_for, env_factory
-from ._errors import THEIR_ERRORS, CommandError, UsageError, telling_of_theirs, with_its_type
-from ._info import space_in_words
-from ._new_recording import FORMATS
+from ._environments import backend_for, env_factory, info_spaces
+from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, telling_of_theirs, with_its_type
 from ._policies import Policy, make_policy
-from ._progress import Advance, unwatched
-from ._reading import columns_of
-from ._stopping import Stopped, StopRequest
 
 #: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
 ORIGIN_FILE = "collect.json"
@@ -99,7 +97,7 @@ class CollectReport:
     stopped_by: int | None
 
 
-def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
+def collect(plan: Plan, progress: ProgressCallback = unwatched) -> CollectReport:
     """Record until there are as many steps as planned, or until asked to stop.
 
     Episodes that are under way at the end are closed as they are. The same plan gives the same samples, whatever the
@@ -115,7 +113,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         cleanup.enter_context(_not_in_the_way(plan))
         cleanup.callback(buffer.close)
         cleanup.callback(buffer.mark_segment_end)  # before it is closed
-        advance(present)
+        progress(present, plan.target)
         seed = run_seed(plan.seed, present)
         is_moved = buffer.backend is not envs.backend  # the same is recorded, whatever the format
         env = ReplayBufferCollectionWrapper(
@@ -124,7 +122,7 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
         begun = time.perf_counter()
         with StopRequest() as stop:
             try:
-                _record(env, policy, seed, plan, stop, advance)
+                _record(env, policy, seed, plan, stop, progress)
             except KeyboardInterrupt as error:
                 raise Stopped(stop.signal, _kept(plan, len(buffer))) from error
             except THEIR_ERRORS as error:
@@ -138,7 +136,12 @@ def collect(plan: Plan, advance: Advance = unwatched) -> CollectReport:
 
 
 def _record(
-    env: ReplayBufferCollectionWrapper, policy: Policy, seed: int, plan: Plan, stop: StopRequest, advance: Advance
+    env: ReplayBufferCollectionWrapper,
+    policy: Policy,
+    seed: int,
+    plan: Plan,
+    stop: StopRequest,
+    progress: ProgressCallback,
 ) -> None:
     (buffer,) = env.replay_buffers
     to_numpy, flushed = env.backend.to_numpy, time.monotonic()
@@ -146,7 +149,7 @@ def _record(
     _, observation, _ = env.reset(seed=seed)
     actions, observations = env.action_space.to(NumpyComputeBackend), env.observation_space
     is_moved = env.backend is not NumpyComputeBackend
-    for _ in range(len(buffer), plan.target, plan.num_envs):
+    for done in range(len(buffer), plan.target, plan.num_envs):
         if stop.signal is not None:
             return
         action = policy(observations.data_to(observation, NumpyComputeBackend) if is_moved else observation, rng)
@@ -158,7 +161,7 @@ def _record(
                 raise
             raise CommandError(f"policy {plan.policy!r}: action: {finding}") from error
         observation, _, terminated, truncated, _ = result
-        advance(plan.num_envs)
+        progress(done + plan.num_envs, plan.target)
         ended = to_numpy(terminated) | to_numpy(truncated)
         if ended.any():
             mask = env.backend.from_numpy(ended)
@@ -326,3 +329,34 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
         buffer.close()
         raise
     return buffer
+
+
+# -- being asked to stop -------------------------------------------------------------------------------------
+
+
+class StopRequest:
+    """While a `with` block runs, Ctrl-C or a request to end only sets `signal`; a second one is a KeyboardInterrupt.
+
+    So that work is stopped where it can be gone on with. Outside the main thread signals are left as they are.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

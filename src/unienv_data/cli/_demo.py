@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..checking import InfoReport, ProgressCallback, info, unwatched
 from ._bench import BenchReport, bench
 from ._collect import CollectReport, Plan
-from ._info import BufferInfo, buffer_info
-from ._progress import Advance, unwatched
 
 ENV_ID, STEPS, NUM_ENVS, WORKERS, WINDOW = "CartPole-v1", 50_000, 8, 2, 16
 #: How long each rate is measured.
@@ -20,7 +19,7 @@ class DemoReport:
     """What was recorded, what lies on disk, and how fast it is read back."""
 
     collected: CollectReport
-    info: BufferInfo
+    info: InfoReport
     bench: BenchReport
 
 
@@ -29,8 +28,8 @@ def demo_plan(out: Path, steps: int = STEPS) -> Plan:
     return Plan(ENV_ID, steps, out, num_envs=NUM_ENVS, workers=WORKERS, seed=0)
 
 
-def read_back(collected: CollectReport, advance: Advance = unwatched) -> DemoReport:
+def read_back(collected: CollectReport, progress: ProgressCallback = unwatched) -> DemoReport:
     """Open what was recorded as another program would, and sample from it."""
     path = Path(collected.path)
-    rates = bench(path, window=WINDOW, seconds=SECONDS, advance=advance)
-    return DemoReport(collected, buffer_info(path), rates)
+    rates = bench(path, window=WINDOW, seconds=SECONDS, progress=progress)
+    return DemoReport(collected, info(path), rates)

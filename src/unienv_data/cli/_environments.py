@@ -1,21 +1,26 @@
-"""Environments by their Gymnasium id."""
+"""Environments by their Gymnasium id, and the spaces of their infos, which they do not declare."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, deserialize_backend
 from unienv_interface.env_base.env import Env
 from unienv_interface.env_base.wrapper import Wrapper
-from unienv_interface.space import DictSpace
+from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.utils.optional import need
 
-from ._errors import CommandError, UsageError, in_one_line
-from ._modules import import_module
+from ..checking import in_one_line
+from ._errors import CommandError, UsageError, import_module
+
+# An info that comes and goes is looked for in so many steps, since its first value says what it looks like.
+_STEPS_TO_LOOK = 500
 
 
 def backend_for(fmt: str) -> ComputeBackend:
@@ -27,12 +32,12 @@ def parse_env_kwargs(text: str) -> dict[str, Any]:
     """Keywords for `gymnasium.make` as they are given on the command line."""
     way_out = """it must be a JSON object, such as '{"gravity": 5.0}'"""
     try:
-        found = json.loads(text)
+        kwargs = json.loads(text)
     except ValueError as error:
         raise UsageError(f"env-kwargs is {text!r}, which is no JSON ({error}): {way_out}") from None
-    if not isinstance(found, dict):
+    if not isinstance(kwargs, dict):
         raise UsageError(f"env-kwargs is {text!r}: {way_out}")
-    return found
+    return kwargs
 
 
 def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: bool) -> Callable[[], Env]:
@@ -86,3 +91,60 @@ class ContextWrapper(Wrapper):
     def step(self, action: Any) -> Any:
         both, *rest = self.env.step(action)
         return (both["observation"], *rest)
+
+
+# -- infos ---------------------------------------------------------------------------------------------------
+
+
+def info_spaces(env: Env, names: Sequence[str]) -> dict[str, Space]:
+    """The spaces of infos of a batched environment, after the values that it gives when it is stepped at random.
+
+    With "_x" beside "x", the info x may be missing, and "_x" says where it is there. The environment has to be reset
+    afterwards.
+    """
+    flags = {name for name in names if name.startswith("_") and name[1:] in names}
+    values = _first_values(env, [name for name in names if name not in flags], {name[1:] for name in flags})
+    flag = BinarySpace(env.backend, (), device=env.device)
+    return {name: flag if name in flags else _space_of(env, name, values[name]) for name in names}
+
+
+def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> Mapping[str, Any]:
+    """The infos of these names in the first step that has them; an error where one is missing that may not be."""
+    env.reset(seed=0)
+    values: dict[str, Any] = {}
+    seen: set[str] = set()
+    for _ in range(_STEPS_TO_LOOK):
+        _, _, terminated, truncated, info = env.step(env.sample_action())
+        seen.update(map(str, info))
+        values = {**{name: info[name] for name in names if name in info}, **values}
+        for name in names:
+            if name not in may_be_missing and (name not in info or f"_{name}" in info):
+                raise CommandError(
+                    f"info {name!r}: not every environment gives it at every step (there are "
+                    f"{', '.join(sorted(seen)) or 'none'}); if it comes and goes, add --info _{name}, which records "
+                    f"where it is there"
+                )
+        if len(values) == len(names):
+            return values
+        if np.any(env.backend.to_numpy(terminated | truncated)):
+            env.reset()
+    missing = ", ".join(repr(name) for name in names if name not in values)
+    given = ", ".join(sorted(seen)) or "none"
+    raise CommandError(f"info {missing}: not given in {_STEPS_TO_LOOK} random steps, where there are {given}")
+
+
+def _space_of(env: Env, name: str, values: Any) -> Space:
+    """The space of one of these values."""
+    backend, device = env.backend, env.device
+    if not backend.is_backendarray(values) or backend.dtype_is_complex(values.dtype):
+        raise CommandError(
+            f"info {name!r} is {type(values).__name__} of {values!r:.60}, not a number or an array of one shape, which "
+            f"can be recorded"
+        )
+    shape = tuple(values.shape[1:])
+    if backend.dtype_is_boolean(values.dtype):
+        return BinarySpace(backend, shape, device=device)
+    # A whole number may be followed by a fraction.
+    is_float = backend.dtype_is_real_floating(values.dtype)
+    dtype = values.dtype if is_float else backend.dtype_from_name("float64")
+    return BoxSpace(backend, -float("inf"), float("inf"), dtype, device, shape)

@@ -1,9 +1,15 @@
-"""Errors that are the user's business."""
+"""Errors that the command tells in one line, those of the user's own code among them."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import signal
+import sys
 from collections.abc import Iterator
+from types import ModuleType
+
+from ..checking import in_one_line
 
 
 class CommandError(Exception):
@@ -18,11 +24,19 @@ class UsageError(CommandError):
     """What stands on the command line is wrong, whatever there is on disk."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A command was stopped at once, by this signal; the text says what that leaves."""
+
+    def __init__(self, number: int | None, text: str) -> None:
+        super().__init__(text)
+        self.signal = signal.SIGINT if number is None else number
+
+
 #: What is told in one line. Any other exception is a defect of ours, and its traceback is wanted.
 KNOWN_ERRORS = (CommandError, OSError, ValueError, ImportError, MemoryError, RuntimeError)
 
 
-#: What code of the user's may raise. One that exits ends itself, and not the command with it.
+#: What code of the user's may raise; SystemExit is an error like the others, and does not end the command.
 THEIR_ERRORS = (Exception, SystemExit)
 
 
@@ -37,13 +51,36 @@ def telling_of_theirs() -> Iterator[None]:
         raise CommandError(with_its_type(error)) from error
 
 
-def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks, and without the traceback of a worker process."""
-    text = " ".join((getattr(error, "in_words", "") or str(error)).split())
-    return text or type(error).__name__
-
-
 def with_its_type(error: BaseException) -> str:
-    """The same of an error in somebody else's code, of which the type may tell more than the text."""
+    """What went wrong in somebody else's code, with the type of the error, which may tell more than its text."""
     is_told = isinstance(error, (CommandError, ImportError)) or hasattr(error, "in_words")
     return in_one_line(error) if is_told else f"{type(error).__name__}: {in_one_line(error)}"
+
+
+def import_module(name: str, what: str) -> ModuleType:
+    """A module of the user's, from the folder that the command runs in or any that is installed.
+
+    `what` says in errors what it is wanted for: a policy, or an environment that it registers.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as with `python -m`
+    try:
+        return importlib.import_module(name)
+    except THEIR_ERRORS as error:  # whatever a module does when it is imported
+        raise CommandError(f"{what}: {with_its_type(error)}") from error
+
+
+# -- printing ------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Text in which what a terminal would act on, or not show, stands as an escape such as \\x1b or \\n.
+
+    Names of columns, texts and paths come from data that anybody may have written.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def complain(line: str) -> None:
+    """Print a line on standard error."""
+    print(printable(line), file=sys.stderr)

@@ -11,8 +11,7 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.spaces import ArraySpace, TupleSpace
 
-from ._errors import THEIR_ERRORS, CommandError, UsageError, with_its_type
-from ._modules import import_module
+from ._errors import THEIR_ERRORS, CommandError, UsageError, import_module, with_its_type
 
 #: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
 Policy = Callable[[Any, np.random.Generator], Any]
@@ -51,15 +50,15 @@ def _function(name: str) -> Policy:
     if not (module and colon and attribute):
         raise UsageError(f"policy is {name!r}, it must be 'random', 'zero' or 'module:function'")
     try:
-        found = getattr(import_module(module, f"policy {name!r}"), attribute)
+        function = getattr(import_module(module, f"policy {name!r}"), attribute)
     except AttributeError as error:
         raise CommandError(f"policy {name!r}: {error}") from error
-    if not callable(found):
-        raise CommandError(f"policy {name!r}: {type(found).__name__}, which cannot be called")
+    if not callable(function):
+        raise CommandError(f"policy {name!r}: {type(function).__name__}, which cannot be called")
 
     def act(observation: Any, rng: np.random.Generator) -> Any:
         try:
-            return found(observation, rng)
+            return function(observation, rng)
         except THEIR_ERRORS as error:
             raise CommandError(f"policy {name!r}: {with_its_type(error)}") from error
 

@@ -6,40 +6,21 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import Self
+
+from ._errors import printable
 
 # A bar that flashes by is worse than none.
 _PATIENCE = 0.5
 
 
-class Advance(Protocol):
-    """Told how much there is to do, once that is known, and how much more of it is done."""
-
-    def expect(self, total: int, /) -> None: ...
-
-    def __call__(self, done: int, /) -> None: ...
-
-
-class _Unwatched:
-    """For when nobody wants to know."""
-
-    def expect(self, total: int, /) -> None:
-        pass
-
-    def __call__(self, done: int, /) -> None:
-        pass
-
-
-unwatched = _Unwatched()
-
-
 class ProgressBar:
-    """A bar on standard error while a `with` block runs; call it with how much more is done.
+    """A bar on standard error while a `with` block runs; call it with how much is done of how much.
 
     It shows up once the work has gone on for half a second, and never where there is no terminal. Work whose length
-    is not known from the start may be silent for long, so its bar comes up by itself; otherwise no thread is started
+    is not known from the start may be silent for long, so a thread brings up its bar; otherwise no thread is started
     before the first call, and processes can be forked until then.
     """
 
@@ -59,18 +40,13 @@ class ProgressBar:
             self._timer.start()
         return self
 
-    def expect(self, total: int, /) -> None:
-        self._total = total
-        if self._bar is not None:
-            self._bar.update(self._task, total=total)
-
-    def __call__(self, done: int, /) -> None:
-        self._done += done
+    def __call__(self, done: int, total: int) -> None:
+        self._done, self._total = done, total
         if self._bar is None:
             if not self._is_wanted or self._timer is not None or time.monotonic() - self._begun < _PATIENCE:
                 return
             self._start()
-        self._bar.update(self._task, completed=self._done)
+        self._bar.update(self._task, completed=done, total=total)
 
     def _start(self) -> None:
         from rich.console import Console
@@ -88,17 +64,17 @@ class ProgressBar:
                 return Text(f"{task.completed:,.0f}{total} {unit}")
 
         bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             DoneColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = bar.add_task(self._title, total=self._total, completed=self._done)
+        self._task = bar.add_task(printable(self._title), total=self._total, completed=self._done)
         bar.start()
-        self._bar = bar  # from here on it may be told
-        bar.update(self._task, total=self._total)  # which may have become known meanwhile
+        self._bar = bar  # from here on calls update it
+        bar.update(self._task, completed=self._done, total=self._total)  # a call may have come meanwhile
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -21,16 +22,11 @@ from rich.tree import Tree
 
 from unienv_interface.space import GraphInstance
 
+from ..checking import CheckReport, ColumnInfo, ConvertReport, Head, InfoReport, RepairReport, StatsReport, Summary
 from ._bench import BenchReport
 from ._collect import CollectReport
-from ._convert import ConvertReport
 from ._demo import DemoReport
-from ._episodes import Summary
-from ._findings import Finding
-from ._head import Head
-from ._info import BufferInfo, ColumnInfo
-from ._repair import RepairReport
-from ._stats import BufferStats
+from ._errors import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = "_.-~=+*#"  # where the output has no other characters
@@ -46,11 +42,17 @@ def console() -> Console:
     return Console(highlight=False, width=width)
 
 
+def words(*parts: str | tuple[str, str]) -> Text:
+    """Parts of a line, each with a style or without; all lines are made here, so that a terminal acts on no part."""
+    styled = [(part, "") if isinstance(part, str) else part for part in parts]
+    return Text.assemble(*((printable(text), style) for text, style in styled))
+
+
 def say(*lines: str) -> None:
-    """Print lines as they are."""
+    """Print lines."""
     out = console()
     for line in lines:
-        out.print(Text(line), soft_wrap=True)
+        out.print(words(line), soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -67,9 +69,16 @@ def output_for_the_result() -> Iterator[None]:
         yield
 
 
-def print_json(result: Any) -> None:
-    """A result, which is a data class, as JSON."""
-    print(json.dumps(dataclasses.asdict(result), indent=2, default=_jsonable, allow_nan=False))
+def show(report: Any, *, as_json: bool) -> None:
+    """Print what a command returns, which is a data class: as JSON for programs, or for people."""
+    if as_json:
+        _print_json(report)
+    else:
+        print_report(report)
+
+
+def _print_json(report: Any) -> None:
+    print(json.dumps(dataclasses.asdict(report), indent=2, default=_jsonable, allow_nan=False))
 
 
 def _jsonable(value: Any) -> Any:
@@ -132,33 +141,40 @@ def _can_print(text: str) -> bool:
 
 def print_facts(rows: Iterable[tuple[str, str]], out: Console) -> None:
     """Names and values in two columns."""
-    pairs = list(rows)
+    pairs = [(printable(name), value) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
-        out.print(Text.assemble((name.ljust(width), "bold"), "  ", value), soft_wrap=True)
+        out.print(words((name.ljust(width), "bold"), "  ", value), soft_wrap=True)
 
 
 def print_columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]], out: Console) -> None:
     """Rows of words, the first to the left and the others to the right."""
-    table = [header, *rows] if header is not None else list(rows)
+    table = [[printable(cell) for cell in row] for row in [*([] if header is None else [header]), *rows]]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for place, row in enumerate(table):
+    for number, row in enumerate(table):
         cells = [row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]]
-        style = "bold" if header is not None and place == 0 else ""
-        out.print(Text("  ".join(cells).rstrip(), style), soft_wrap=True)
+        style = "bold" if header is not None and number == 0 else ""
+        out.print(words(("  ".join(cells).rstrip(), style)), soft_wrap=True)
 
 
 # -- results -----------------------------------------------------------------------------------------------
 
 
-def print_info(info: BufferInfo) -> None:
+@functools.singledispatch
+def print_report(report: Any) -> None:
+    """Print a data class for people. Each kind registers a function with this one."""
+    raise TypeError(f"{type(report).__name__}: nothing is registered with `print_report` that prints it")
+
+
+@print_report.register
+def print_info(info: InfoReport) -> None:
     out = console()
-    out.print(Text(info.path, "bold"), soft_wrap=True)
+    out.print(words((info.path, "bold")), soft_wrap=True)
     print_facts(_info_rows(info), out)
     out.print(_space_tree(info.columns))
 
 
-def _info_rows(info: BufferInfo) -> Iterable[tuple[str, str]]:
+def _info_rows(info: InfoReport) -> Iterable[tuple[str, str]]:
     room = "grows" if info.capacity is None else f"of {info.capacity:,}, {info.written:,} ever written"
     yield "samples", f"{info.samples:,} ({room})"
     if info.episodes is None:
@@ -167,47 +183,48 @@ def _info_rows(info: BufferInfo) -> Iterable[tuple[str, str]]:
         unfinished = f", and {info.unfinished_episodes} unfinished" if info.unfinished_episodes else ""
         lanes = "" if info.lanes == 1 else f", of {info.lanes} environments side by side"
         yield "episodes", f"{info.episodes:,}{unfinished}{lanes}"
-    for name, found in (("lengths", info.lengths), ("returns", info.returns)):
-        if found is not None:
-            yield name, _summary_words(found)
-            if found.curve:
-                yield "", sparkline(found.curve)
+    for name, summary in (("lengths", info.lengths), ("returns", info.returns)):
+        if summary is not None:
+            yield name, _summary_words(summary)
+            if summary.curve:
+                yield "", sparkline(summary.curve)
     yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample"
     yield "storage", f"{info.storage}{', durable' if info.is_durable else ''}, format version {info.format_version}"
     writing = ", being written now" if info.is_being_written else ""
     yield "last written", f"{info.last_written}{writing}"
 
 
-def _summary_words(found: Summary) -> str:
-    if found.min is None:
-        return f"NaN or infinite in all {many(found.not_finite, 'episode')}"
-    others = f"; NaN or infinite in {many(found.not_finite, 'other')}" if found.not_finite else ""
-    return f"{number(found.min)} to {number(found.max)}, mean {number(found.mean)}{others}"
+def _summary_words(summary: Summary) -> str:
+    if summary.min is None:
+        return f"NaN or infinite in all {many(summary.not_finite, 'episode')}"
+    others = f"; NaN or infinite in {many(summary.not_finite, 'other')}" if summary.not_finite else ""
+    return f"{number(summary.min)} to {number(summary.max)}, mean {number(summary.mean)}{others}"
 
 
 def _space_tree(columns: Sequence[ColumnInfo]) -> Tree:
-    root = Tree(Text("space", "bold"))
+    root = Tree(words(("space", "bold")))
     branches: dict[tuple[str, ...], Tree] = {(): root}
     for column in columns:
         for depth in range(1, len(column.keys)):
             path = tuple(column.keys[:depth])
             if path not in branches:
-                branches[path] = branches[path[:-1]].add(Text(path[-1]))
+                branches[path] = branches[path[:-1]].add(words(path[-1]))
         name = column.keys[-1] if column.keys else "value"
-        branches[tuple(column.keys[:-1])].add(Text(f"{name}: {column.space}"))
+        branches[tuple(column.keys[:-1])].add(words(f"{name}: {column.space}"))
     return root
 
 
-def print_head(found: Head) -> None:
-    if not found.shown:
-        say(f"{found.path}: no samples to show, of {found.samples:,}")
+@print_report.register
+def print_head(head: Head) -> None:
+    if not head.shown:
+        say(f"{head.path}: no samples to show, of {head.samples:,}")
         return
     out = console()
-    for sample in found.shown:
+    for sample in head.shown:
         episode = ""
         if sample.episode is not None:
             episode = f", of the episode from {sample.episode[0]} to {sample.episode[1] - 1}"
-        out.print(Text.assemble((f"sample {sample.index}", "bold"), episode))
+        out.print(words((f"sample {sample.index}", "bold"), episode))
         print_facts(((f"  {name}", _value_words(value)) for name, value in sample.values.items()), out)
 
 
@@ -228,7 +245,8 @@ def _value_words(value: Any) -> str:
     return np.array2string(value, precision=5, separator=", ").replace("\n", "")
 
 
-def print_stats(stats: BufferStats) -> None:
+@print_report.register
+def print_stats(stats: StatsReport) -> None:
     rows = [
         (
             column.name,
@@ -243,18 +261,20 @@ def print_stats(stats: BufferStats) -> None:
     print_columns(("column", "min", "max", "mean", "std", "NaN", "infinite"), rows, console())
 
 
-def print_findings(path: str, samples: int | None, findings: Sequence[Finding]) -> None:
+@print_report.register
+def print_findings(report: CheckReport) -> None:
     out = console()
-    for finding in findings:
-        out.print(Text.assemble((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
-    if not findings:
-        say(f"{path}: no findings in {samples:,} samples")
+    for finding in report.findings:
+        out.print(words((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
+    if report.is_sound:
+        say(f"{report.path}: no findings in {report.samples:,} samples")
 
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
+@print_report.register
 def print_bench(report: BenchReport) -> None:
     samples = f"random samples, {report.batch_size} a batch"
     windows = f"random windows of {report.window}, {report.windows} a batch"
@@ -267,6 +287,7 @@ def print_bench(report: BenchReport) -> None:
     print_columns(None, rows, console())
 
 
+@print_report.register
 def print_collected(report: CollectReport) -> None:
     before = report.samples - report.recorded
     earlier = f" (and {before:,} before)" if before else ""
@@ -276,12 +297,14 @@ def print_collected(report: CollectReport) -> None:
     )
 
 
+@print_report.register
 def print_converted(report: ConvertReport) -> None:
     episodes = "" if report.episodes is None else f" in {many(report.episodes, 'episode')}"
     size = in_bytes(report.bytes_on_disk)
     say(f"{report.target}: {many(report.samples, 'sample')}{episodes} as {report.format}, {size}")
 
 
+@print_report.register
 def print_repaired(report: RepairReport) -> None:
     for note in report.notes:
         say(f"note: {note}")
@@ -295,6 +318,7 @@ def print_repaired(report: RepairReport) -> None:
     say(f"{report.target}: {kept}{'' if report.left_out else ', nothing was left out'}")
 
 
+@print_report.register
 def print_demo(report: DemoReport) -> None:
     info, collected, rates = report.info, report.collected, report.bench
     path = info.path

@@ -1,10 +1,9 @@
-"""The commands of `unienv`. What they do is in the other modules; here is what they are called with."""
+"""The app that the commands of `unienv` register with, and how their errors end it."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ._errors import KNOWN_ERRORS, UsageError, in_one_line
-from ._stopping import Stopped
+from ..checking import in_one_line
+from ._errors import KNOWN_ERRORS, Stopped, UsageError, complain
 
 P = ParamSpec("P")
 INTERRUPTED, WRONG_USAGE = 130, 2
@@ -49,7 +48,7 @@ def start(
 
 
 def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make a function a command: errors that are the user's business are one line, and end it with this status."""
+    """Make a function a command. Errors that are the user's business are told in one line and end it with `failure`."""
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
@@ -60,11 +59,12 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
                 raise  # with its status; or whoever read the output has gone, and typer ends quietly
             except KNOWN_ERRORS as error:
                 if settings.traceback:
-                    traceback.print_exc()
-                print(f"unienv: {in_one_line(error)}", file=sys.stderr)
+                    for line in traceback.format_exc().splitlines():
+                        complain(line)
+                complain(f"unienv: {in_one_line(error)}")
                 raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else failure) from None
             except KeyboardInterrupt as error:
-                print("; ".join(["unienv: interrupted", *map(str, error.args)]), file=sys.stderr)
+                complain("; ".join(["unienv: interrupted", *map(str, error.args)]))
                 raise typer.Exit(128 + error.signal if isinstance(error, Stopped) else INTERRUPTED) from None
 
         return app.command(help=_reflowed(function.__doc__ or ""))(run)
@@ -77,4 +77,4 @@ def _reflowed(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
-from . import _commands_look, _commands_make  # noqa: E402, F401 - these register the commands
+from . import _commands  # noqa: E402, F401 - it registers the commands

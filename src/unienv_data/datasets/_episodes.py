@@ -20,6 +20,7 @@ from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.row_layout import RowLayout, Rows
+from unienv_interface.space.row_structure import builder, walk
 from unienv_interface.space.space_utils.serialization_utils import json_to_space
 from unienv_interface.space.spaces import TextSpace, TupleSpace
 from unienv_interface.space.spaces.batched import object_array
@@ -226,16 +227,12 @@ class TransitionBatch(BatchBase):
         super().__init__(space.to(backend, device))
         self.rows, self._as_tensors = rows, as_tensors
         row_columns = {leaf.path: index for index, leaf in enumerate(RowLayout(rows.row_space).leaves)}
-        paths = _leaf_paths(self.single_space)
         self._leaves = [
-            (
-                _column_index(_row_path(path), row_columns),
-                _decoder(nested_item(self.single_space, path), nested_item(space, path)),
-            )
-            for path in paths
+            (_column_index(_row_path(path), row_columns), _decoder(leaf, nested_item(space, path)))
+            for path, leaf in walk(self.single_space, ())
         ]
-        self._numbers = {path: number for number, path in enumerate(paths)}
-        self._plan = _plan(self.single_space, iter(range(len(paths))))
+        self._numbers = {path: number for number, (path, _) in enumerate(walk(self.single_space, ()))}
+        self._build = builder(self.single_space)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.rows, self.backend, self.device, self._as_tensors)
@@ -251,13 +248,13 @@ class TransitionBatch(BatchBase):
         position = resolve_index(self.backend, idx, len(self))
         if isinstance(position, int):
             columns = self._read(np.array([position]))
-            return _build(self._plan, [decode(columns[number][0, ...]) for number, decode in self._leaves])
+            return self._build([decode(columns[number][0, ...]) for number, decode in self._leaves])
         return self.take(position)
 
     def take(self, index: np.ndarray) -> Any:
         """`get_at` for indices that are known to be in range."""
         columns = self._read(index)
-        return _build(self._plan, [decode(columns[number]) for number, decode in self._leaves])
+        return self._build([decode(columns[number]) for number, decode in self._leaves])
 
     def _read(self, index: np.ndarray) -> list[np.ndarray]:
         """Read the columns of some steps, of the rows after, the flags and the episodes; see `_column_index`."""
@@ -275,11 +272,11 @@ class TransitionBatch(BatchBase):
         position = resolve_index(self.backend, idx, len(self))
         index = np.atleast_1d(position)
         values = []
-        for path in _leaf_paths(space):
+        for path, _ in walk(space, ()):
             column = self._leaf(_row_path(keys + path), index)
             decode = self._leaves[self._numbers[keys + path]][1]
             values.append(decode(column[0, ...] if isinstance(position, int) else column))
-        return _build(_plan(space, iter(range(len(values)))), values)
+        return builder(space)(values)
 
     def _leaf(self, path: tuple[str, ...], index: np.ndarray) -> np.ndarray:
         if path == ("episode",):
@@ -320,31 +317,6 @@ def _children(space: Space) -> list[tuple[Any, Space]] | None:
     if isinstance(space, DictSpace):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, TupleSpace) else None
-
-
-def _leaf_paths(space: Space, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    children = _children(space)
-    if children is None:
-        return [path]
-    return [found for key, child in children for found in _leaf_paths(child, (*path, key))]
-
-
-def _plan(space: Space, numbers: Any) -> Any:
-    """Build a value of the space whose leaves are numbers, in the order of `_leaf_paths`."""
-    children = _children(space)
-    if children is None:
-        return next(numbers)
-    built = {key: _plan(child, numbers) for key, child in children}
-    return built if isinstance(space, DictSpace) else tuple(built.values())
-
-
-def _build(plan: Any, leaves: Sequence[Any]) -> Any:
-    """Build a value from a plan and its leaves."""
-    if type(plan) is int:
-        return leaves[plan]
-    if type(plan) is dict:
-        return {key: leaves[child] if type(child) is int else _build(child, leaves) for key, child in plan.items()}
-    return tuple(_build(child, leaves) for child in plan)
 
 
 def _row_path(path: tuple[Any, ...]) -> tuple[str, ...]:

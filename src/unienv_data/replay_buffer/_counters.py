@@ -1,18 +1,19 @@
-"""The counters of a replay buffer, and where they live.
+"""The counters of a replay buffer, and the page they live in.
 
-Two numbers that only grow say what is in a buffer: `head`, how many samples were ever written, and `tail`, how many
+Two counters that only grow say what a buffer holds: `head`, how many samples were ever written, and `tail`, how many
 were ever dropped. A writer first moves `tail` past what it will overwrite, then writes, then moves `head`; each move is
-one aligned store. So whoever looks at any instant, from any process, also after the writer was killed, sees a buffer
-that holds what was acknowledged and nothing else.
+one aligned store. So a reader in any process, at any instant, also after the writer was killed, sees a buffer that
+holds every acknowledged sample and nothing else.
 
 On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of it once the
-data they speak of is durable: pages of memory reach the disk in any order, so after a power cut (the machine has
-booted since, and the buffer was not closed) the newer valid half counts, not the live counters. A buffer that is closed
-in order seals the whole page with a checksum.
+data they speak of is durable. Pages of memory reach the disk in any order. So where the machine has booted since, or the
+folder was copied from another one, the samples since the last commit are compared with their checksums before the live
+counters are trusted (`_state`). Closing a buffer in order seals the whole page with a checksum.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import struct
@@ -20,6 +21,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,39 +29,88 @@ from ..base.files import PathLike, open_sized
 from ..base.mapped import MappedFile
 from ..base.storage import StorageCorruptedError
 
-# fmt: off
-HEAD = 0      # samples ever written
-TAIL = 1      # samples ever dropped
-BASE = 2      # the number of the sample that is, was or will be in slot 0 of the first round
-CLOSED = 3    # samples up to this number belong to closed episodes; those from it to head to the open one
-SEGMENTS = 4  # how many records of episodes count
-EDIT = 5      # grows when samples are changed in place: odd while that is going on
-WRITER = 6    # the process that is writing, where several may; 0 if none is
-BOOT = 7      # tells whether the machine has booted since
-SIZES = 8     # three figures about the files, kept when they are closed in order
-COMING = 11   # the head as it will be, while samples are overwritten: until then there are fewer than there will be
-_COUNT = 16
-# fmt: on
-
+#: The counters in their order on disk.
+COUNTER_NAMES = (
+    "head",  # samples ever written
+    "tail",  # samples ever dropped
+    "base",  # the number of the sample that is, was or will be in slot 0 of the first round
+    "closed",  # samples up to this number belong to closed episodes; those from it to head to the open one
+    "segments",  # how many records of episodes count
+    "edit",  # grows when samples are changed in place: odd while that is going on
+    "writer",  # the process that is writing, where several may; 0 if none is
+    "boot",  # changes when the machine boots
+    "storage_size",  # this and the next two: sizes of the files, kept when the buffer is closed in order
+    "heap_size",
+    "segments_size",
+    "coming",  # the head as it will be, while samples are overwritten: until then there are fewer
+)
 _MAGIC = b"UNIENV\x00\x01"
-_SIZE = 4096
+PAGE_SIZE = 4096
 _LIVE, _HALVES, _SEAL = 64, (1024, 2048), 4088
-_HALF = struct.Struct(f"<Q{_COUNT}q")  # a sequence number and the counters; their CRC32 follows
+_COUNT = 16  # integers on disk; those without a name are zero
+_HALF = struct.Struct(f"<Q{8 * _COUNT}s")  # a sequence number and the counters; their CRC32 follows
 _SEAL_TAG = 0x5EA1ED << 32  # a seal is never 0, nor one bit away from it
 
-
-#: What counters are, to be read and written one by one: a list where this process alone has them, which is quicker.
-Cells = list[int] | memoryview
+Sizes = tuple[int, int, int]
 
 
-class Counters:
-    """Counters in this process's memory."""
+class Counters(ctypes.Structure):
+    """The counters by name, each one aligned 64-bit integer, in memory of their own or over a page."""
 
-    def __init__(self, cells: Cells | None = None) -> None:
-        self.cells: Cells = [0] * _COUNT if cells is None else cells
+    head: int
+    tail: int
+    base: int
+    closed: int
+    segments: int
+    edit: int
+    writer: int
+    boot: int
+    storage_size: int
+    heap_size: int
+    segments_size: int
+    coming: int
+
+    _fields_ = [(name, ctypes.c_int64) for name in COUNTER_NAMES] + [
+        ("unused", ctypes.c_int64 * (_COUNT - len(COUNTER_NAMES)))
+    ]
+
+    def copy(self) -> Counters:
+        """The same numbers in memory of their own."""
+        return Counters.from_buffer_copy(self)
+
+    def assign(self, other: Counters) -> None:
+        """Take over the numbers of another."""
+        for name in COUNTER_NAMES:
+            setattr(self, name, getattr(other, name))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Counters) and bytes(self) == bytes(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def sizes(self) -> Sizes:
+        """What was kept about the files when the buffer was closed in order."""
+        return self.storage_size, self.heap_size, self.segments_size
+
+
+class _ReadOnlyCounters(Counters):
+    """Counters over a page that is mapped to be read, where a store would end the process."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise PermissionError(f"counter {name!r}: the buffer was opened read-only")
+
+
+class Header:
+    """What holds the counters: here, this process's memory."""
 
     #: What the buffer kept when it was closed in order; None if it was not.
-    closed_sizes: tuple[int, int, int] | None = None
+    closed_sizes: Sizes | None = None
+    #: Whether the buffer was not closed in order and last written on another machine, or before this one booted.
+    is_of_another_boot = False
+
+    def __init__(self, counters: Counters | None = None) -> None:
+        self.counters = Counters() if counters is None else counters
 
     def is_closed(self) -> bool:
         """Whether the buffer was closed in order, and nobody has begun to write since."""
@@ -68,89 +119,89 @@ class Counters:
     def commit(self) -> None:
         """Make the counters durable; everything they speak of must be by then."""
 
-    def seal(self, sizes: tuple[int, int, int]) -> None:
-        """Say that the buffer was closed in order, with these figures about its files."""
+    def seal(self, sizes: Sizes) -> None:
+        """Record that the buffer was closed in order, with these sizes of its files."""
 
     def close(self) -> None:
         """Release what holds the counters."""
 
-    def __getstate__(self) -> list[int]:
-        return list(self.cells)
 
-    def __setstate__(self, state: list[int]) -> None:
-        self.cells = state
-
-
-class MappedCounters(Counters):
+class MappedHeader(Header):
     """Counters in a file of one page: on disk, or without a name and shared between processes."""
 
     def __init__(self, file: MappedFile) -> None:
         self._file = file
-        page = file.map(_SIZE)
-        self._page = memoryview(page)  # type: ignore[arg-type]
-        super().__init__(_live(self._page))
+        self._page = memoryview(file.map(PAGE_SIZE))  # type: ignore[arg-type]
+        if file.writable:
+            super().__init__(Counters.from_buffer(self._page, _LIVE))
+        else:
+            super().__init__(_mapped_read_only(self._page))
 
     @classmethod
-    def create(cls, path: Path | None) -> MappedCounters:
-        file = MappedFile.create(path, np.uint8, _SIZE)
-        file.reserve(0, _SIZE)
+    def create(cls, path: Path | None) -> MappedHeader:
+        file = MappedFile.create(path, np.uint8, PAGE_SIZE)
+        file.reserve(0, PAGE_SIZE)
         os.pwrite(file.fd, _MAGIC, 0)
-        counters = cls(file)
-        counters.cells[BOOT] = _boot_number()
-        counters.commit()
-        return counters
+        header = cls(file)
+        header.counters.boot = _boot_number()
+        header.commit()
+        return header
 
     @classmethod
-    def open(cls, path: Path, *, writable: bool, data_is_live: bool = True) -> MappedCounters:
+    def open(cls, path: Path, *, writable: bool, data_is_live: bool = True) -> MappedHeader:
         """The counters in a file. Unless `data_is_live`, what they speak of is on disk only when it was committed."""
         file = MappedFile.open(path, np.uint8, writable=writable)
         try:
-            file.check_length(_SIZE, exactly=True)
-            counters = cls(file)
-            counters._take_over(data_is_live=data_is_live)
+            file.check_length(PAGE_SIZE, exactly=True)
+            header = cls(file)
+            header._choose(data_is_live=data_is_live)
         except BaseException:
             file.close()
             raise
-        return counters
+        return header
 
-    def __reduce__(self) -> tuple[type[MappedCounters], tuple[MappedFile]]:
-        return MappedCounters, (self._file,)
+    def __reduce__(self) -> tuple[type[MappedHeader], tuple[MappedFile]]:
+        return MappedHeader, (self._file,)
 
-    def _take_over(self, *, data_is_live: bool) -> None:
+    def _choose(self, *, data_is_live: bool) -> None:
         """Decide which counters to trust, and if this is to write, go on from them."""
         _check_magic(self._page, self._file)
+        counters = self.counters
         if self.is_closed():
-            cells = self.cells
-            self.closed_sizes = (cells[SIZES], cells[SIZES + 1], cells[SIZES + 2])
-        elif _is_of_an_earlier_boot(self.cells):
-            self._go_back_to(self._newest_half())
+            self.closed_sizes = counters.sizes
         elif not data_is_live:
-            committed = self._newest_half()
-            if any(self.cells[cell] != committed[cell] for cell in (TAIL, BASE, EDIT)):
+            committed = self.newest_half()
+            if any(getattr(counters, name) != getattr(committed, name) for name in ("tail", "base", "edit")):
                 raise StorageCorruptedError(
                     f"{self._file}: samples were overwritten or removed since the last flush, and the writer is still "
                     f"at work or was killed; flush it there, or record with a storage that survives that"
                 )
-            self._go_back_to(committed)
+            self.go_on_from(committed)
+        else:
+            self.is_of_another_boot = _is_of_another_boot(counters)
         if not data_is_live and not self._file.writable:
-            self._go_back_to(self.cells)  # as it is now, whatever a writer does from here on
-        if self._file.writable:
-            self._page[_SEAL:_SIZE] = bytes(8)
-            self.cells[BOOT], self.cells[WRITER] = _boot_number(), 0
+            self.go_on_from(self.counters.copy())  # as they are now, whatever a writer does from here on
+        if self._file.writable and not self.is_of_another_boot:
+            self.begin_to_write()
 
-    def _go_back_to(self, cells: Cells) -> None:
+    def begin_to_write(self) -> None:
+        """Say that the buffer is not closed, and is written since this boot."""
+        self._page[_SEAL:PAGE_SIZE] = bytes(8)
+        self.counters.boot, self.counters.writer = _boot_number(), 0
+
+    def go_on_from(self, counters: Counters) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""
         if self._file.writable:
-            for place, value in enumerate(cells):
-                self.cells[place] = value
+            self.counters.assign(counters)
         else:
-            self.cells = list(cells)
+            self.counters = counters
 
     def is_closed(self) -> bool:
         """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
         return _is_closed(lambda: bytes(self._page), self._file)
 
-    def _newest_half(self) -> memoryview:
+    def newest_half(self) -> Counters:
+        """The counters that were committed last; a StorageCorruptedError if neither half is sound."""
         return _newest_half(self._page, self._file)
 
     def commit(self) -> None:
@@ -158,20 +209,19 @@ class MappedCounters(Counters):
             return
         sequences = [int.from_bytes(self._page[start : start + 8], "little") for start in _HALVES]
         start = _HALVES[sequences.index(min(sequences))]
-        half = _HALF.pack(max(sequences) + 1, *self.cells)
+        half = _HALF.pack(max(sequences) + 1, bytes(self.counters))
         crc = slice(start + _HALF.size, start + _HALF.size + 4)
-        self._page[crc] = (_crc_of_half(self._page, start) ^ 0xFFFFFFFF).to_bytes(
-            4, "little"
-        )  # not valid while it changes
+        # not valid while it changes
+        self._page[crc] = (_crc_of_half(self._page, start) ^ 0xFFFFFFFF).to_bytes(4, "little")
         self._page[start : start + _HALF.size] = half
         self._page[crc] = zlib.crc32(half).to_bytes(4, "little")
         self._file.sync()
 
-    def seal(self, sizes: tuple[int, int, int]) -> None:
-        for place, size in enumerate(sizes):
-            self.cells[SIZES + place] = size
+    def seal(self, sizes: Sizes) -> None:
+        counters = self.counters
+        counters.storage_size, counters.heap_size, counters.segments_size = sizes
         self.commit()
-        self._page[_SEAL:_SIZE] = _seal_of(bytes(self._page)).to_bytes(8, "little")
+        self._page[_SEAL:PAGE_SIZE] = _seal_of(bytes(self._page)).to_bytes(8, "little")
         self._file.sync()
 
     def close(self) -> None:
@@ -179,38 +229,41 @@ class MappedCounters(Counters):
 
 
 def read_bounds(path: PathLike) -> tuple[int, int]:
-    """Head and tail as `MappedCounters.open` takes them, with the same checks, for whoever wants no more of a file."""
+    """Head and tail as `MappedHeader.open` takes them, with the same checks, without mapping the file."""
     fd, size = open_sized(path)
     try:
-        if size != _SIZE:
-            raise StorageCorruptedError(f"{path}: {size} bytes, it must have {_SIZE}")
-        page = os.pread(fd, _SIZE, 0)
+        if size != PAGE_SIZE:
+            raise StorageCorruptedError(f"{path}: {size} bytes, it must have {PAGE_SIZE}")
+        page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
-        cells = _live(page)
-        if not _is_closed(lambda: os.pread(fd, _SIZE, 0), path) and _is_of_an_earlier_boot(cells):
-            cells = _newest_half(page, path)
-        return cells[HEAD], cells[TAIL]
+        counters = Counters.from_buffer_copy(page, _LIVE)
+        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which looks at the checksum
+        return counters.head, counters.tail
     finally:
         os.close(fd)
 
 
-# -- what stands in a page; `place` names it in errors -------------------------------------------------------
+# -- what stands in a page; `file` names it in errors ----------------------------------------------------------
 
 
-def _live(page: bytes | memoryview) -> memoryview:
-    return memoryview(page)[_LIVE : _LIVE + 8 * _COUNT].cast("q")
+def _mapped_read_only(page: memoryview) -> Counters:
+    """Live counters over memory that must not be written to."""
+    array = np.frombuffer(page, np.uint8, offset=_LIVE)
+    counters = _ReadOnlyCounters.from_address(array.ctypes.data)
+    vars(counters)["page"] = page  # an address alone would not keep the mapping
+    return counters
 
 
-def _check_magic(page: bytes | memoryview, place: object) -> None:
+def _check_magic(page: bytes | memoryview, file: object) -> None:
     if page[: len(_MAGIC)] != _MAGIC:
-        raise StorageCorruptedError(f"{place}: not the header of a replay buffer")
+        raise StorageCorruptedError(f"{file}: not the header of a replay buffer")
 
 
-def _is_of_an_earlier_boot(cells: Cells) -> bool:
-    return cells[BOOT] not in (_boot_number(), 0)
+def _is_of_another_boot(counters: Counters) -> bool:
+    return counters.boot not in (_boot_number(), 0)
 
 
-def _is_closed(read_page: Callable[[], bytes], place: object) -> bool:
+def _is_closed(read_page: Callable[[], bytes], file: object) -> bool:
     for attempt in range(3):
         page = read_page()
         seal = int.from_bytes(page[_SEAL:], "little")
@@ -218,18 +271,18 @@ def _is_closed(read_page: Callable[[], bytes], place: object) -> bool:
             return seal != 0
         if attempt < 2:
             time.sleep(0.002)  # a writer may just be opening or closing it
-    raise StorageCorruptedError(f"{place}: the checksum does not match, the file was changed or damaged")
+    raise StorageCorruptedError(f"{file}: the checksum does not match, the file was changed or damaged")
 
 
-def _newest_half(page: bytes | memoryview, place: object) -> memoryview:
-    found = []
+def _newest_half(page: bytes | memoryview, file: object) -> Counters:
+    sound: list[Any] = []
     for start in _HALVES:
         half = bytes(page[start : start + _HALF.size])
         if zlib.crc32(half) == _crc_of_half(page, start):
-            found.append(_HALF.unpack(half))
-    if not found:
-        raise StorageCorruptedError(f"{place}: neither copy of the counters matches its checksum")
-    return memoryview(bytearray(struct.pack(f"<{_COUNT}q", *max(found)[1:]))).cast("q")
+            sound.append(_HALF.unpack(half))
+    if not sound:
+        raise StorageCorruptedError(f"{file}: neither copy of the counters matches its checksum")
+    return Counters.from_buffer_copy(max(sound)[1])
 
 
 def _crc_of_half(page: bytes | memoryview, start: int) -> int:

@@ -25,11 +25,11 @@ from ..base.files import (
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
-from ._counters import BASE, CLOSED, EDIT, HEAD, TAIL, read_bounds
+from ._counters import read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._physical import physical_segments
-from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferState
+from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferOptions, BufferState
 
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
@@ -47,7 +47,7 @@ def create(
     args: tuple[Any, ...],
     folder: Path | None,
     storage_options: dict[str, Any],
-    options: dict[str, Any],
+    options: BufferOptions,
 ) -> ReplayBuffer:
     """A new buffer; see `ReplayBuffer.create`."""
     from .replay_buffer import ReplayBuffer
@@ -56,7 +56,8 @@ def create(
     name, shared = f"storage{cls.single_file_ext or ''}", storage_options["multiprocessing"]
     if folder is None:
         storage = cls.create(space, *args, cache_path=None, **storage_options)
-        return ReplayBuffer(storage, name, multiprocessing=shared, **options)
+        state = BufferState.in_memory(storage, options, shared=shared and storage.is_mutable)
+        return ReplayBuffer(storage, name, state=state)
     name_of(cls)
     _make_new(folder)
     try:
@@ -66,8 +67,8 @@ def create(
                 f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
                 f"cache_path and write it with dumps"
             )
-        state = BufferState.create(storage, folder, shared=shared, lanes=options["lanes"])
-        buffer = ReplayBuffer(storage, name, cache_path=folder, state=state, **options)
+        state = BufferState.create(storage, folder, options, shared=shared)
+        buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,8 +87,8 @@ def _make_new(folder: Path) -> None:
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:
     """Write the buffer's metadata.json, with what it holds from tail to head."""
-    cells = buffer._cells
-    tail, head = cells[TAIL] if tail is None else tail, cells[HEAD] if head is None else head
+    counters = buffer._counters
+    tail, head = counters.tail if tail is None else tail, counters.head if head is None else head
     write_metadata(
         folder,
         buffer.single_space,
@@ -107,7 +108,7 @@ def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int
     if not buffer.maintain_segment_metadata or buffer.lanes > 1:  # the reference's format has no lanes
         return None
     ranges = buffer._state.segments.alive(tail, head)
-    return physical_segments(ranges - buffer._cells[BASE], buffer.capacity)
+    return physical_segments(ranges - buffer._counters.base, buffer.capacity)
 
 
 def load(
@@ -152,11 +153,7 @@ def _assemble(
 ) -> ReplayBuffer:
     from .replay_buffer import ReplayBuffer
 
-    options: Any = {
-        "maintain_segment_metadata": metadata.maintains_segments,
-        "durable": metadata.durable,
-        "lanes": metadata.lanes,
-    }
+    options = BufferOptions(metadata.maintains_segments, metadata.durable, metadata.lanes)
     if metadata.capacity is None and metadata.offset + metadata.count > len(storage):
         raise StorageCorruptedError(
             f"{folder / FILE_NAME}: {metadata.count} samples from slot {metadata.offset} on, "
@@ -168,35 +165,37 @@ def _assemble(
             f"read_only=True, and copy it with extend_from to write"
         )
     if metadata.version > 0:
-        state = BufferState.open(storage, folder, lock, shared=shared, lanes=metadata.lanes)
-        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state, **options)
+        state = BufferState.open(storage, folder, options, lock, shared=shared)
+        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
     check_segments(folder, metadata)
     if lock is None:
-        return ReplayBuffer(
-            storage, metadata.storage_path, count, offset, folder, physical_segments=segments, **options
-        )
-    state = _new_state(storage, folder, lock, shared=shared)
-    state.take_over(count, offset, segments)
+        state = BufferState.in_memory(storage, options, shared=False)
+        state.adopt(count, offset, segments)
+        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
+    state = _new_state(storage, folder, options, lock, shared=shared)
+    state.adopt(count, offset, segments)
     state.flush()
-    buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state, **options)
+    buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
     write_description(buffer, folder)  # this makes the folder one of ours; before, it is the reference's still
     return buffer
 
 
-def _new_state(storage: SpaceStorage, folder: Path, lock: FolderLock, *, shared: bool) -> BufferState:
+def _new_state(
+    storage: SpaceStorage, folder: Path, options: BufferOptions, lock: FolderLock, *, shared: bool
+) -> BufferState:
     """The state of a buffer that the reference wrote, in the place of what a process that was killed here has left."""
     for name in (HEADER, SEGMENT_FILE, JOURNAL):
         (folder / name).unlink(missing_ok=True)
-    return BufferState.create(storage, folder, shared=shared, lock=lock)
+    return BufferState.create(storage, folder, options, shared=shared, folder_lock=lock)
 
 
-def received(path_relative: str, cache_path: Path | None, state: BufferState, options: dict[str, Any]) -> ReplayBuffer:
+def received(path_relative: str, cache_path: Path | None, state: BufferState) -> ReplayBuffer:
     """A buffer that another process has sent."""
     from .replay_buffer import ReplayBuffer
 
-    return ReplayBuffer(state.storage, path_relative, cache_path=cache_path, state=state, **options)
+    return ReplayBuffer(state.storage, path_relative, cache_path=cache_path, state=state)
 
 
 # -- what is known without opening -------------------------------------------------------------------------
@@ -292,17 +291,17 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
     is made.
     """
-    cells, storage = buffer._cells, buffer.storage
-    edit = cells[EDIT]
+    counters, storage = buffer._counters, buffer.storage
+    edit = counters.edit
     if edit & 1:
         buffer._state.wait_for_edit()
-        edit = cells[EDIT]
-    head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+        edit = counters.edit
+    head, tail, base = counters.head, counters.tail, counters.base
     folder.mkdir()
     storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base))
-    tail = min(cells[TAIL], head)
+    tail = min(counters.tail, head)
     segments = buffer._state.segments.alive(tail, head)
-    if cells[EDIT] != edit:
+    if counters.edit != edit:
         return False
     _write_state(buffer, folder, (head, tail, base), segments)
     write_description(buffer, folder, tail, head)
@@ -315,13 +314,13 @@ def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int
     storage = type(buffer.storage).load_from(
         path, buffer.single_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
     )
-    state = BufferState.create(storage, folder, shared=False, lanes=buffer.lanes)
+    state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds
-    state.cells[BASE], state.cells[TAIL] = base, tail
+    state.counters.base, state.counters.tail = base, tail
     for start, stop in segments.tolist():
         state.segments.prepare()
         state.segments.add(start, stop)
-    state.cells[CLOSED] = state.cells[HEAD] = head
+    state.counters.closed = state.counters.head = head
     if buffer.capacity is None and head - base > len(storage):
         raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")
     state.close()

@@ -1,27 +1,26 @@
-"""Edits in place that a kill cannot leave half done.
+"""Edits in place that neither a kill nor an interrupt leaves half done: overwriting and removing samples.
 
-Overwriting samples, or moving them together where some were removed, changes rows that readers may be reading and that
-were acknowledged before. So an edit is written down first (the rows, the segments and the counters as they shall be);
-then the counter `EDIT` becomes odd, the edit is made, and `EDIT` becomes even. Making an edit twice does no harm: who
-finds `EDIT` odd with nobody at work makes the edit again from the journal.
+An edit changes rows that readers may be reading and that were acknowledged before. So on disk the edit is written down
+first (the rows, the segments and the counters as they shall be); then the counter `edit` becomes odd, the edit is made,
+and `edit` becomes even. Making an edit twice does no harm: whoever finds `edit` odd with nobody at work makes the edit
+again from the journal.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._counters import EDIT, Counters
+from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
 # what follows it in bytes and its CRC32, then the numbers of slots, of segments (-1: they stay) and of counters
@@ -29,23 +28,42 @@ _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
 
 
-class Edit(NamedTuple):
-    """What an edit writes: rows, in pieces that belong to the slots in order, counters, and segments if they change."""
+class Edit:
+    """Rows for some slots, the numbers of the samples in them afterwards, and with them counters and segments.
 
-    slots: np.ndarray
-    rows: Iterable[tuple[np.ndarray, Any]]
-    counters: Mapping[int, int] = {}
-    segments: np.ndarray | None = None
+    The rows are read and written in chunks of the slots; `read_rows(chunk)` gives the raw rows of a chunk, and is
+    called for one chunk after the other, each once the rows of the chunk before it are written.
+    """
 
+    def __init__(
+        self,
+        slots: np.ndarray,
+        numbers: np.ndarray,
+        row_nbytes: int,
+        read_rows: Callable[[slice], Any],
+        counters: Mapping[str, int] | None = None,
+        segments: np.ndarray | None = None,
+    ) -> None:
+        size = max(1, _CHUNK_BYTES // max(row_nbytes, 1))
+        self.slots, self.numbers, self.read_rows = slots, numbers, read_rows
+        self.chunks = [slice(start, start + size) for start in range(0, len(slots), size)]
+        self.counters, self.segments = counters or {}, segments
+        self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
 
-def make(edit: Edit, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make an edit. May be repeated, if its rows can."""
-    for slots, raw in edit.rows:
-        storage.write_raw_rows(slots, raw)
-    if edit.segments is not None:
-        index.replace_all(edit.segments)
-    for cell, value in edit.counters.items():
-        counters.cells[cell] = int(value)
+    def make(self, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
+        """Make the edit. After an interrupt this goes on where it was."""
+        while self._next[0] < len(self.chunks):
+            number, rows = self._next
+            if rows is None:
+                rows = self.read_rows(self.chunks[number])
+                self._next = (number, rows)  # what is moved may lie where it is moved to: it is not read twice
+            chunk = self.chunks[number]
+            storage.write_raw_rows(self.slots[chunk], rows, self.numbers[chunk])
+            self._next = (number + 1, None)
+        if self.segments is not None:
+            index.replace_all(self.segments)
+        for name, value in self.counters.items():
+            setattr(counters, name, int(value))
 
 
 class Journal:
@@ -65,18 +83,21 @@ class Journal:
     def write(self, edit: Edit, row_nbytes: int) -> None:
         """Write an edit down; an OSError if there is no room, and then nothing has happened."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
-        counters = np.array(list(edit.counters.items()), np.int64).reshape(-1, 2)
+        pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
+        counters = np.array(pairs, np.int64).reshape(-1, 2)
         fixed = b"".join(part.astype("<i8").tobytes() for part in (edit.slots, segments, counters))
         total = len(fixed) + len(edit.slots) * row_nbytes
         reserve(self._file.fd, 0, _HEADER.size + total, self._file.path)
-        crc, offset = 0, _HEADER.size
-        for part in itertools.chain([fixed], (raw for _, raw in edit.rows)):
-            crc, offset = zlib.crc32(part, crc), self._file.write_bytes(part, offset)
+        crc, offset = zlib.crc32(fixed), self._file.write_bytes(fixed, _HEADER.size)
+        for chunk in edit.chunks:
+            rows = edit.read_rows(chunk)
+            crc, offset = zlib.crc32(rows, crc), self._file.write_bytes(rows, offset)
         numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
         self._file.write_bytes(_HEADER.pack(total, crc, *numbers), 0)
 
-    def read(self, row_nbytes: int) -> Edit:
+    def read(self, storage: SpaceStorage, live: Counters) -> Edit:
         """The edit that was written down last; a StorageCorruptedError if it is not whole."""
+        row_nbytes = storage.row_nbytes
         total, crc, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
         fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
@@ -85,11 +106,17 @@ class Journal:
         numbers = np.frombuffer(self._file.read_bytes(fixed_size, _HEADER.size), "<i8").astype(np.int64)
         slots = numbers[:slot_count]
         segments = numbers[slot_count : slot_count + 2 * kept].reshape(-1, 2)
-        counters = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
-        rows = self._rows(slots, row_nbytes, _HEADER.size + fixed_size)
-        return Edit(
-            slots, rows, {int(cell): int(value) for cell, value in counters}, None if segment_count < 0 else segments
-        )
+        pairs = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
+        counters = {COUNTER_NAMES[place]: int(value) for place, value in pairs}
+        first = _HEADER.size + fixed_size
+
+        def read_rows(chunk: slice) -> bytes:
+            count = len(slots[chunk])
+            return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
+
+        numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
+        kept_segments = None if segment_count < 0 else segments
+        return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
     def _header(self) -> tuple[int, ...]:
         numbers = _HEADER.unpack(self._file.read_bytes(_HEADER.size, 0))
@@ -103,12 +130,8 @@ class Journal:
             crc = zlib.crc32(self._file.read_bytes(min(_CHUNK_BYTES, total - start), _HEADER.size + start), crc)
         return crc
 
-    def _rows(self, slots: np.ndarray, row_nbytes: int, offset: int) -> Iterator[tuple[np.ndarray, bytes]]:
-        for part in chunks(slots, row_nbytes):
-            yield part, self._file.read_bytes(len(part) * row_nbytes, offset)
-            offset += len(part) * row_nbytes
-
     def sync(self) -> None:
+        """Make what was written down durable."""
         self._file.sync()
 
     def empty(self) -> None:
@@ -119,13 +142,49 @@ class Journal:
         self._file.close()
 
 
-def chunks(slots: np.ndarray, row_nbytes: int) -> list[np.ndarray]:
-    """The slots in pieces whose rows are about a megabyte. The same pieces for the same slots, always."""
-    size = max(1, _CHUNK_BYTES // max(row_nbytes, 1))
-    return [slots[start : start + size] for start in range(0, len(slots), size)]
-
-
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make the edit in the journal, which `EDIT` says is due, and say that it is made."""
-    make(journal.read(storage.row_nbytes), storage, counters, index)
-    counters.cells[EDIT] += 1
+    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
+    journal.read(storage, counters).make(storage, counters, index)
+    counters.edit += 1
+
+
+def numbers_in(slots: np.ndarray, capacity: int | None, base: int, tail: int) -> np.ndarray:
+    """The numbers of the samples in these slots of a buffer."""
+    return slots + base if capacity is None else tail + (slots - (tail - base)) % capacity
+
+
+def removal(
+    storage: SpaceStorage,
+    slots_of: Callable[[np.ndarray], np.ndarray],
+    removed: np.ndarray,
+    bounds: tuple[int, int, int],
+    segments: np.ndarray,
+) -> Edit:
+    """The edit that removes samples and closes the gaps, by moving the side of the buffer with less to be moved.
+
+    `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
+    the closed segments alive. A segment shrinks by what is taken out of it, and is gone when nothing is left.
+    """
+    tail, closed, head = bounds
+    count, first, last = len(removed), int(removed[0]), int(removed[-1])
+    moves_older = last + 1 - tail <= head - first
+    if moves_older:
+        # from the newest to the oldest, so that no sample is overwritten before it is moved
+        kept = np.setdiff1d(np.arange(tail, last + 1), removed, assume_unique=True)[::-1]
+        tail += count
+    else:
+        kept = np.setdiff1d(np.arange(first, head), removed, assume_unique=True)
+        head -= count
+
+    def moved(numbers: np.ndarray) -> np.ndarray:
+        return numbers - np.searchsorted(removed, numbers) + (count if moves_older else 0)
+
+    shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
+    shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
+    counters = {"head": head, "tail": tail, "closed": int(moved(np.array([closed]))[0]), "segments": len(shrunk)}
+    sources = slots_of(kept)
+    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
+    numbers = moved(kept)
+    return Edit(
+        slots_of(numbers), numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk
+    )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import TAIL, Counters
+from ._counters import Header
 from ._segments import SegmentIndex
 
 _STEP_BITS = 40
@@ -55,10 +55,8 @@ class _Run(NamedTuple):
 class LanedSegmentIndex(SegmentIndex):
     """The closed segments of a buffer with several lanes."""
 
-    def __init__(
-        self, counters: Counters, capacity: int | None, file: MappedFile | None = None, lanes: int = 1
-    ) -> None:
-        super().__init__(counters, capacity, file, lanes)
+    def __init__(self, header: Header, capacity: int | None, file: MappedFile | None = None, lanes: int = 1) -> None:
+        super().__init__(header, capacity, file, lanes)
         self._known: tuple[int, tuple[_Run, ...]] = (0, ())  # how many records are in the runs; replaced as a whole
 
     # -- the line --------------------------------------------------------------------------------------------
@@ -86,7 +84,7 @@ class LanedSegmentIndex(SegmentIndex):
             total += len(runs[kept])
         if kept == len(runs) - 1:
             return runs
-        return (*runs[:kept], _Run.merged(runs[kept:], self._counters.cells[TAIL] // self.lanes))
+        return (*runs[:kept], _Run.merged(runs[kept:], self._counters.tail // self.lanes))
 
     def _around(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Where the last episode that ends by a position stops, and where the next one to stop starts and stops."""
@@ -144,19 +142,19 @@ class LanedSegmentIndex(SegmentIndex):
         return None
 
 
-def new_index(counters: Counters, capacity: int | None, path: Path | None, lanes: int) -> SegmentIndex:
+def new_index(header: Header, capacity: int | None, path: Path | None, lanes: int) -> SegmentIndex:
     """An index for so many lanes, with its records in a new file; with None for a path one without a name."""
-    return _class_for(lanes).create(counters, capacity, path, lanes)
+    return _class_for(lanes).create(header, capacity, path, lanes)
 
 
-def index_in_memory(counters: Counters, capacity: int | None, lanes: int) -> SegmentIndex:
+def index_in_memory(header: Header, capacity: int | None, lanes: int) -> SegmentIndex:
     """The same with its records in this process's memory."""
-    return _class_for(lanes)(counters, capacity, None, lanes)
+    return _class_for(lanes)(header, capacity, None, lanes)
 
 
-def open_index(counters: Counters, capacity: int | None, path: Path, lanes: int, *, writable: bool) -> SegmentIndex:
+def open_index(header: Header, capacity: int | None, path: Path, lanes: int, *, writable: bool) -> SegmentIndex:
     """The same over the records of a file that is there."""
-    return _class_for(lanes).open(counters, capacity, path, lanes, writable=writable)
+    return _class_for(lanes).open(header, capacity, path, lanes, writable=writable)
 
 
 def _class_for(lanes: int) -> type[SegmentIndex]:

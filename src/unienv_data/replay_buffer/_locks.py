@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..base.mapped import MappedFile
 
@@ -34,7 +34,7 @@ class FolderLock:
 
     def __init__(self, path: Path, *, shared: bool) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._take_over(path, os.open(path, flags, 0o600), shared, os.getpid())
+        self._adopt(path, os.open(path, flags, 0o600), shared, os.getpid())
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE)
@@ -53,7 +53,7 @@ class FolderLock:
         with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
             os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
 
-    def _take_over(self, path: Path, fd: int, shared: bool, pid: int) -> None:
+    def _adopt(self, path: Path, fd: int, shared: bool, pid: int) -> None:
         self.path, self._fd, self.shared, self.pid = path, fd, shared, pid
         self._closer = weakref.finalize(self, os.close, fd)
         self._closer.atexit = False
@@ -75,7 +75,7 @@ class FolderLock:
 
 def _received(path: Path, descriptor: Any, pid: int) -> FolderLock:
     lock = FolderLock.__new__(FolderLock)
-    lock._take_over(path, descriptor.detach(), True, pid)
+    lock._adopt(path, descriptor.detach(), True, pid)
     return lock
 
 
@@ -105,49 +105,76 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-# Closing waits so long, in seconds, for another thread to write what it is writing.
-_LONGEST_WRITE = 5.0
+ResultT = TypeVar("ResultT")
 
 
-class ProcessMutex:
-    """Keeps writers apart that are threads or processes; used like a `threading.Lock`.
+class WriteLock:
+    """Keeps the threads that write to a buffer apart, one write at a time.
 
-    A record lock on a file without a name: such locks belong to a process, and a fork does not inherit them.
+    The lock knows its owner. A write that begins on top of another write of the same thread, in a signal handler or in
+    a callback, is a RuntimeError: to wait there would be to wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._threads: Any = threading.RLock()
+
+    def run(self, write: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Call `write(*args)` while no one else writes."""
+        if self._threads._is_owned():
+            raise self._reentered()
+        with self._threads:
+            return write(*args)
+
+    def is_held_here(self) -> bool:
+        """Whether the calling thread is in the middle of a write."""
+        held: bool = self._threads._is_owned()
+        return held
+
+    def renew(self) -> None:
+        """In a forked process, whose threads do not include the one that may have held the lock: be free."""
+        self._threads = threading.RLock()
+
+    def close(self) -> None:
+        """Release what the lock holds."""
+
+    @staticmethod
+    def _reentered() -> RuntimeError:
+        return RuntimeError(
+            "this thread is in the middle of another write to the buffer: a signal handler or a callback cannot write "
+            "on top of it. Set a flag there, and write when the first write has returned"
+        )
+
+
+class SharedWriteLock(WriteLock):
+    """Keeps writers apart that are threads of several processes.
+
+    A record lock on a file without a name: such locks belong to a process, die with it, and a fork does not inherit
+    them. The `owner` is told of every write: `begin_shared_write` in front of it, `end_shared_write` if it has succeeded.
     """
 
     def __init__(self, file: MappedFile | None = None) -> None:
+        super().__init__()
         self._file = MappedFile.create(None, "u1") if file is None else file
-        self._pid, self._threads = os.getpid(), threading.Lock()
+        self.owner: Any = None  # a weak proxy: a buffer that nobody refers to gives back its files at once
 
-    def __enter__(self) -> None:
-        self._forget_threads()
-        self._threads.acquire()
-        try:
-            if self._file.fd < 0:
+    def run(self, write: Callable[..., ResultT], *args: Any) -> ResultT:
+        if self._threads._is_owned():
+            raise self._reentered()
+        with self._threads:
+            fd = self._file.fd
+            if fd < 0:
                 raise RuntimeError("the buffer is closed")
-            fcntl.lockf(self._file.fd, fcntl.LOCK_EX)
-        except BaseException:
-            self._threads.release()
-            raise
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX)
+                self.owner.begin_shared_write()
+                result = write(*args)
+                self.owner.end_shared_write()
+                return result
+            finally:  # an interrupt may come before the lock is taken; to release one that is not held does no harm
+                fcntl.lockf(fd, fcntl.LOCK_UN)
 
-    def __exit__(self, *exc_info: object) -> None:
-        try:
-            if self._file.fd >= 0:  # else a handler has closed it, on top of who held it
-                fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()
-
-    def _forget_threads(self) -> None:
-        if self._pid != os.getpid():  # a fork: the parent's threads, which may have held the lock, are not here
-            self._pid, self._threads = os.getpid(), threading.Lock()
-
-    def __reduce__(self) -> tuple[type[ProcessMutex], tuple[MappedFile]]:
-        return ProcessMutex, (self._file,)
+    def __reduce__(self) -> tuple[type[SharedWriteLock], tuple[MappedFile]]:
+        return SharedWriteLock, (self._file,)
 
     def close(self) -> None:
-        """Have nobody hold it any more; threads that wait for it are told."""
-        self._forget_threads()
-        is_ours = self._threads.acquire(timeout=_LONGEST_WRITE)  # unless this is a handler on top of who holds it
         self._file.close()
-        if is_ours:
-            self._threads.release()

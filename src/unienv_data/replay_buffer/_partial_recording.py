@@ -95,7 +95,7 @@ class PartialRecorders:
             if self._is_per_env:
                 recorder.env_index = slots
         else:
-            recorder = _BatchRecorder(self._env, self._buffers[0], self._builder(0, len(slots)), len(slots))
+            recorder = _BatchRecorder(self._env, self._buffers[0], self._builder(0, len(slots)))
             recorder.env_index = recorder.env_index[np.array(slots)]
         return recorder
 

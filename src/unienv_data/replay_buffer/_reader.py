@@ -10,7 +10,6 @@ import numpy as np
 
 from ..base._index import is_plain_index, resolve_index
 from ..base.windows import Episodes
-from ._counters import BASE, COMING, EDIT, HEAD, TAIL
 from ._state import BufferState
 from ._windows import Stretches, WindowLook
 
@@ -27,7 +26,7 @@ class BufferReader:
     """Takes the counters before and after it looks, and looks again where a writer has come between."""
 
     def __init__(self, state: BufferState, *, maintains: bool) -> None:
-        self._state, self._cells, self.stretches = state, state.cells, Stretches(state, maintains=maintains)
+        self._state, self._counters, self.stretches = state, state.counters, Stretches(state, maintains=maintains)
         self._capacity, self._backend = state.storage.capacity, state.storage.backend
 
     def read(self, idx: Any, gather: Gather, gather_among: Gather | None = None) -> Any:
@@ -35,8 +34,8 @@ class BufferReader:
 
         `gather_among` is for indices whose range it looks at by itself.
         """
-        cells = self._cells
-        edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
+        counters = self._counters
+        edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
         try:  # as it goes nearly always: nobody comes between
             if self._capacity is None:
                 shift, length = tail - base, head - base
@@ -45,18 +44,18 @@ class BufferReader:
             if gather_among is not None and is_plain_index(idx):
                 if not shift:
                     values = gather_among(idx, max(0, head - tail))  # a writer may come between the two
-                    if cells[EDIT] == edit and not edit & 1 and cells[TAIL] == tail:
+                    if counters.edit == edit and not edit & 1 and counters.tail == tail:
                         return values
                 elif head - tail == self._capacity and idx.size and idx.item(idx.argmax()) < length:
                     # Counted from the end of the ring: a slot below 0 is one at the end, as it is to an array.
                     values = gather_among(idx + (shift - length), length)
-                    now = cells[TAIL]
-                    if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(idx) >= now - tail):
+                    now = counters.tail
+                    if counters.edit == edit and not edit & 1 and (now == tail or _oldest(idx) >= now - tail):
                         return values
             position = resolve_index(self._backend, idx, head - tail)
             values = gather(position + shift if shift else position, length)
-            now = cells[TAIL]
-            if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(position) >= now - tail):
+            now = counters.tail
+            if counters.edit == edit and not edit & 1 and (now == tail or _oldest(position) >= now - tail):
                 return values
         except (ValueError, LookupError):
             pass  # for good reason, or of a row that was being overwritten: that is found out now
@@ -64,13 +63,13 @@ class BufferReader:
 
     def read_windows(self, positions: np.ndarray, look: WindowLook) -> tuple[Any, np.ndarray]:
         """The windows of samples and which of their frames are valid, all of it as at one instant."""
-        cells = self._cells
-        edit, head, tail, base = cells[EDIT], cells[HEAD], cells[TAIL], cells[BASE]
+        counters = self._counters
+        edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
         try:
             position = np.asarray(resolve_index(self._backend, positions, head - tail))
             found = look(position, tail, head, base)
-            now = cells[TAIL]
-            if cells[EDIT] == edit and not edit & 1 and (now == tail or _oldest(position) - look.reach >= now - tail):
+            now = counters.tail
+            if counters.edit == edit and not edit & 1 and (now == tail or _oldest(position) - look.reach >= now - tail):
                 return found
         except (ValueError, LookupError):
             pass  # as above
@@ -86,19 +85,19 @@ class BufferReader:
 
     def _read_again(self, idx: Any, look: Look, reach: int) -> Any:
         """What `look` finds beside a writer that does come between; it looks at up to `reach` samples before."""
-        cells, ahead = self._cells, 0
+        counters, ahead = self._counters, 0
         for _ in range(_ATTEMPTS):
-            edit = cells[EDIT]
-            if edit & 1:
+            edit = counters.edit
+            if edit & 1 and not self._state.is_writing_here():
                 self._state.wait_for_edit()
                 continue
-            head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+            head, tail, base = counters.head, counters.tail, counters.base
             if tail > head:
                 continue  # so fast a writer has come between
             try:
                 position = resolve_index(self._backend, idx, head - tail)
             except IndexError:
-                if cells[HEAD] == head and cells[TAIL] == tail and not self._is_coming(head):
+                if counters.head == head and counters.tail == tail and not self._is_coming(head):
                     raise
                 continue  # it is in range when what is being overwritten counts
             if ahead:
@@ -106,15 +105,15 @@ class BufferReader:
                 if not self._wait_for(tail + _newest(position)):
                     ahead = 0
                     continue
-                head = cells[HEAD]
+                head = counters.head
             try:
                 values = look(position, tail, head, base)
             except (ValueError, LookupError):
-                if cells[EDIT] == edit and cells[TAIL] <= tail:
+                if counters.edit == edit and counters.tail <= tail:
                     raise
                 values = None  # of a row that was being overwritten
-            now = cells[TAIL]
-            if cells[EDIT] == edit and (now <= tail or max(0, _oldest(position) - reach) + tail >= now):
+            now = counters.tail
+            if counters.edit == edit and (now <= tail or max(0, _oldest(position) - reach) + tail >= now):
                 return values
             # The samples as they will be when the tail is further on can be read before they are overtaken.
             ahead = max(2 * (now - tail + ahead), 2 * ahead)
@@ -122,24 +121,27 @@ class BufferReader:
 
     def _is_coming(self, head: int) -> bool:
         """Whether a writer that is overwriting samples has moved the head on, or does so in good time."""
-        return self._cells[COMING] > head and self._wait_for(head, _IN_GOOD_TIME)
+        return self._counters.coming > head and self._wait_for(head, _IN_GOOD_TIME)
 
     def _wait_for(self, number: int, patience: float = _SOON) -> bool:
         """Wait for a sample that a busy writer is about to write; False if it does not come soon."""
         deadline = time.perf_counter() + patience
-        while self._cells[HEAD] <= number:
+        while self._counters.head <= number:
             if time.perf_counter() > deadline:
                 return False
         return True
 
     def _read_alone(self, idx: Any, look: Look) -> Any:
         """Read while no writer may write, if this process can see to that."""
-        state, cells = self._state, self._cells
+        state, counters = self._state, self._counters
         if not state.storage.is_mutable:
             raise RuntimeError(f"samples were overwritten while they were read, {_ATTEMPTS} times in a row")
-        with state.writing:
-            head, tail = cells[HEAD], cells[TAIL]
-            return look(resolve_index(self._backend, idx, head - tail), tail, head, cells[BASE])
+
+        def read() -> Any:
+            head, tail = counters.head, counters.tail
+            return look(resolve_index(self._backend, idx, head - tail), tail, head, counters.base)
+
+        return read() if state.is_writing_here() else state.write_lock.run(read)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
@@ -165,20 +167,20 @@ class BufferReader:
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
         """The same as the storage knows them; None if it does not."""
-        head = self._cells[HEAD]  # before tail: then there are never more than the capacity
-        return self.stretches.known_to_storage(self._cells[TAIL], head)
+        head = self._counters.head  # before tail: then there are never more than the capacity
+        return self.stretches.known_to_storage(self._counters.tail, head)
 
     def _look(self, look: Callable[[int, int], Any]) -> tuple[Any, int]:
         """What `look(tail, head)` finds while no sample is changed in place, and the tail."""
-        cells = self._cells
+        counters = self._counters
         while True:
-            edit = cells[EDIT]
-            if edit & 1:
+            edit = counters.edit
+            if edit & 1 and not self._state.is_writing_here():
                 self._state.wait_for_edit()
                 continue
-            head, tail = cells[HEAD], cells[TAIL]
+            head, tail = counters.head, counters.tail
             found = look(tail, max(head, tail))
-            if cells[EDIT] == edit:
+            if counters.edit == edit:
                 return found, tail
 
 

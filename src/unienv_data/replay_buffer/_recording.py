@@ -7,7 +7,6 @@ change from step to step is worked out then.
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,15 +17,11 @@ from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
 
-from ._deferred import Share, StepBlock, block_length
 from ._recording_modes import ReplayMode
 from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
 from .replay_buffer import ReplayBuffer
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
-_ACTION = FIELDS.index("action")
-#: If buffers are looked at before so many steps could be written at once, the next ones are written as they come.
-_FEW_STEPS, _DIRECT_STEPS = 10, 128
 
 
 class Recorder(abc.ABC):
@@ -71,12 +66,9 @@ def make_recorder(
     if mode == "per_env" or slots == 1:
         is_per_env = mode == "per_env"
         builders = [builder(buffer, None, is_per_env) for buffer in buffers]
-        recorder: _SlotRecorder | _BatchRecorder = _SlotRecorder(env, buffers, builders, is_per_env)
-    else:
-        kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
-        recorder = kind(env, buffers[0], builder(buffers[0], slots, True), slots)
-    length, staging = block_length(buffers, slots), recorder.staging
-    return recorder if length == 1 or staging is None else _DeferringRecorder(recorder, staging, buffers, length)
+        return _SlotRecorder(env, buffers, builders, is_per_env)
+    kind = _LaneRecorder if mode == "interleaved" else _BatchRecorder
+    return kind(env, buffers[0], builder(buffers[0], slots, True))
 
 
 class _OneRecorder(Recorder):
@@ -84,43 +76,12 @@ class _OneRecorder(Recorder):
 
     def __init__(self, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
-        self._buffer, self._build, self._leaves = buffer, builder.build, builder.leaves
+        self._buffer, self._build = buffer, builder.build
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        staged = None if self._leaves is None else self._buffer.storage.stage_leaves(self._leaves(data), None)
-        if staged is None:
-            self._buffer.append(self._build(data))
-        else:
-            self._buffer.append_staged(staged)
+        self._buffer.append(self._build(data))
         if ended:
             self._buffer.mark_segment_end()
-
-
-class _Staging:
-    """The leaves of a step of several slots, as a storage takes them.
-
-    All but the action comes from the environment, or is counted here. If the environment always gives the same dtypes
-    and shapes, then these are looked at once.
-    """
-
-    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
-        self._leaves, self._stage, self._count = builder.leaves, buffer.storage.stage_leaves, count
-        self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
-        self._action_dtype: Any = None  # with which, and the shape below, all is as it was before
-        self._action_shape: tuple[int, ...] = ()
-
-    def leaves(self, data: Sequence[Any]) -> Sequence[Any] | None:
-        """Those of a step, in the order of `RowLayout`; None if they have to be converted."""
-        if self._leaves is None:
-            return None
-        leaves, action = self._leaves(data), data[_ACTION]
-        is_array = type(action) is np.ndarray
-        if is_array and action.dtype is self._action_dtype and action.shape == self._action_shape:
-            return leaves
-        staged: Sequence[Any] | None = self._stage(leaves, self._count)
-        if staged is not None and self._is_steady and is_array:
-            self._action_dtype, self._action_shape = action.dtype, action.shape
-        return staged
 
 
 class _SlotRecorder(Recorder):
@@ -133,39 +94,17 @@ class _SlotRecorder(Recorder):
         self._buffers, self._builds = list(buffers), [builder.build for builder in builders]
         self._backend = env.backend
         self.env_index = _slot_numbers(env) if has_env_index else None
-        first, *others = buffers
-        is_one_kind = all(type(other.storage) is type(first.storage) for other in others)
-        is_one_space = all(other.single_space == first.single_space for other in others)
-        is_uniform = is_one_kind and is_one_space
-        self.staging = _Staging(env, first, builders[0], len(buffers)) if is_uniform else None
-        self._scratch = first.storage.scratch(len(buffers)) if is_uniform else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
         infos = [_children(buffer.single_space).get("info") for buffer in buffers]
         self._info_names = sorted({name for space in infos for name in _children(space)})
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        staging, scratch = self.staging, self._scratch
-        leaves = None if staging is None or scratch is None else staging.leaves(data)
-        if scratch is None or leaves is None:
-            self._record_each(data, ended)
-            return
-        for buffer, sample in zip(self._buffers, scratch.fill(leaves), strict=True):
-            buffer.append_staged(sample)
-        for place in ended:
-            self._buffers[place].mark_segment_end()
-
-    def shares(self, block: StepBlock) -> list[Share]:
-        """What each buffer gets of a block."""
-        return [Share(block, slot, keeps_episodes=True) for slot in range(len(self._buffers))]
-
-    def _record_each(self, data: Sequence[Any], ended: list[int]) -> None:
-        """Record values that have to be converted, slot by slot."""
         columns = [self._split(field, value) for field, value in zip(FIELDS, data, strict=True)]
         steps = zip(self._buffers, self._builds, zip(*columns, strict=True), strict=True)
-        for place, (buffer, build, row) in enumerate(steps):
+        for slot, (buffer, build, row) in enumerate(steps):
             buffer.append(build(row))
-            if place in ended:
+            if slot in ended:
                 buffer.mark_segment_end()
 
     def _split(self, field: str, value: Any) -> Sequence[Any]:
@@ -222,120 +161,28 @@ def _has_one_each(value: Any, count: int) -> bool:
 class _BatchRecorder(Recorder):
     """A batch, and one buffer that takes its rows as they come, without episodes."""
 
-    _keeps_episodes = False
     may_be_open = False
 
-    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
+    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
-        self._buffer, self._build, self._count = buffer, builder.build, count
-        self.staging = _Staging(env, buffer, builder, count)
+        self._buffer, self._build = buffer, builder.build
         self.env_index = _slot_numbers(env)
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        leaves = self.staging.leaves(data)
-        if leaves is None:
-            self._buffer.extend(self._build(data))
-        else:
-            self._buffer.extend_staged(leaves, self._count)
-
-    def shares(self, block: StepBlock) -> list[Share]:
-        """What the buffer gets of a block."""
-        return [Share(block, None, self._keeps_episodes)]
+        self._buffer.extend(self._build(data))
 
 
 class _LaneRecorder(_BatchRecorder):
     """A batch, and one buffer with a lane for each of its slots."""
 
-    _keeps_episodes = True
+    may_be_open = True
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        leaves = self.staging.leaves(data)
-        if leaves is None:
-            flags = np.zeros(self._count, np.bool_)
+        flags = None
+        if ended:
+            flags = np.zeros(self._buffer.lanes, np.bool_)
             flags[ended] = True
-            self._buffer.extend_lanes(self._build(data), flags)
-        else:
-            self._buffer.extend_lanes_staged(leaves, ended)
-
-
-class _DeferringRecorder(Recorder):
-    """Stages the steps of a batch, to have many written at once; what cannot be staged another recorder writes.
-
-    That one also takes over for a while if the buffers are looked at so often that few steps are written at once.
-    """
-
-    def __init__(
-        self, direct: _SlotRecorder | _BatchRecorder, staging: _Staging, buffers: Sequence[ReplayBuffer], length: int
-    ) -> None:
-        super().__init__(direct.needs)
-        self._direct, self._staging, self._buffers, self._length = direct, staging, list(buffers), length
-        self.env_index = direct.env_index
-        self._block: StepBlock | None = None  # from the first step on
-        self._shares: list[Share] = []
-        self._awaited_at = -_FEW_STEPS  # how many steps had been staged when the buffers began to await more
-        self._direct_steps = 0  # so many are yet to be written as they come
-
-    @property
-    def may_be_open(self) -> bool:  # type: ignore[override]
-        return self._direct.may_be_open and (self._block is None or not self._block.is_awaited)
-
-    def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        if self._direct_steps:
-            self._direct_steps -= 1
-            self._direct.record(data, ended)
-            return
-        leaves, block = self._staging.leaves(data), self._block
-        if leaves is None:
-            self._direct.record(data, ended)
-            return
-        if block is None:
-            block = StepBlock(leaves, self._length)
-            shares = self._direct.shares(block)
-            self._shares, self._block = shares, block  # both or, if this is interrupted, none
-        if block.count % self._length == 0:
-            self._keep_up()
-        if not block.is_awaited:  # somebody has looked
-            if any(buffer._state.has_copies for buffer in self._buffers):
-                self._direct.record(data, ended)
-                return
-            if block.count - self._awaited_at < _FEW_STEPS:
-                self._direct_steps, self._awaited_at = _DIRECT_STEPS, block.count - _FEW_STEPS
-                self._direct.record(data, ended)
-                return
-            self._await_steps(block)
-        block.add(leaves, ended)
-        if not block.is_awaited:  # just now
-            try:
-                self._await_steps(block)
-            except BaseException:
-                self._write_all()  # else it would be written later, into an episode that is not its own
-                raise
-
-    def _keep_up(self) -> None:
-        """Have every buffer write its share of what is staged."""
-        for share, buffer in zip(self._shares, self._buffers, strict=True):
-            share.keep_up(buffer)
-
-    def _write_all(self) -> None:
-        """The same for what is staged alone, as far as it can be written: an error is on its way already."""
-        for share, buffer in zip(self._shares, self._buffers, strict=True):
-            with contextlib.suppress(Exception):
-                share.keep_up(buffer, for_more=False)
-
-    def _await_steps(self, block: StepBlock) -> None:
-        """Have every buffer await its share of the block, or, where one has been copied meanwhile, at least have it."""
-        self._awaited_at = block.count
-        try:
-            while not block.is_awaited:
-                block.is_awaited = True
-                shares = zip(self._shares, self._buffers, strict=True)
-                awaiting = [share.await_steps(buffer) for share, buffer in shares]  # also after one that does not
-                if not all(awaiting):
-                    block.is_awaited = False
-                    return
-        except BaseException:
-            block.is_awaited = False
-            raise
+        self._buffer.extend_lanes(self._build(data), flags)
 
 
 class EpisodeCounts:

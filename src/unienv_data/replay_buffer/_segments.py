@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 
 from ..base.mapped import MappedFile
-from ._counters import BASE, CLOSED, EDIT, HEAD, SEGMENTS, TAIL, Counters
+from ._counters import Header
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _pack_checked, _pack_crc = struct.Struct("<qqI").pack, struct.Struct("<I").pack
@@ -69,10 +69,9 @@ class _Edges(NamedTuple):
 class SegmentIndex:
     """The records of the closed segments; how many there are is a counter. In memory, or in a mapped file."""
 
-    def __init__(
-        self, counters: Counters, capacity: int | None, file: MappedFile | None = None, lanes: int = 1
-    ) -> None:
-        self._counters, self._capacity, self.file, self.lanes = counters, capacity, file, lanes
+    def __init__(self, header: Header, capacity: int | None, file: MappedFile | None = None, lanes: int = 1) -> None:
+        self._header, self._counters = header, header.counters
+        self._capacity, self.file, self.lanes = capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
         self._ready = (0, 0)  # places [start, stop) that can be written as they are
         self._hold(np.zeros(0, _RECORD))
@@ -83,21 +82,19 @@ class SegmentIndex:
         self._bytes, self._records = memoryview(records.view(np.uint8)), records  # type: ignore[arg-type]
 
     @classmethod
-    def create(cls, counters: Counters, capacity: int | None, path: Path | None, lanes: int = 1) -> SegmentIndex:
+    def create(cls, header: Header, capacity: int | None, path: Path | None, lanes: int = 1) -> SegmentIndex:
         """Records in a new file; with None for a path one without a name."""
-        return cls(counters, capacity, MappedFile.create(path, _RECORD), lanes)
+        return cls(header, capacity, MappedFile.create(path, _RECORD), lanes)
 
     @classmethod
-    def open(
-        cls, counters: Counters, capacity: int | None, path: Path, lanes: int = 1, *, writable: bool
-    ) -> SegmentIndex:
-        index = cls(counters, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
-        count = counters.cells[SEGMENTS]
+    def open(cls, header: Header, capacity: int | None, path: Path, lanes: int = 1, *, writable: bool) -> SegmentIndex:
+        index = cls(header, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
+        count = header.counters.segments
         index._see(count if index._ring is None else min(count, index._ring))
         return index
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        parts = (self._counters, self._capacity, self.file, self.lanes)
+        parts = (self._header, self._capacity, self.file, self.lanes)
         return _received, (type(self), parts, None if self.file else self._records)
 
     # -- records ---------------------------------------------------------------------------------------------
@@ -120,7 +117,7 @@ class SegmentIndex:
 
     def prepare(self, count: int = 1) -> None:
         """Make sure that so many more records can be written."""
-        start = self._place(self._counters.cells[SEGMENTS])
+        start = self._place(self._counters.segments)
         stop = start + count
         if self._ready[0] <= start and stop <= self._ready[1]:
             return
@@ -140,12 +137,14 @@ class SegmentIndex:
         """Add a record, after `prepare`."""
         self.add_all([(start, stop)])
 
-    def add_all(self, ranges: list[tuple[int, int]]) -> None:
+    def add_all(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Add records, after `prepare`; one store makes them count."""
-        cells = self._counters.cells
-        number = cells[SEGMENTS]
+        self.put(self._counters.segments, ranges)
+
+    def put(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Have these as the records from this number on, the last ones, after `prepare`."""
         self._write(number, ranges)
-        cells[SEGMENTS] = number + len(ranges)
+        self._counters.segments = number + len(ranges)
 
     def _write(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Write records from this number on."""
@@ -187,14 +186,14 @@ class SegmentIndex:
         return ranges
 
     def _records_alive(self, tail: int, head: int) -> np.ndarray:
-        count = self._counters.cells[SEGMENTS]
+        count = self._counters.segments
         numbers = np.arange(self._first_after(tail, count), count)
         ranges = np.stack(self._fields(numbers, count), axis=1)
         return ranges[ranges[:, 1] <= head]
 
     def of(self, sample: int, tail: int, head: int) -> tuple[int, int] | None:
         """The closed segment of a sample by its number; None if it is in none."""
-        count = self._counters.cells[SEGMENTS]
+        count = self._counters.segments
         number = self._first_after(sample, count)
         if number == count:
             return None
@@ -207,7 +206,7 @@ class SegmentIndex:
         `samples` are numbers in [tail, head), int64. The open segment reaches to `head`; samples between segments
         form one of their own.
         """
-        closed = self._counters.cells[CLOSED]  # before the records: what is closed by then has its record
+        closed = self._counters.closed  # before the records: what is closed by then has its record
         edges = self._edges_by_now(tail)
         stops, last = edges[1:], int(edges[-1])
         after = stops.searchsorted(samples, "right")
@@ -228,8 +227,8 @@ class SegmentIndex:
         Those before `tail`, and before where the buffer's own is by now, may be left out.
         Records lie apart from each other and may be another process's: what was read of them is kept.
         """
-        cells = self._counters.cells
-        state = (cells[EDIT], cells[BASE])
+        counters = self._counters
+        state = (counters.edit, counters.base)
         known = self._known_edges
         if known.state != state:
             known = _Edges(state, 0, np.zeros(1, np.int64), 1)
@@ -237,22 +236,22 @@ class SegmentIndex:
         if len(stops):
             if first > known.seen:  # some are gone that were never seen: so are all that were
                 known = _Edges(state, first, np.zeros(1, np.int64), 1)
-            known = known.with_more(starts, stops, min(tail, cells[TAIL]))  # a reader may look ahead of the tail
+            known = known.with_more(starts, stops, min(tail, counters.tail))  # a reader may look ahead of the tail
         if not state[0] & 1:
             self._known_edges = known
         return known.values[: known.length]
 
     def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Of the records from `number` on those that are there and count: the first one's number, starts and stops."""
-        cells = self._counters.cells
+        counters = self._counters
         while True:
-            head = cells[HEAD]  # before the count: what is beyond it may yet be taken back
-            count = cells[SEGMENTS]
+            head = counters.head  # before the count: what is beyond it may yet be taken back
+            count = counters.segments
             if count <= number:
                 return number, _NOTHING, _NOTHING
             first = max(number, self._oldest(count))
             starts, stops = self._fields(np.arange(first, count), count)
-            if self._ring is None or cells[SEGMENTS] - first <= self._ring:  # else some were overwritten meanwhile
+            if self._ring is None or counters.segments - first <= self._ring:  # else some were overwritten meanwhile
                 counted = int(np.searchsorted(stops > head, True))
                 return first, starts[:counted], stops[:counted]
 
@@ -269,27 +268,45 @@ class SegmentIndex:
         start, stop, *_ = self._records[self._place(number)].tolist()
         return start, stop
 
+    def stop_of(self, number: int) -> int:
+        """Where the segment of a record stops."""
+        return self._record(number)[1]
+
+    def count_sound(self, first: int, count: int) -> int:
+        """How many of `count` records there are if those from `first` on end before one that is damaged or lost."""
+        first = max(first, self._oldest(count))
+        places = [self._place(number) for number in range(first, count)]
+        present = len(self._records) if self.file is None else self.file.length
+        self._see(min(present, count if self._ring is None else min(count, self._ring)))
+        for number, place in zip(range(first, count), places, strict=True):
+            if place >= len(self._records):
+                return number
+            record = self._records[place].tolist()
+            if not is_sound(*record) or record[2] != number & 0xFFFFFFFF:
+                return number
+        return count
+
     def last_stop(self) -> int:
         """Where the newest segment ends; 0 if there is none."""
-        count = self._counters.cells[SEGMENTS]
+        count = self._counters.segments
         return self._record(count - 1)[1] if count else 0
 
     # -- faults ----------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
         """Drop the record of samples that a killed writer did not get to acknowledge, and what it left half written."""
-        cells = self._counters.cells
-        while cells[SEGMENTS] and self.last_stop() > cells[HEAD]:
-            cells[SEGMENTS] -= 1
-        count = cells[SEGMENTS]
+        counters = self._counters
+        while counters.segments and self.last_stop() > counters.head:
+            counters.segments -= 1
+        count = counters.segments
         for place in map(self._place, range(count, count + self.lanes)):  # a step ends one in each lane at most
             if place < len(self._records) and self._is_damaged(place):
                 self._records[place] = 0
 
     def verify(self, *, closed: bool) -> list[str]:
         """What is wrong with the records, in words; unless the file is `closed`, of those that count alone."""
-        cells = self._counters.cells
-        head, tail, count = cells[HEAD], cells[TAIL], cells[SEGMENTS]
+        counters = self._counters
+        head, tail, count = counters.head, counters.tail, counters.segments
         numbers = range(self._oldest(count), count)
         self._see(count if self._ring is None else min(count, self._ring))
         wrong = {self._place(number) for number in numbers if self._is_lost(number)}
@@ -314,7 +331,7 @@ class SegmentIndex:
         """Whether a record that counts is not in its place, where a writer has not put another one meanwhile."""
         record = self._records[self._place(number)].tolist()
         is_there = is_sound(*record) and record[2] == number & 0xFFFFFFFF
-        return not is_there and number >= self._oldest(self._counters.cells[SEGMENTS])
+        return not is_there and number >= self._oldest(self._counters.segments)
 
     def sync(self) -> None:
         """Make the records durable."""
@@ -328,7 +345,7 @@ class SegmentIndex:
 
 
 def _received(
-    cls: type[SegmentIndex], parts: tuple[Counters, int | None, MappedFile | None, int], records: np.ndarray | None
+    cls: type[SegmentIndex], parts: tuple[Header, int | None, MappedFile | None, int], records: np.ndarray | None
 ) -> SegmentIndex:
     index = cls(*parts)
     if records is not None:

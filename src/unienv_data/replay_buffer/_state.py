@@ -1,27 +1,38 @@
-"""All of a buffer but its samples: counters, segments, journal, and the locks among writers."""
+"""All of a buffer but its samples: counters, segments, journal, options, and the locks among writers."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 import time
+import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.storage import SpaceStorage, StorageCorruptedError
-from . import _journal
-from ._counters import BASE, CLOSED, COMING, EDIT, HEAD, SEGMENTS, TAIL, WRITER, Counters, MappedCounters
-from ._journal import Edit, Journal
+import numpy as np
+
+from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ._counters import Header, MappedHeader
+from ._journal import Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
-from ._locks import FolderLock, ProcessMutex, is_locked
+from ._locks import FolderLock, SharedWriteLock, WriteLock, is_locked
 from ._physical import logical_segments
+from ._recovery import find_loss
 from ._segments import SegmentIndex
 
 HEADER, SEGMENT_FILE, JOURNAL, LOCK = "header.bin", "segments.bin", "journal.bin", "lock"
 # How long a reader waits for an edit before it looks whether anybody is making it.
 _PATIENCE = 0.02
+
+
+@dataclass(frozen=True)
+class BufferOptions:
+    """How a buffer keeps its samples: with episodes, durable at the end of each, and for how many environments."""
+
+    maintains: bool = False
+    durable: bool = False
+    lanes: int = 1
 
 
 class BufferState:
@@ -33,32 +44,36 @@ class BufferState:
     def __init__(
         self,
         storage: SpaceStorage,
-        counters: Counters,
+        header: Header,
         segments: SegmentIndex,
         journal: Journal | None,
+        options: BufferOptions,
         *,
         shared: bool,
         folder: Path | None = None,
-        lock: FolderLock | None = None,
-        mutex: ProcessMutex | None = None,
+        folder_lock: FolderLock | None = None,
+        write_lock: WriteLock | None = None,
     ) -> None:
-        self.storage, self.counters, self.segments, self.journal = storage, counters, segments, journal
-        self.shared, self.folder, self.lock = shared, folder, lock
-        self.cells = counters.cells
-        self.mutex = mutex or (ProcessMutex() if shared else None)
-        self._threads = threading.Lock()
-        self.has_copies = False  # whether other buffers in this process have this state, too
+        self.storage, self.segments, self.journal = storage, segments, journal
+        self.header, self.counters = header, header.counters
+        self.options, self.maintains, self.durable = options, options.maintains, options.durable
+        self.shared, self.folder, self.folder_lock = shared, folder, folder_lock
+        self.write_lock = write_lock or (SharedWriteLock() if shared else WriteLock())
+        if isinstance(self.write_lock, SharedWriteLock):
+            self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
+        self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = (self.storage, self.counters, self.segments, self.journal)
-        return _received, (parts, self.shared, self.folder, self.lock, self.mutex)
+        parts = (self.storage, self.header, self.segments, self.journal, self.options)
+        write_lock = self.write_lock if self.shared else None
+        return _received, (parts, self.shared, self.folder, self.folder_lock, write_lock)
 
     # -- where samples lie -----------------------------------------------------------------------------------
 
     def slots(self, numbers: Any) -> Any:
         """The slots of samples by their numbers: an array, or one."""
-        slots = numbers - self.cells[BASE]
+        slots = numbers - self.counters.base
         return slots if self.storage.capacity is None else slots % self.storage.capacity
 
     def slot(self, number: int) -> int:
@@ -67,7 +82,7 @@ class BufferState:
 
     def used(self, head: int) -> int:
         """How many slots of the storage are in use."""
-        return head - self.cells[BASE] if self.storage.capacity is None else self.storage.capacity
+        return head - self.counters.base if self.storage.capacity is None else self.storage.capacity
 
     def slot_ranges(self, tail: int, head: int, base: int) -> list[tuple[int, int]]:
         """The slots of the samples from tail to head, as ranges [start, stop), some of them empty."""
@@ -83,111 +98,138 @@ class BufferState:
 
         Of a buffer without lanes: else each of them has an open episode of its own.
         """
-        start = max(self.cells[CLOSED], self.cells[TAIL])
-        return start if start < self.cells[HEAD] else None
+        start = max(self.counters.closed, self.counters.tail)
+        return start if start < self.counters.head else None
 
-    def take_over(self, count: int, offset: int, pairs: Iterable[tuple[int, int]], open_length: int = 0) -> None:
+    def adopt(self, count: int, offset: int, pairs: Iterable[tuple[int, int]], open_length: int = 0) -> None:
         """Begin with what the storage holds: `count` samples from slot `offset` on.
 
         The closed episodes are pairs of slots, as in the reference's format; the last `open_length` samples are in
         one that is open.
         """
-        self.cells[TAIL], self.cells[HEAD] = offset, offset + count
-        self.cells[CLOSED] = offset + count - open_length
+        self.counters.tail, self.counters.head = offset, offset + count
+        self.counters.closed = offset + count - open_length
         for start, stop in logical_segments(pairs, offset, count, self.storage.capacity):
             self.segments.prepare()
             self.segments.add(offset + start, offset + stop)
+
+    def find_wrong_rows(self) -> list[str]:
+        """What is wrong with the rows of the samples, one sentence for each range of indices."""
+        storage, tail, head = self.storage, self.counters.tail, self.counters.head
+        if not storage.has_row_sums:
+            return []
+        numbers = np.arange(tail, max(head, tail))
+        states = storage.check_rows(self.slots(numbers), numbers)
+        where, sentences = self.folder or storage.cache_filename, []
+        for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, "have no checksum")):
+            edges = np.flatnonzero(np.diff(states == state, prepend=False, append=False)).reshape(-1, 2)
+            sentences += [f"{where}: samples {start} to {stop - 1} {what}" for start, stop in edges.tolist()]
+        return sentences
 
     def has_open_segment(self) -> bool:
         """Whether an episode, of any lane, has samples and is not closed."""
         if not isinstance(self.segments, LanedSegmentIndex):
             return self.open_start() is not None
-        head = self.cells[HEAD]
-        return any(start < head for start in self.segments.open_starts(self.cells[TAIL], head))
+        head = self.counters.head
+        return any(start < head for start in self.segments.open_starts(self.counters.tail, head))
 
-    # -- the right to write ----------------------------------------------------------------------------------
+    # -- writers of several processes ------------------------------------------------------------------------
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether anybody else may change it, in this process or in another."""
-        return self.shared or self.has_copies
+    def begin_shared_write(self) -> None:
+        """Make whole what a writer that was killed has left, and say who writes."""
+        counters = self.counters
+        if counters.writer:  # it was killed, or its write failed
+            self.recover()
+        elif self.storage.capacity is None:
+            self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
+        counters.writer = os.getpid()
 
-    @property
-    def writing(self) -> contextlib.AbstractContextManager[Any]:
-        """Held while writing; where several processes may write, it also puts right what a dead one left."""
-        return self if self.shared else self._threads
+    def end_shared_write(self) -> None:
+        """Say that nobody writes."""
+        self.counters.writer = 0
 
-    def renew_lock(self) -> None:
-        """Have a lock among threads that none holds."""
-        self._threads = threading.Lock()
-
-    def __enter__(self) -> None:
-        mutex, cells = self._shared_mutex(), self.cells
-        mutex.__enter__()
-        try:
-            if cells[WRITER]:
-                self.recover()
-            elif self.storage.capacity is None:
-                self.storage.fit_to(cells[HEAD] - cells[BASE], None)  # others may have made it grow
-            cells[WRITER] = os.getpid()
-        except BaseException:
-            mutex.__exit__()
-            raise
-
-    def __exit__(self, exc_type: object, *exc_info: object) -> None:
-        if exc_type is None:  # else the next one looks whether something was left half done
-            self.cells[WRITER] = 0
-        self._shared_mutex().__exit__()
-
-    def _shared_mutex(self) -> ProcessMutex:
-        if self.mutex is None:
-            raise RuntimeError("the buffer is not shared between processes")
-        return self.mutex
+    def is_writing_here(self) -> bool:
+        """Whether the calling thread is in the middle of a write, and so must not wait for its end."""
+        return self.write_lock.is_held_here()
 
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
-    def in_memory(cls, storage: SpaceStorage, *, shared: bool, lanes: int = 1) -> BufferState:
-        counters: Counters = MappedCounters.create(None) if shared else Counters()
+    def in_memory(cls, storage: SpaceStorage, options: BufferOptions, *, shared: bool) -> BufferState:
+        lanes = options.lanes
+        header: Header = MappedHeader.create(None) if shared else Header()
         if not shared:
-            return cls(storage, counters, index_in_memory(counters, storage.capacity, lanes), None, shared=False)
-        segments = new_index(counters, storage.capacity, None, lanes)
-        return cls(storage, counters, segments, Journal.create(None), shared=True)
+            return cls(storage, header, index_in_memory(header, storage.capacity, lanes), None, options, shared=False)
+        segments = new_index(header, storage.capacity, None, lanes)
+        return cls(storage, header, segments, Journal.create(None), options, shared=True)
 
     @classmethod
     def create(
-        cls, storage: SpaceStorage, folder: Path, *, shared: bool, lanes: int = 1, lock: FolderLock | None = None
+        cls,
+        storage: SpaceStorage,
+        folder: Path,
+        options: BufferOptions,
+        *,
+        shared: bool,
+        folder_lock: FolderLock | None = None,
     ) -> BufferState:
         """The state of a new buffer on disk, by whoever has the lock or takes it now."""
-        lock = lock or FolderLock(folder / LOCK, shared=shared)
-        counters = MappedCounters.create(folder / HEADER)
-        segments = new_index(counters, storage.capacity, folder / SEGMENT_FILE, lanes)
+        folder_lock = folder_lock or FolderLock(folder / LOCK, shared=shared)
+        header = MappedHeader.create(folder / HEADER)
+        segments = new_index(header, storage.capacity, folder / SEGMENT_FILE, options.lanes)
         journal = Journal.create(folder / JOURNAL)
-        return cls(storage, counters, segments, journal, shared=shared, folder=folder, lock=lock)
+        return cls(storage, header, segments, journal, options, shared=shared, folder=folder, folder_lock=folder_lock)
 
     @classmethod
     def open(
-        cls, storage: SpaceStorage, folder: Path, lock: FolderLock | None, *, shared: bool, lanes: int = 1
+        cls,
+        storage: SpaceStorage,
+        folder: Path,
+        options: BufferOptions,
+        folder_lock: FolderLock | None,
+        *,
+        shared: bool,
     ) -> BufferState:
         """The state of a buffer on disk, to write if there is a lock; made whole where a writer was killed."""
-        writable = lock is not None
-        counters = MappedCounters.open(folder / HEADER, writable=writable, data_is_live=storage.survives_kill)
-        segments = open_index(counters, storage.capacity, folder / SEGMENT_FILE, lanes, writable=writable)
+        writable = folder_lock is not None
+        header = MappedHeader.open(folder / HEADER, writable=writable, data_is_live=storage.survives_kill)
+        path = folder / SEGMENT_FILE
+        segments = open_index(header, storage.capacity, path, options.lanes, writable=writable)
         journal = Journal.open(folder / JOURNAL) if writable else None
-        state = cls(storage, counters, segments, journal, shared=shared and writable, folder=folder, lock=lock)
+        shared = shared and writable
+        state = cls(storage, header, segments, journal, options, shared=shared, folder=folder, folder_lock=folder_lock)
+        if header.is_of_another_boot:
+            if writable and state.counters.edit & 1:
+                state.recover()
+            loss = find_loss(state)
+            if loss is not None and writable:
+                raise StorageCorruptedError(
+                    f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
+                    f"(unienv_data.repair), or look at it with read_only=True"
+                )
+            if loss is not None:
+                header.go_on_from(loss.counters)
+                segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
+                state = cls(storage, header, segments, None, options, shared=False, folder=folder)
+                state.findings = loss.findings
+            elif writable:
+                header.begin_to_write()
         state._check()
         if writable:
             state.recover()
+            counters = state.counters
+            used = np.arange(state.used(counters.head))
+            storage.replace_block_sums(numbers_in(used, storage.capacity, counters.base, counters.tail))
         return state
 
     def _check(self) -> None:
         """Compare the counters with each other and with the files."""
-        cells, capacity = self.cells, self.storage.capacity
+        counters, capacity = self.counters, self.storage.capacity
         for attempt in range(5):
-            head, tail, base = cells[HEAD], cells[TAIL], cells[BASE]
+            head, tail, base = counters.head, counters.tail, counters.base
             fits = 0 <= base <= tail <= head and (capacity is None or head - tail <= capacity)
             fits = fits and not any(number % self.segments.lanes for number in (head, tail, base))
-            if fits and min(cells[CLOSED], cells[SEGMENTS], cells[EDIT]) >= 0:
+            if fits and min(counters.closed, counters.segments, counters.edit) >= 0:
                 break
             if attempt == 4:
                 raise StorageCorruptedError(
@@ -196,9 +238,9 @@ class BufferState:
                 )
             time.sleep(0.001)  # a writer may have changed them between one look and the next
         try:
-            self._check_files(self.used(head), self.counters.closed_sizes)
+            self._check_files(self.used(head), self.header.closed_sizes)
         except StorageCorruptedError:
-            if self.counters.closed_sizes is None or self.counters.is_closed():
+            if self.header.closed_sizes is None or self.header.is_closed():
                 raise
             self._check_files(self.used(head), None)  # somebody has just begun to write
 
@@ -209,31 +251,31 @@ class BufferState:
 
     # -- faults ----------------------------------------------------------------------------------------------
 
-    def recover(self, closed: int | None = None) -> None:
-        """Make whole what a writer has left half done; before `closed`, if that is known, no segment is open."""
-        cells = self.cells
+    def recover(self) -> None:
+        """Make whole what a writer has left half done."""
+        counters = self.counters
         if self.storage.capacity is None:
-            self.storage.fit_to(cells[HEAD] - cells[BASE], None)
-        if cells[EDIT] & 1:
+            self.storage.fit_to(counters.head - counters.base, None)
+        if counters.edit & 1:
             if self.journal is None or not self.storage.has_raw_rows:
-                cells[EDIT] += 1
+                counters.edit += 1
             else:
-                _journal.finish(self.journal, self.storage, self.counters, self.segments)
+                finish(self.journal, self.storage, self.counters, self.segments)
         self.segments.recover()
-        cells[CLOSED] = min(max(cells[CLOSED], self.segments.last_stop()), cells[HEAD]) if closed is None else closed
-        cells[COMING] = cells[HEAD]
+        counters.closed = min(max(counters.closed, self.segments.last_stop()), counters.head)
+        counters.coming = counters.head
 
     def wait_for_edit(self) -> None:
-        """Wait until nobody is in the middle of changing samples in place."""
+        """Wait until nobody is in the middle of changing samples in place; not for the calling thread itself."""
         deadline = time.monotonic() + _PATIENCE
-        while self.cells[EDIT] & 1:
+        while self.counters.edit & 1 and not self.is_writing_here():
             time.sleep(0.0002)
             if time.monotonic() < deadline:
                 continue
             if self.shared:
-                with self.writing:  # if the one who did it is dead, this takes over and makes the edit
-                    return
-            if self.folder is not None and not is_locked(self.folder / LOCK) and self.cells[EDIT] & 1:
+                self.write_lock.run(_nothing)  # if the one who did it is dead, this takes over and makes the edit
+                return
+            if self.folder is not None and not is_locked(self.folder / LOCK) and self.counters.edit & 1:
                 raise StorageCorruptedError(
                     f"{self.folder}: a writer was killed while it changed samples in place; "
                     f"open the buffer once with read_only=False to finish that"
@@ -242,31 +284,35 @@ class BufferState:
 
     # -- edits -----------------------------------------------------------------------------------------------
 
-    def edit(self, edit: Edit, *, durable: bool) -> None:
+    def edit(self, edit: Edit) -> None:
         """Make an edit that readers see whole or not at all, and that survives a kill where the storage allows it."""
-        cells = self.cells
-        if self.journal is None or not self.storage.has_raw_rows:
-            cells[EDIT] += 1
+        counters, journal, durable = self.counters, self.journal, self.durable
+        if journal is None or not self.storage.has_raw_rows:
+            before = counters.edit
+            counters.edit = before + 1
             try:
-                _journal.make(edit, self.storage, self.counters, self.segments)
+                edit.make(self.storage, counters, self.segments)
+            except BaseException:  # interrupted: it must not stay half made
+                edit.make(self.storage, counters, self.segments)
+                raise
             finally:
-                cells[EDIT] += 1
+                counters.edit = before + 2
             return
-        self.journal.write(edit, self.storage.row_nbytes)
+        journal.write(edit, self.storage.row_nbytes)
         if durable:
-            self.journal.sync()
-        cells[EDIT] += 1
+            journal.sync()
+        counters.edit += 1
         try:
             if durable:
                 self.flush()  # a power cut from here on finds that an edit is due
-            _journal.finish(self.journal, self.storage, self.counters, self.segments)
+            finish(journal, self.storage, counters, self.segments)
         except BaseException:
-            if cells[EDIT] & 1:  # interrupted: it must not stay half made
-                _journal.finish(self.journal, self.storage, self.counters, self.segments)
+            if counters.edit & 1:  # interrupted: it must not stay half made
+                finish(journal, self.storage, counters, self.segments)
             raise
         if durable:
             self.flush()
-        self.journal.empty()
+        journal.empty()
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -274,37 +320,44 @@ class BufferState:
         """Make everything that was written survive a power cut."""
         self.storage.flush()
         self.segments.sync()
-        self.counters.commit()
+        self.header.commit()
 
     def close(self) -> None:
         """Give back files and locks; what was written is durable by then. May be called more than once."""
         if self.is_closed:
             return
-        if self.folder is not None and self.lock is not None and self.lock.is_held:
-            with self.writing:
-                if not self.shared and self.counters.closed_sizes is None:
-                    self.storage.seal(self.slot_ranges(self.cells[TAIL], self.cells[HEAD], self.cells[BASE]))
-                self.flush()
-                if not self.shared:
-                    length = 0 if self.segments.file is None else self.segments.file.length
-                    self.counters.seal((*self.storage.sizes(), length))
+        if self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held:
+            self.write_lock.run(self._finish)
         self.is_closed = True
-        if self.mutex is not None:
-            self.mutex.close()  # before what others may be about to write to
+        self.write_lock.close()  # before what others may be about to write to
         self.storage.close()
         self.segments.close()
-        self.counters.close()
+        self.header.close()
         if self.journal is not None:
             self.journal.close()
-        if self.lock is not None:
-            self.lock.release()
+        if self.folder_lock is not None:
+            self.folder_lock.release()
+
+    def _finish(self) -> None:
+        """Flush, and record that the buffer was closed in order where no other process writes."""
+        if not self.shared:
+            self.storage.fit_to(self.used(self.counters.head), None)
+            self.storage.trim()
+        self.flush()
+        if not self.shared:
+            length = 0 if self.segments.file is None else self.segments.file.length
+            self.header.seal((*self.storage.sizes(), length))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _received(
-    parts: tuple[SpaceStorage, Counters, SegmentIndex, Journal | None],
+    parts: tuple[SpaceStorage, Header, SegmentIndex, Journal | None, BufferOptions],
     shared: bool,
     folder: Path | None,
-    lock: FolderLock | None,
-    mutex: ProcessMutex | None,
+    folder_lock: FolderLock | None,
+    write_lock: WriteLock | None,
 ) -> BufferState:
-    return BufferState(*parts, shared=shared, folder=folder, lock=lock, mutex=mutex)
+    return BufferState(*parts, shared=shared, folder=folder, folder_lock=folder_lock, write_lock=write_lock)

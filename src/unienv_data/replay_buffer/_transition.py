@@ -6,7 +6,6 @@ sample of it, or a batch of samples, and says in `needs` which fields it looks a
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +75,6 @@ class Builder:
     """Makes samples of step data."""
 
     needs: frozenset[str] = frozenset(FIELDS)
-    #: Gives the leaves of the sample in the order of `RowLayout`, before any conversion; None if it cannot.
-    leaves: Callable[[StepData], tuple[Any, ...]] | None = None
 
     def build(self, data: StepData) -> Any:
         raise NotImplementedError
@@ -109,8 +106,6 @@ class DictBuilder(Builder):
             for key, space in keys.spaces.items()
         ]
         self.needs = frozenset(keys.spaces)
-        if len(keys.spaces) > 1 and all(isinstance(child, ArraySpace) for child in keys.spaces.values()):
-            self.leaves = operator.itemgetter(*(FIELDS.index(key) for key, _ in keys.child_items()))
 
     def build(self, data: StepData) -> dict[str, Any]:
         transition = {}

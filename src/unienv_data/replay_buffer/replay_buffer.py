@@ -11,9 +11,8 @@ processes write to one buffer, one at a time.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,11 @@ from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
-from ._counters import HEAD, TAIL
 from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader
-from ._state import BufferState
+from ._state import BufferOptions, BufferState
 from ._windows import WindowLook
-from ._writer import BufferWriter, Closed, is_writing_further_down
+from ._writer import BufferWriter
 
 PathLike = str | os.PathLike[str]
 _VERIFY_ATTEMPTS = 5
@@ -83,28 +81,28 @@ class ReplayBuffer(BatchBase):
     ) -> None:
         """Wrap a storage object with replay-buffer indexing semantics.
 
-        The counters are in memory unless a `state` is given, which then has them: for a buffer on disk use `create`
-        and `load_from`.
+        The counters are in memory unless a `state` is given, which then has them and the options: for a buffer on
+        disk use `create` and `load_from`.
         """
         super().__init__(storage.single_instance_space)
         self.storage = storage
         self._storage_path_relative = storage_path_relative
         self._cache_path = None if cache_path is None else Path(cache_path)
-        self._maintains = maintain_segment_metadata
-        self._durable = durable
         self._closed = False
         self._capacity = storage.capacity
         if state is None:
-            state = BufferState.in_memory(storage, shared=multiprocessing and storage.is_mutable, lanes=lanes)
+            options = BufferOptions(maintain_segment_metadata, durable, lanes)
+            state = BufferState.in_memory(storage, options, shared=multiprocessing and storage.is_mutable)
             if active_segment_start_physical is not None and not active_segment_length:
                 raise ValueError("active_segment_start_physical without active_segment_length")
-            state.take_over(count, offset, physical_segments or (), active_segment_length)
-        self._state, self._cells = state, state.cells
+            state.adopt(count, offset, physical_segments or (), active_segment_length)
+        self._state, self._counters = state, state.counters
         self._lanes = state.segments.lanes
-        self._reader = BufferReader(state, maintains=maintain_segment_metadata)
-        self._writer = BufferWriter(state, maintains=maintain_segment_metadata, durable=durable)
+        self._maintains = state.maintains
+        self._reader = BufferReader(state, maintains=state.maintains)
+        self._writer, self._locked = BufferWriter(state), state.write_lock.run
         self._last_look: WindowLook | None = None
-        self.is_segment_aware = maintain_segment_metadata or storage.is_segment_aware
+        self.is_segment_aware = state.maintains or storage.is_segment_aware
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -142,11 +140,7 @@ class ReplayBuffer(BatchBase):
             args,
             None if cache_path is None else Path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
-            {
-                "maintain_segment_metadata": maintain_segment_metadata or lanes > 1,
-                "durable": durable,
-                "lanes": lanes,
-            },
+            BufferOptions(maintain_segment_metadata or lanes > 1, durable, lanes),
         )
 
     @staticmethod
@@ -179,10 +173,8 @@ class ReplayBuffer(BatchBase):
 
     def __copy__(self) -> ReplayBuffer:
         """Another buffer of the same samples: what is written to one is in the other."""
-        with self._handed_over():
-            self._state.has_copies = True
-        rebuild, arguments = self.__reduce__()
-        copied: ReplayBuffer = rebuild(*arguments)
+        copied = _folder.received(self._storage_path_relative, self._cache_path, self._state)
+        copied._writer = self._writer
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,8 +186,7 @@ class ReplayBuffer(BatchBase):
                 f"{state.folder} has one writer, this process: create or load it with multiprocessing=True to write "
                 f"from several, or load it with read_only=True in the other process"
             )
-        options = {"maintain_segment_metadata": self._maintains, "durable": self._durable}
-        return _folder.received, (self._storage_path_relative, self._cache_path, state, options)
+        return _folder.received, (self._storage_path_relative, self._cache_path, state)
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -245,7 +236,7 @@ class ReplayBuffer(BatchBase):
     @property
     def is_durable(self) -> bool:
         """Whether the end of a segment makes it survive a power cut."""
-        return self._durable
+        return self._state.durable
 
     @property
     def capacity(self) -> int | None:
@@ -258,22 +249,22 @@ class ReplayBuffer(BatchBase):
     @property
     def offset(self) -> int:
         """The slot of the oldest sample."""
-        return self._state.slot(self._cells[TAIL])
+        return self._state.slot(self._counters.tail)
 
     def __len__(self) -> int:
-        head = self._cells[HEAD]  # before tail: then there are never more than the capacity
-        return max(0, head - self._cells[TAIL])
+        head = self._counters.head  # before tail: then there are never more than the capacity
+        return max(0, head - self._counters.tail)
 
     @property
     def sample_numbers(self) -> range:
-        head = self._cells[HEAD]  # before tail, as above
-        return range(min(self._cells[TAIL], head), head)
+        head = self._counters.head  # before tail, as above
+        return range(min(self._counters.tail, head), head)
 
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()
         count = None if segments is None else len(segments)
-        return BufferStats(len(self), self._capacity, self._cells[HEAD], self.storage.nbytes, count)
+        return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -314,7 +305,7 @@ class ReplayBuffer(BatchBase):
     @property
     def may_grow(self) -> bool:
         """Whether the number of samples may still change: not if the buffer was closed when it was opened to read."""
-        return self.is_mutable or self._state.counters.closed_sizes is None
+        return self.is_mutable or self._state.header.closed_sizes is None
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         """The closed episodes as [start, stop) of indices, by their start; None if they are not kept.
@@ -337,33 +328,29 @@ class ReplayBuffer(BatchBase):
 
     def append(self, value: Any) -> None:
         """Append one sample to the open segment, opening one if there is none."""
-        self._writer.append(value)
-
-    # Of samples that `storage.stage_leaves` has staged, for those who have them by their leaves.
-
-    def append_staged(self, staged: Any) -> None:
-        """`append`, as said above."""
-        self._writer.append(None, staged)
-
-    def extend_staged(self, staged: Any, count: int) -> None:
-        """`extend` by so many, one at least, as said above."""
-        self._writer.extend_staged(staged, count)
-
-    def extend_lanes_staged(self, staged: Any, closing: list[int]) -> None:
-        """`extend_lanes`, as said above; `closing` are the lanes whose episodes end, in ascending order."""
-        self._writer.extend_lanes(None, closing, staged)
+        self._locked(self._writer.append, value)
 
     def extend(self, value: Any) -> None:
         """Append a batch of samples, as a segment of its own."""
-        self._writer.extend(value)
+        self._locked(self._writer.extend, value)
 
     def extend_lanes(self, value: Any, ended: Any = None) -> None:
         """Append one vector step: a batch of as many samples as there are lanes, the i-th to the episode of lane i.
 
-        `ended` (booleans, one per lane) says for which lanes it was the last of its episode. Samples and ends count
-        together or not at all.
+        `value` may also be a block of several steps, with leading axes (steps, lanes).
+
+        Parameters
+        ----------
+        value
+            A batch of `lanes` samples, or a block of (steps, lanes).
+        ended
+            For which samples the episode of the lane ends with it: booleans of shape (lanes,) or (steps, lanes). By
+            default none.
+
+        Samples and ends count together or not at all.
         """
-        self._writer.extend_lanes(value, self._as_lanes(ended, default=False).nonzero()[0].tolist())
+        flags = None if ended is None else self._as_flags(ended)
+        self._locked(self._writer.extend_lanes, value, flags)
 
     def mark_segment_end(self, lanes: Any = None) -> None:
         """Close the open segment; without one, nothing happens.
@@ -371,16 +358,22 @@ class ReplayBuffer(BatchBase):
         Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane).
         """
         if self.lanes > 1:
-            self._writer.end_lanes(self._as_lanes(lanes, default=True))
+            self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True))
         elif lanes is None or self._as_lanes(lanes, default=True).all():
-            self._writer.end_segment()
+            self._locked(self._writer.end_segment)
 
     def _as_lanes(self, flags: Any, default: bool) -> np.ndarray:
         """Booleans for all lanes, as a caller gives them."""
         if flags is None:
             return np.full(self._lanes, default)
+        found = self._as_flags(flags)
+        if found.shape != (self._lanes,):
+            raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
+        return found
+
+    def _as_flags(self, flags: Any) -> np.ndarray:
         found = flags if type(flags) is np.ndarray else self._on_host(flags)
-        if found.dtype.kind != "b" or found.shape != (self._lanes,):
+        if found.dtype.kind != "b":
             raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
         return found
 
@@ -388,7 +381,7 @@ class ReplayBuffer(BatchBase):
         return self.backend.to_numpy(flags) if self.backend.is_backendarray(flags) else np.asarray(flags)
 
     def set_at(self, idx: Any, value: Any) -> None:
-        self._writer.set_at(idx, value)
+        self._locked(self._writer.set_at, idx, value)
 
     def remove_at(self, idx: Any) -> None:
         """Remove samples; those that stay keep their order, and an episode shrinks by what is taken out of it.
@@ -396,31 +389,33 @@ class ReplayBuffer(BatchBase):
         Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together. Of a
         buffer with lanes only the oldest vector steps can be removed.
         """
-        self._writer.remove_at(idx)
+        self._locked(self._writer.remove_at, idx)
 
     def clear(self) -> None:
         """Drop all samples and episodes."""
-        self._writer.clear()
+        self._locked(self._writer.clear)
 
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Make everything that was written survive a power cut."""
-        self._writer.flush()
+        self._locked(self._writer.flush)
 
     def verify(self) -> list[str]:
         """What is wrong with the stored samples and episodes, one sentence each; empty if nothing is.
 
-        Checksums are of what was sealed: all of it after `flush` or `close`, else all but what was written last.
+        Every sample is compared with its checksum, and the number in it with the place that it is in.
         """
-        closed = self._state.counters.closed_sizes is not None and not self.is_mutable
+        state = self._state
+        closed = state.header.closed_sizes is not None and not self.is_mutable
         for _ in range(_VERIFY_ATTEMPTS):
-            self._state.wait_for_edit()
-            before = list(self._cells)
-            found = self._state.segments.verify(closed=closed)
-            if not found or list(self._cells) == before:  # else a writer may have been what was found
+            state.wait_for_edit()
+            before = self._counters.copy()
+            found = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
+            if not found or self._counters == before:  # else a writer may have been what was found
                 break
-        return [*found, *self.storage.verify()]
+        is_covered = self.storage.has_row_sums
+        return [*state.findings, *found, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:
         """Persist the replay buffer metadata and its backing storage.
@@ -441,33 +436,20 @@ class ReplayBuffer(BatchBase):
                 self.flush()
                 _folder.write_description(self, own)
             return
-        writer = self._writer
-        with writer.writing if self.is_mutable else contextlib.nullcontext():
-            if writer.pending is not None:  # steps may have come since
-                writer.pending.hand_over(writer, self)
+        if self.is_mutable:
+            self._locked(_folder.write_snapshot, self, Path(path))
+        else:
             _folder.write_snapshot(self, Path(path))
 
     def close(self) -> None:
         """Make what was written durable and give back files and memory. May be called more than once."""
         if self._closed:
             return
-        state, writer = self._state, self._writer
-        with self._handed_over():
-            self._closed, writer.pending = True, Closed()
-            self._reader = self._writer = _Closed()  # type: ignore[assignment]
-        state.close()
-
-    @contextlib.contextmanager
-    def _handed_over(self) -> Iterator[None]:
-        """Hold the right to write, with nothing staged; in a handler on top of who holds it, just go on."""
-        writer = self._writer
-        if self._state.shared or is_writing_further_down(writer, callers=3):  # this, contextlib's, and who has asked
-            yield
-            return
-        with writer.writing:
-            if writer.pending is not None:  # steps may have come since
-                writer.pending.hand_over(writer, self)
-            yield
+        if self.is_mutable and not self._state.is_closed:
+            self._locked(self._writer.close)  # threads that wait for the lock raise after this
+        self._closed = True
+        self._reader = ClosedBuffer()  # type: ignore[assignment]
+        self._state.close()
 
 
 def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorage] | None) -> None:
@@ -482,8 +464,8 @@ def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorag
         raise ValueError(f"{storage_cls.__name__} keeps one episode after the other, so lanes must be 1, not {lanes}")
 
 
-class _Closed:
-    """Stands for the reader and the writer of a closed buffer."""
+class ClosedBuffer:
+    """Stands for the reader of a closed buffer."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the buffer is closed")

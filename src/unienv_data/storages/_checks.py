@@ -1,185 +1,258 @@
-"""Checksums of stretches of rows.
+"""A checksum for every row, bound to the number of the sample in it.
 
-A stretch is sealed with a CRC32 when the writer leaves it, and its seal is broken before it is written to again. So
-at any instant, also after a kill, a sealed stretch has the checksum it claims unless the bytes were damaged.
+An entry of `sums.bin` is a checksum of 32 bits beside the sample's number plus one; 0 while the row was never written. A
+writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut a
+row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
+other row is drawn into doubt, and nothing is sealed, unsealed or computed again.
+
+The checksum is the upper half of a sum modulo 2^64: of the row's words, each times an odd constant of its own. NumPy
+computes it for one row or for many in one call. Every flip of a single bit shows, as no constant has 31 equal bits in
+a row; other damage shows but for one case in 2^32.
+
+Folders of earlier versions have a CRC32 for each block of rows instead (`checks.bin`). These are read, and replaced when
+the folder is opened to be written.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import functools
 import zlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..base.files import reserve
 from ..base.mapped import MappedFile
-from ._heap import FileHeap
-from ._row_memory import RowMemory
+from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
+from ._row_memory import FileHeap, RowMemory
 
-# A seal is the CRC32 and its inverse side by side, written at once; 0 while the stretch is open.
-_SEAL = np.dtype("<u8")
-_OPEN = 0
-_STRETCH_BYTES = 64 * 1024
+SUMS_FILE, BLOCKS_FILE = "sums.bin", "checks.bin"
+_ENTRY = np.dtype("<u8")
+_LOW, _ALL = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_HALF = np.uint64(32)
+_PIECE = 4096  # so many rows are checked at a time
 
 
-class RowChecks:
-    """The seals of a file storage's rows, in `checks.bin` beside them.
+class RowSums:
+    """The checksums of a file storage's rows."""
 
-    With `alone` this is the only writer, so that a stretch it has open is known to be unsealed.
-    """
-
-    def __init__(self, memory: RowMemory, file: MappedFile, *, alone: bool) -> None:
-        self._memory, self.file, self._alone, self._pid = memory, file, alone, os.getpid()
-        self.rows_per_stretch = max(1, _STRETCH_BYTES // memory.layout.nbytes)
-        self._open: set[int] = set()
-        self._seals = np.zeros(0, _SEAL)
+    def __init__(self, memory: RowMemory, file: MappedFile) -> None:
+        self._memory, self.file = memory, file
+        layout = memory.layout
+        self._is_simple = not layout.block_leaves and not layout.has_heap
+        self._records: Any = None  # those that `_words` are the words of
+        self._word = _word_dtype(layout.itemsize)
+        self._constants = _constants(layout.itemsize // self._word.itemsize)
+        self._words = np.zeros((0, len(self._constants)), self._word)
+        self._hold(np.zeros(0, _ENTRY))
         self.fit()
 
     @classmethod
-    def create(cls, memory: RowMemory, path: Path, *, alone: bool) -> RowChecks:
-        return cls(memory, MappedFile.create(path, _SEAL), alone=alone)
+    def create(cls, memory: RowMemory, folder: Path) -> RowSums:
+        return cls(memory, MappedFile.create(folder / SUMS_FILE, _ENTRY))
 
     @classmethod
-    def open(cls, memory: RowMemory, path: Path, *, writable: bool, alone: bool) -> RowChecks:
-        return cls(memory, MappedFile.open(path, _SEAL, writable=writable), alone=alone)
+    def open(cls, memory: RowMemory, folder: Path, *, writable: bool) -> RowSums:
+        return cls(memory, MappedFile.open(folder / SUMS_FILE, _ENTRY, writable=writable))
 
-    def __reduce__(self) -> tuple[object, tuple[RowMemory, MappedFile, bool]]:
-        return _received, (self._memory, self.file, self._alone)
+    def __reduce__(self) -> tuple[type[RowSums], tuple[RowMemory, MappedFile]]:
+        return RowSums, (self._memory, self.file)
+
+    def _hold(self, entries: np.ndarray) -> None:
+        # one entry is stored much quicker through a memoryview
+        self._array, self._entries = entries, memoryview(entries)  # type: ignore[arg-type]
 
     def fit(self) -> None:
-        """Have a seal for every stretch of the rows that there are.
-
-        A reader has those that there are: a writer makes the rows longer first, and may be killed before it gets here.
-        """
-        count = self._stretches
-        if count > len(self._seals):
+        """Have an entry for every row that there is; a reader has those that are in the file."""
+        count = len(self._memory.rows)
+        if count > len(self._entries):
             if self.file.writable:
                 self.file.extend(count)
-                self.file.reserve(0, count)
-            self._seals = self.file.map(min(count, self.file.length))
+            self._hold(self.file.map(min(count, self.file.length)))
 
-    @property
-    def _stretches(self) -> int:
-        return -(-len(self._memory.rows) // self.rows_per_stretch)
+    def trim(self, length: int) -> None:
+        """Cut the file to so many entries, the first ones."""
+        self.file.trim(length)
+        self._hold(self.file.map(length))
 
-    def check_length(self) -> None:
-        """A StorageCorruptedError unless the file has just as many seals as there are stretches."""
-        self.file.check_length(self._stretches, exactly=True)
-
-    def prepare(self, start: int, stop: int) -> tuple[int, int]:
-        """Have seals for rows [start, stop); the range of rows of all stretches that these have a part in."""
-        size = self.rows_per_stretch
-        if stop > len(self._seals) * size:
-            self.fit()
-        return start // size * size, min(-(-stop // size) * size, len(self._memory.rows))
-
-    def writing(self, start: int, stop: int) -> tuple[int, int]:
-        """Rows [start, stop) are about to be written: break their seals, and seal what is left behind.
-
-        Returns which rows can be written without asking again, as long as no others are, and nothing is sealed. They
-        are among those that `prepare` has named.
-        """
-        size = self.rows_per_stretch
-        first, last = start // size, (stop - 1) // size
-        self._enter(range(first, last + 1))
-        if first != last or not self._alone:  # what is left behind is still to be sealed; somebody else may seal it
-            return 0, 0
-        return first * size, min((first + 1) * size, len(self._memory.rows))
-
-    def writing_at(self, slots: np.ndarray) -> None:
-        """The same for any rows."""
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        """Make sure that the entries of rows [start, stop) can be written; those around them that can be."""
         self.fit()
-        self._enter(np.unique(slots // self.rows_per_stretch).tolist())
+        return self.file.reserve(start, stop)
 
-    def _enter(self, stretches: Iterable[int]) -> None:
-        entered = set(stretches)
-        left = self._open - entered
-        self._open |= entered  # first: what is open is known, wherever this is interrupted
-        for stretch in entered:
-            self._seals[stretch] = _OPEN
-        self._seal(left)
+    # -- writing ---------------------------------------------------------------------------------------------
 
-    def seal_all(self) -> None:
-        """Seal what is still open; what is written next breaks it again."""
-        if not self._alone or self._pid == os.getpid():  # else this is a fork of the process that writes to it
-            self._seal(set(self._open))
+    def put(self, slots: int | slice, number: int) -> None:
+        """Store the checksums of rows that were just written, for samples with consecutive numbers."""
+        if type(slots) is int:
+            total = int(self._row_words()[slots].dot(self._constants))
+            if not self._is_simple:
+                total += self._sum_of_rest(slots)
+            self._entries[slots] = (number + 1 & _LOW) << 32 | (total & _ALL) >> 32
+        else:
+            count = slots.stop - slots.start  # type: ignore[union-attr]
+            self.put_at(slots, np.arange(number, number + count))
 
-    def seal_unsealed(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Seal what is open of the stretches that rows in these ranges [start, stop) have a part in."""
-        size = self.rows_per_stretch
-        for start, stop in ranges:
-            if start < stop:
-                first, last = start // size, min(-(-stop // size), len(self._seals))
-                for place in np.flatnonzero(self._seals[first:last] == _OPEN).tolist():
-                    with contextlib.suppress(ValueError):  # of a row that refers to what the heap does not have
-                        self._seal({first + place})
+    def put_at(self, slots: Any, numbers: np.ndarray) -> None:
+        """The same for any rows, an array of slots or a slice, each with its number."""
+        self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots)
 
-    def _seal(self, stretches: set[int]) -> None:
-        for stretch in stretches:
-            self._seals[stretch] = _seal_of(self._crc(stretch))
-            self._open.discard(stretch)
+    def _sums(self, slots: Any) -> np.ndarray:
+        """The checksums of rows."""
+        totals = self._row_words()[slots].dot(self._constants)
+        if not self._is_simple:
+            chosen = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+            rest = [self._sum_of_rest(slot) & _ALL for slot in chosen.tolist()]
+            totals = totals + np.array(rest, np.uint64)
+        sums: np.ndarray = totals >> _HALF
+        return sums
 
-    def _crc(self, stretch: int) -> int:
-        rows = self._memory.rows
-        part = slice(stretch * self.rows_per_stretch, (stretch + 1) * self.rows_per_stretch)
-        crc = 0
-        for column in (rows.records, *rows.blocks.values()):
-            present = column[part]
-            missing = (self.rows_per_stretch - len(present)) * column.strides[0]
-            # as if the file did not end within the stretch: it may grow
-            crc = zlib.crc32(present.reshape(-1).view(np.uint8), crc)  # type: ignore[arg-type]
-            crc = zlib.crc32(bytes(missing), crc)
-        heap = self._memory.heap
+    def _row_words(self) -> np.ndarray:
+        """The records as words, a row of these for each."""
+        records = self._memory.rows.records
+        if records is not self._records:  # the memory has grown
+            self._words = records.view(np.uint8).reshape(len(records), -1).view(self._word)
+            self._records = records
+        return self._words
+
+    def _sum_of_rest(self, slot: int) -> int:
+        """What the blocks of a row, and what it refers to in the heap, add to its checksum."""
+        rows, heap, total = self._memory.rows, self._memory.heap, 0
+        for block in rows.blocks.values():
+            raw = block[slot].reshape(-1).view(np.uint8)
+            words = raw.view(_word_dtype(raw.nbytes))
+            total += int(words.dot(_constants(len(words))))
         if isinstance(heap, FileHeap):
-            for leaf in self._memory.layout.leaves:
-                if leaf.placement == "heap":
-                    for offset, length in rows.records[leaf.name][part].ravel().tolist():
-                        crc = zlib.crc32(heap.read(offset, length), crc) if length else crc
-        return crc
+            for place, leaf in enumerate(self._memory.layout.heap_leaves):
+                for offset, length in rows.records[leaf.name][slot : slot + 1].ravel().tolist():
+                    crc = zlib.crc32(heap.read(offset, length)) if length else 0
+                    total += crc * int(_constants(place + 1)[-1])
+        return total
 
-    def damaged(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows whose stretch is sealed and not what it was."""
+    # -- checking --------------------------------------------------------------------------------------------
+
+    def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
+        """Of each row whether it is whole, wrong, or unknown for want of a checksum.
+
+        With `numbers` a row that holds another sample is wrong, and with `numbers_only` nothing else is looked at. A
+        writer elsewhere may be at work: rows that change meanwhile are looked at again.
+        """
         self._memory.see_all()
         self.fit()
-        size, length = self.rows_per_stretch, len(self._memory.rows)
-        return [
-            (stretch * size, min((stretch + 1) * size, length))
-            for stretch, seal in enumerate(self._seals.tolist())
-            # a writer elsewhere may have broken the seal meanwhile
-            if seal != _OPEN and not self._matches(stretch, seal) and self._seals[stretch] == seal
-        ]
+        states = np.full(len(slots), ROW_UNKNOWN, np.int8)
+        for start in range(0, len(slots), _PIECE):
+            part = slice(start, start + _PIECE)
+            states[part] = self._check(slots[part], None if numbers is None else numbers[part], numbers_only)
+        return states
 
-    def unsealed(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows whose stretch is not sealed."""
-        self._memory.see_all()
-        self.fit()
-        size, length = self.rows_per_stretch, len(self._memory.rows)
-        is_open = np.ones(self._stretches, bool)
-        is_open[: len(self._seals)] = self._seals[: len(is_open)] == _OPEN
-        return [(stretch * size, min((stretch + 1) * size, length)) for stretch in np.flatnonzero(is_open).tolist()]
+    def _check(self, slots: np.ndarray, numbers: np.ndarray | None, numbers_only: bool) -> np.ndarray:
+        states = np.full(len(slots), ROW_UNKNOWN, np.int8)
+        pending = np.flatnonzero(slots < min(len(self._entries), len(self._memory.rows)))
+        while len(pending):
+            entries = self._array[slots[pending]]
+            seeds = entries >> _HALF
+            wanted = seeds if numbers is None else (numbers[pending].astype(np.uint64) + np.uint64(1)) & np.uint64(_LOW)
+            is_whole = seeds == wanted
+            if not numbers_only:
+                is_whole &= self._matches(slots[pending], entries)
+            states[pending] = np.where(entries == 0, ROW_UNKNOWN, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
+            pending = pending[self._array[slots[pending]] != entries]
+        return states
 
-    def count_sealed(self) -> int:
-        """How many stretches are sealed."""
-        return int(np.count_nonzero(self._seals))
-
-    def _matches(self, stretch: int, seal: int) -> bool:
+    def _matches(self, slots: np.ndarray, entries: np.ndarray) -> np.ndarray:
         try:
-            return _seal_of(self._crc(stretch)) == seal
-        except ValueError:  # a row refers to what the heap does not have
-            return False
+            matches: np.ndarray = self._sums(slots) == entries & np.uint64(_LOW)
+            return matches
+        except ValueError:  # a row refers to what the heap does not have: which one is found out
+            if len(slots) == 1:
+                return np.zeros(1, bool)
+            ones = [slice(place, place + 1) for place in range(len(slots))]
+            return np.concatenate([self._matches(slots[one], entries[one]) for one in ones])
 
     def sync(self) -> None:
+        """Make the checksums durable."""
         self.file.sync()
 
     def close(self) -> None:
         self.file.close()
 
 
-def _seal_of(crc: int) -> int:
-    return crc << 32 | crc ^ 0xFFFFFFFF
+def _word_dtype(nbytes: int) -> np.dtype:
+    """The widest words that so many bytes are made of."""
+    return next(np.dtype(f"<u{size}") for size in (8, 4, 2, 1) if nbytes % size == 0)
 
 
-def _received(memory: RowMemory, file: MappedFile, alone: bool) -> RowChecks:
-    return RowChecks(memory, file, alone=alone)
+@functools.lru_cache(maxsize=16)
+def _constants(count: int) -> np.ndarray:
+    """Odd constants that are the same everywhere: the splitmix64 sequence, without those that have 31 equal bits."""
+    numbers = np.arange(1, count + 1 + count // 64 + 64, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    numbers = (numbers ^ (numbers >> np.uint64(31))) | np.uint64(1)
+    has_run = np.zeros(len(numbers), bool)
+    for first in range(34):
+        window = (numbers >> np.uint64(first)) & np.uint64(2**31 - 1)
+        has_run |= (window == 0) | (window == np.uint64(2**31 - 1))
+    return numbers[~has_run][:count]
+
+
+class BlockSums:
+    """The checksums of a folder of an earlier version: of blocks of 64 KiB of rows. They are only read."""
+
+    def __init__(self, memory: RowMemory, file: MappedFile) -> None:
+        self._memory, self.file = memory, file
+        self._rows_per_block = max(1, 64 * 1024 // memory.layout.nbytes)
+        self._sums = file.map(min(file.length, -(-len(memory.rows) // self._rows_per_block)))
+
+    @classmethod
+    def open(cls, memory: RowMemory, folder: Path) -> BlockSums:
+        return cls(memory, MappedFile.open(folder / BLOCKS_FILE, _ENTRY, writable=False))
+
+    def __reduce__(self) -> tuple[type[BlockSums], tuple[RowMemory, MappedFile]]:
+        return BlockSums, (self._memory, self.file)
+
+    def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
+        """Of each row whether its block is whole, wrong, or unknown since the block was being written."""
+        blocks = slots // self._rows_per_block
+        states = {block: self._state_of(block) for block in np.unique(blocks).tolist()}
+        return np.array([states[block] for block in blocks.tolist()], np.int8)
+
+    def _state_of(self, block: int) -> int:
+        if block >= len(self._sums) or self._sums[block] == 0:
+            return ROW_UNKNOWN
+        crc = self._crc(block)
+        return ROW_WHOLE if crc << 32 | crc ^ 0xFFFFFFFF == int(self._sums[block]) else ROW_WRONG
+
+    def _crc(self, block: int) -> int:
+        rows = self._memory.rows
+        part = slice(block * self._rows_per_block, (block + 1) * self._rows_per_block)
+        crc = 0
+        for column in (rows.records, *rows.blocks.values()):
+            present = column[part]
+            missing = (self._rows_per_block - len(present)) * column.strides[0]
+            crc = zlib.crc32(present.reshape(-1).view(np.uint8), crc)  # type: ignore[arg-type]
+            crc = zlib.crc32(bytes(missing), crc)  # as if the file did not end within the block: it might have grown
+        heap = self._memory.heap
+        if isinstance(heap, FileHeap):
+            for leaf in self._memory.layout.heap_leaves:
+                for offset, length in rows.records[leaf.name][part].ravel().tolist():
+                    crc = zlib.crc32(heap.read(offset, length), crc) if length else crc
+        return crc
+
+    def replace(self, folder: Path, numbers: np.ndarray) -> RowSums:
+        """Checksums for each row in their place; of rows in a wrong block none matches."""
+        states = self.check(np.arange(len(numbers)))
+        (folder / SUMS_FILE).unlink(missing_ok=True)  # of an attempt that was killed
+        sums = RowSums.create(self._memory, folder)
+        reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
+        sums.put_at(range(len(numbers)), numbers.tolist())
+        entries = sums._array
+        entries[: len(numbers)][states == ROW_WRONG] ^= np.uint64(1)
+        sums.sync()
+        self.close()
+        (folder / BLOCKS_FILE).unlink()
+        return sums
+
+    def close(self) -> None:
+        self.file.close()

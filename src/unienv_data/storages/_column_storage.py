@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unienv_interface.backends._dtypes import raw_dtype
+from unienv_interface.backends.dtypes import raw_dtype
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace
@@ -97,9 +97,9 @@ class ColumnStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, self._length)
         if isinstance(slots, int):
-            self.write(slots, self.stage(value, None))
+            self.write(slots, self.encode(value, None), slots)
         else:
-            self._write_in_order(slots, self.stage(value, len(slots)))
+            self._write_in_order(slots, self.encode(value, len(slots)))
 
     def _write_in_order(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
         """Write columns at any slots; of those that come more than once the last one stays."""
@@ -134,7 +134,7 @@ class ColumnStorage(SpaceStorage):
 
     # -- how a replay buffer reads and writes ----------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[np.ndarray]:
+    def encode(self, value: Any, count: int | None) -> list[np.ndarray]:
         lead = () if count is None else (count,)
         encoded = self._layout.encode(value, lead)
         return [self._column(leaf, part, lead) for leaf, part in zip(self._layout.leaves, encoded, strict=True)]
@@ -155,14 +155,14 @@ class ColumnStorage(SpaceStorage):
                     f"cannot keep; PackedStorage can"
                 )
 
-    def part(self, staged: list[np.ndarray], count: int, start: int, stop: int) -> list[np.ndarray]:
-        return [column[start:stop] for column in staged]
+    def part(self, encoded: list[np.ndarray], count: int, start: int, stop: int) -> list[np.ndarray]:
+        return [column[start:stop] for column in encoded]
 
-    def write(self, slots: int | slice, staged: list[np.ndarray]) -> None:
+    def write(self, slots: int | slice, encoded: list[np.ndarray], number: int) -> None:
         if isinstance(slots, int):
-            self._write(np.array([slots]), [column[None] for column in staged])
+            self._write(np.array([slots]), [column[None] for column in encoded])
         elif slots.start < slots.stop:
-            self._write(np.arange(slots.start, slots.stop), staged)
+            self._write(np.arange(slots.start, slots.stop), encoded)
 
     @property
     def row_nbytes(self) -> int:
@@ -173,12 +173,12 @@ class ColumnStorage(SpaceStorage):
             return super().raw_rows(slots)
         return b"".join(column.tobytes() for column in self._gather_columns(slots, self._places))
 
-    def staged_as_raw_rows(self, staged: list[np.ndarray], count: int | None) -> bytes:
-        return b"".join(column.tobytes() for column in staged)
+    def encoded_as_raw_rows(self, encoded: list[np.ndarray], count: int | None) -> bytes:
+        return b"".join(column.tobytes() for column in encoded)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
         for leaf in self._layout.leaves:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import flatten_data, is_flattenable, unflatten_data
 
 from ..base._index import resolve_index
@@ -26,8 +25,8 @@ from .registry import name_of
 PathLike = str | os.PathLike[str]
 
 
-class _Staged(NamedTuple):
-    """What the parts have staged of a value, in their order."""
+class _Encoded(NamedTuple):
+    """What the parts have encoded of a value, in their order."""
 
     parts: list[Any]
 
@@ -61,10 +60,10 @@ class ComposedStorage(SpaceStorage):
         self.is_mutable = all(part.is_mutable for part in self._parts)
         self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)
         self.has_raw_rows = all(part.has_raw_rows for part in self._parts)
+        self.has_row_sums = all(part.has_row_sums for part in self._parts)
         self.survives_kill = all(part.survives_kill for part in self._parts)
         self._aware = [part for part in self._parts if part.is_segment_aware]
         self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
-        self._layout = RowLayout(single_instance_space)
         self._spaces = BatchSpaces(single_instance_space)
         self.has_flattened_access = is_flattenable(self._spaces.of(1), 1)  # type: ignore[misc]
 
@@ -99,9 +98,9 @@ class ComposedStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, len(self))
         if isinstance(slots, int):
-            staged = self.stage(value, None)
-            self.prepare(slots, slots + 1)
-            self.write(slots, staged)
+            encoded = self.encode(value, None)
+            self.reserve(slots, slots + 1)
+            self.write(slots, encoded, slots)
         else:
             values = self._apart(self._checked(value, len(slots)), len(slots))
             for part, own in zip(self._parts, values, strict=True):
@@ -142,29 +141,31 @@ class ComposedStorage(SpaceStorage):
 
     def _checked(self, value: Any, count: int | None) -> Any:
         """The value if it fits the space, its Python numbers as arrays; a ValueError with the path if it does not."""
-        encoded = self._layout.encode(value, () if count is None else (count,))
+        encoded = self.layout.encode(value, () if count is None else (count,))
         if count is not None or not _has_numbers(value):
             return value
-        rows = self._layout.empty(1)
-        self._layout.store(encoded, rows.heap)
-        self._layout.write(rows, 0, encoded)
-        return self._layout.unpack(rows[0])
+        rows = self.layout.empty(1)
+        self.layout.write(rows, 0, self.layout.store(encoded, rows.heap))
+        return self.layout.unpack(rows[0])
 
-    def stage(self, value: Any, count: int | None) -> _Staged:
+    def encode(self, value: Any, count: int | None) -> _Encoded:
         values = self._apart(self._checked(value, count), count)
-        return _Staged([part.stage(own, count) for part, own in zip(self._parts, values, strict=True)])
+        return _Encoded([part.encode(own, count) for part, own in zip(self._parts, values, strict=True)])
 
-    def part(self, staged: _Staged, count: int, start: int, stop: int) -> _Staged:
-        pairs = zip(self._parts, staged.parts, strict=True)
-        return _Staged([part.part(own, count, start, stop) for part, own in pairs])
+    def part(self, encoded: _Encoded, count: int, start: int, stop: int) -> _Encoded:
+        pairs = zip(self._parts, encoded.parts, strict=True)
+        return _Encoded([part.part(own, count, start, stop) for part, own in pairs])
 
-    def prepare(self, start: int, stop: int) -> None:
+    def reserve(self, start: int, stop: int) -> None:
         for part in self._parts:
-            part.prepare(start, stop)
+            part.reserve(start, stop)
 
-    def write(self, slots: int | slice, staged: _Staged) -> None:
-        for part, own in zip(self._parts, staged.parts, strict=True):
-            part.write(slots, own)
+    def write(self, slots: int | slice, encoded: _Encoded, number: int) -> None:
+        if self.is_segment_aware and isinstance(slots, int):
+            super().write(slots, encoded, number)
+            return
+        for part, own in zip(self._parts, encoded.parts, strict=True):
+            part.write(slots, own, number)
 
     # -- raw rows --------------------------------------------------------------------------------------------
 
@@ -176,21 +177,21 @@ class ComposedStorage(SpaceStorage):
         rows = [part.raw_rows(slots) for part in self._parts]
         return b"".join(rows) if self.has_raw_rows else _Moved(rows)
 
-    def staged_as_raw_rows(self, staged: _Staged, count: int | None) -> bytes:
-        pairs = zip(self._parts, staged.parts, strict=True)
-        return b"".join(part.staged_as_raw_rows(own, count) for part, own in pairs)
+    def encoded_as_raw_rows(self, encoded: _Encoded, count: int | None) -> bytes:
+        pairs = zip(self._parts, encoded.parts, strict=True)
+        return b"".join(part.encoded_as_raw_rows(own, count) for part, own in pairs)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if isinstance(raw, _Moved):
             for part, own in zip(self._parts, raw.parts, strict=True):
-                part.write_raw_rows(slots, own)
+                part.write_raw_rows(slots, own, numbers)
         elif not self.has_raw_rows:
             self.set(slots, raw)
         else:
             start = 0
             for part in self._parts:
                 stop = start + len(slots) * part.row_nbytes
-                part.write_raw_rows(slots, raw[start:stop])
+                part.write_raw_rows(slots, raw[start:stop], numbers)
                 start = stop
 
     # -- flat samples ----------------------------------------------------------------------------------------
@@ -223,13 +224,13 @@ class ComposedStorage(SpaceStorage):
             raise RuntimeError("append without an open segment: call mark_segment_start first")
         self._check_mutable()
         slot = self._next_slot
-        staged = value if isinstance(value, _Staged) else self.stage(value, None)
-        self.prepare(slot, slot + 1)
-        for part, own in zip(self._parts, staged.parts, strict=True):
+        encoded = value if isinstance(value, _Encoded) else self.encode(value, None)
+        self.reserve(slot, slot + 1)
+        for part, own in zip(self._parts, encoded.parts, strict=True):
             if part.is_segment_aware:
                 part.append(own)
             else:
-                part.write(slot, own)
+                part.write(slot, own, slot)
         self._next_slot = slot + 1 if self.capacity is None else (slot + 1) % self.capacity
         self._pending += 1
 
@@ -245,9 +246,19 @@ class ComposedStorage(SpaceStorage):
 
     # -- durability ------------------------------------------------------------------------------------------
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
         for part in self._parts:
-            part.seal(slots)
+            part.replace_block_sums(numbers)
+        self.has_row_sums = all(part.has_row_sums for part in self._parts)
+
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]
+        found: np.ndarray = np.max(states, axis=0)
+        return found
+
+    def trim(self) -> None:
+        for part in self._parts:
+            part.trim()
 
     def flush(self) -> None:
         for part in self._parts:

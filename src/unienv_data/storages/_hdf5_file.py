@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unienv_interface.backends._dtypes import FOREIGN_FLOATING
+from unienv_interface.backends.dtypes import FOREIGN_FLOATING
 from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf

@@ -1,4 +1,7 @@
-"""The memory that rows lie in: this process's own, or files that processes map (with names or without)."""
+"""The memory that rows lie in, and the heaps beside it: this process's own, or files that processes map.
+
+Files have names, or none where processes share memory.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import numpy as np
 
 from unienv_interface.space.row_layout import Heap, RowLayout, Rows
 
-from ..base.files import check_disk, check_memory
-from ..base.mapped import STRETCH, MappedFile, have_in_memory
+from ..base.files import check_disk, check_memory, reserve
+from ..base.mapped import RESERVE_CHUNK, MappedFile, populate_pages
 
 
 class RowMemory:
@@ -22,26 +25,8 @@ class RowMemory:
     #: How many of the rows are slots of the storage.
     used: int
 
-    _raw: memoryview | None = None  # the bytes of the records, once they were asked for
-
     def __init__(self, layout: RowLayout, heap: Heap | None, used: int = 0) -> None:
         self.layout, self.heap, self.used = layout, heap, used
-
-    def write_record(self, slot: int, record: bytes | memoryview) -> None:
-        """Overwrite one record; this is much quicker than by way of its fields."""
-        start = slot * len(record)
-        self.raw[start : start + len(record)] = record
-
-    @property
-    def raw(self) -> memoryview:
-        """The bytes of the records."""
-        if self._raw is None:
-            self._raw = memoryview(self.rows.records.view(np.uint8))  # type: ignore[arg-type]
-        return self._raw
-
-    def _hold(self, rows: Rows) -> None:
-        """Take these rows in the place of those that were there."""
-        self.rows, self._raw = rows, None
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
         """Have at least `length` rows, keeping those that are there; `exactly` makes no room for more."""
@@ -58,14 +43,15 @@ class RowMemory:
     def check_room(self, length: int) -> None:
         """A StorageCorruptedError unless there are at least so many rows."""
 
-    def reserve(self, start: int, stop: int) -> None:
-        """Make sure that rows [start, stop) can be written."""
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        """Make sure that rows [start, stop) can be written; those around them that can be."""
+        return 0, len(self.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """The same for any rows."""
 
-    def touch(self, start: int, stop: int) -> None:
-        """Have rows [start, stop), which can be written, at hand."""
+    def populate(self, start: int, stop: int) -> None:
+        """Have the pages of rows [start, stop), which are reserved, in memory."""
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -87,14 +73,14 @@ class PrivateMemory(RowMemory):
     def __init__(self, layout: RowLayout, heap: Heap | None, length: int) -> None:
         super().__init__(layout, heap)
         check_memory(length * layout.nbytes, f"{length} rows of {layout.nbytes} bytes")
-        self._hold(self._zeroed(length))
+        self.rows = self._zeroed(length)
 
     def __getstate__(self) -> tuple[RowLayout, Heap | None, int, np.ndarray, dict[str, np.ndarray]]:
         return self.layout, self.heap, self.used, self.rows.records, dict(self.rows.blocks)
 
     def __setstate__(self, state: tuple[RowLayout, Heap | None, int, np.ndarray, dict[str, np.ndarray]]) -> None:
         self.layout, self.heap, self.used, records, blocks = state
-        self._hold(Rows(self.layout, records, blocks, self.heap))
+        self.rows = Rows(self.layout, records, blocks, self.heap)
 
     def _zeroed(self, length: int) -> Rows:
         # zeros cost nothing before a page is touched
@@ -111,7 +97,7 @@ class PrivateMemory(RowMemory):
         new.records[: len(old)] = old.records
         for name, block in old.blocks.items():
             new.blocks[name][: len(old)] = block
-        self._hold(new)
+        self.rows = new
 
 
 class MappedMemory(RowMemory):
@@ -161,7 +147,7 @@ class MappedMemory(RowMemory):
     def _map(self, length: int) -> None:
         records, *blocks = (file.map(length) for file in self.files)
         names = (leaf.name for leaf in self.layout.block_leaves)
-        self._hold(Rows(self.layout, records, dict(zip(names, blocks, strict=True)), self.heap))
+        self.rows = Rows(self.layout, records, dict(zip(names, blocks, strict=True)), self.heap)
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
         if length <= len(self.rows):
@@ -192,19 +178,25 @@ class MappedMemory(RowMemory):
         for file in self.files:
             file.check_length(length, exactly=True)
 
-    def reserve(self, start: int, stop: int) -> None:
-        for file in self.files:
-            file.reserve(start, stop)
+    def reserve(self, start: int, stop: int) -> tuple[int, int]:
+        bounds = [file.reserve(start, stop) for file in self.files]
+        return max(low for low, _ in bounds), min(high for _, high in bounds)
 
     def reserve_at(self, slots: np.ndarray) -> None:
         near = np.sort(slots)
-        apart = np.flatnonzero(np.diff(near) > max(1, STRETCH // self.layout.nbytes)) + 1
+        apart = np.flatnonzero(np.diff(near) > max(1, RESERVE_CHUNK // self.layout.nbytes)) + 1
         for group in np.split(near, apart):  # holes between rows that lie far apart stay holes
             self.reserve(int(group[0]), int(group[-1]) + 1)
 
-    def touch(self, start: int, stop: int) -> None:
+    def populate(self, start: int, stop: int) -> None:
         for column in (self.rows.records, *self.rows.blocks.values()):
-            have_in_memory(column, start, stop)
+            populate_pages(column, start, stop)
+
+    def trim(self, length: int) -> None:
+        """Cut the files to so many rows, the first ones."""
+        for file in self.files:
+            file.trim(length)
+        self._map(length)
 
     def sync(self) -> None:
         for file in self.files:
@@ -219,3 +211,77 @@ def file_parts(layout: RowLayout) -> list[tuple[str, np.dtype]]:
     """The files that rows lie in, each with the dtype of its items."""
     blocks = [(f"block-{number}.bin", leaf.codec.dtype) for number, leaf in enumerate(layout.block_leaves)]
     return [("rows.bin", layout.dtype), *blocks]
+
+
+# -- heaps -------------------------------------------------------------------------------------------------
+
+
+class PrivateHeap:
+    """A heap in this process's memory that gives back what is no longer referred to.
+
+    What it calls an offset is a number of its own for each value; 0 is none, as in a row that was never written.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[int, bytes] = {}
+        self._last = 0
+
+    def write(self, data: bytes) -> int:
+        self._last += 1
+        self._values[self._last] = bytes(data)
+        return self._last
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return memoryview(self._values[offset])
+
+    def free(self, references: np.ndarray, kept: np.ndarray | None = None) -> None:
+        """Forget the values of these references, but for those of others that are kept."""
+        offsets = set(references["offset"].ravel().tolist())
+        for offset in offsets if kept is None else offsets.difference(kept["offset"].ravel().tolist()):
+            self._values.pop(offset, None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self._values.values()))
+
+
+class FileHeap:
+    """An append-only file, with a name or without. Its end is the end of the file.
+
+    Bytes are written before the row that refers to them, so a row never points past what is there. What a row that
+    was overwritten referred to stays in the file.
+    """
+
+    def __init__(self, file: MappedFile) -> None:
+        self.file = file
+
+    @classmethod
+    def create(cls, path: Path | None) -> FileHeap:
+        return cls(MappedFile.create(path, np.uint8))
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool) -> FileHeap:
+        return cls(MappedFile.open(path, np.uint8, writable=writable))
+
+    @property
+    def nbytes(self) -> int:
+        return self.file.nbytes
+
+    def write(self, data: bytes) -> int:
+        start = self.file.nbytes
+        reserve(self.file.fd, start, start + len(data), self.file.path)
+        self.file.write_bytes(data, start)
+        return start
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return memoryview(self.file.read_bytes(length, offset))
+
+
+def copy_references(references: np.ndarray, source: Any, target: Any) -> np.ndarray:
+    """The references to copies, in another heap, of what these refer to."""
+    copied = np.zeros_like(references)
+    for place in np.ndindex(references.shape):
+        offset, length = (int(number) for number in references[place])
+        if length:
+            copied[place] = (target.write(bytes(source.read(offset, length))), length)
+    return copied

@@ -260,9 +260,9 @@ class HDF5Storage(ColumnStorage):
                 found = dataset[slots]
         return found if isinstance(leaf.space, ArraySpace) else _decoded(leaf, found, str(self.cache_filename))
 
-    def prepare(self, start: int, stop: int) -> None:
+    def reserve(self, start: int, stop: int) -> None:
         self._take_room(stop - start)
-        super().prepare(start, stop)
+        super().reserve(start, stop)
 
     def _take_room(self, rows: int) -> None:
         """Take the disk's room for what these rows add to the file, and for all that is still in memory.

@@ -38,7 +38,7 @@ class ListStorage(SpaceStorage):
         self.capacity = capacity
         self._layout = RowLayout(single_instance_space)
         # what slots hold that were never written
-        self._blank = self._encoded(single_instance_space.create_empty())
+        self._blank = self._leaves_of(single_instance_space.create_empty())
         # one entry a slot: the leaves of a sample as `RowLayout` encodes them
         self._samples: list[list[Any]] = [self._blank] * (capacity or 0)
 
@@ -73,7 +73,7 @@ class ListStorage(SpaceStorage):
             storage.extend_length(len(stored))
             for start in range(0, len(stored), _COPY_COUNT):
                 part = slice(start, min(start + _COPY_COUNT, len(stored)))
-                storage.write(part, storage.stage(stored.get(part), part.stop - part.start))
+                storage.write(part, storage.encode(stored.get(part), part.stop - part.start), start)
         storage.is_mutable = not read_only
         return storage
 
@@ -87,9 +87,7 @@ class ListStorage(SpaceStorage):
         chosen = [slots] if isinstance(slots, int) else slots.tolist()
         rows = self._layout.empty(len(chosen))
         for place, slot in enumerate(chosen):
-            leaves = list(self._samples[slot])
-            self._layout.store(leaves, rows.heap)
-            self._layout.write(rows, place, leaves)
+            self._layout.write(rows, place, self._layout.store(self._samples[slot], rows.heap))
         return self._layout.unpack(rows[0] if isinstance(slots, int) else rows)
 
     def set(self, index: Any, value: Any) -> None:
@@ -97,9 +95,9 @@ class ListStorage(SpaceStorage):
             raise PermissionError("the storage was opened read-only: open it with read_only=False to write")
         slots = resolve_index(self.backend, index, len(self._samples))
         if isinstance(slots, int):
-            self._samples[slots] = self.stage(value, None)
+            self._samples[slots] = self.encode(value, None)
         else:
-            for slot, sample in zip(slots.tolist(), self.stage(value, len(slots)), strict=True):
+            for slot, sample in zip(slots.tolist(), self.encode(value, len(slots)), strict=True):
                 self._samples[slot] = sample
 
     def extend_length(self, length: int) -> None:
@@ -122,20 +120,20 @@ class ListStorage(SpaceStorage):
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[Any]:
+    def encode(self, value: Any, count: int | None) -> list[Any]:
         if count is None:
-            return self._encoded(value)
+            return self._leaves_of(value)
         columns = self._layout.encode(value, (count,))
         return [[column[place, ...].copy() for column in columns] for place in range(count)]
 
-    def _encoded(self, value: Any) -> list[Any]:
+    def _leaves_of(self, value: Any) -> list[Any]:
         return [np.array(leaf) for leaf in self._layout.encode(value, ())]
 
-    def part(self, staged: list[Any], count: int, start: int, stop: int) -> list[Any]:
-        return staged[start:stop]
+    def part(self, encoded: list[Any], count: int, start: int, stop: int) -> list[Any]:
+        return encoded[start:stop]
 
-    def write(self, slots: int | slice, staged: list[Any]) -> None:
-        self._samples[slots] = staged
+    def write(self, slots: int | slice, encoded: list[Any], number: int) -> None:
+        self._samples[slots] = encoded
 
     # -- copies ----------------------------------------------------------------------------------------------
 

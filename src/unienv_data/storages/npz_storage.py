@@ -196,10 +196,10 @@ class NPZStorage(ColumnStorage):
                     np.lib.format.write_array(member, value, allow_pickle=False)
         return buffer.getvalue()
 
-    def prepare(self, start: int, stop: int) -> None:
+    def reserve(self, start: int, stop: int) -> None:
         archive = self.row_nbytes + sum(_MEMBER_BYTES + 2 * len(name) for name in self._members)
         check_disk(self._folder, (stop - start) * -(-archive // _BLOCK_BYTES) * _BLOCK_BYTES)
-        super().prepare(start, stop)
+        super().reserve(start, stop)
 
     def _resize(self, length: int) -> None:
         for slot in range(length, self._length):

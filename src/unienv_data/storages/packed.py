@@ -14,27 +14,25 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows, RowScratch
+from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.files import make_folder, sync_folder
+from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
-from ._checks import RowChecks
-from ._heap import FileHeap, PrivateHeap, copy_references
+from ._checks import BLOCKS_FILE, SUMS_FILE, BlockSums, RowSums
 from ._packed_column import PackedColumn
-from ._row_memory import MappedMemory, PrivateMemory, RowMemory
+from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
-# So many rows that share a checksum are small: their pages are had at once, while those of larger ones are as well had
-# one by one.
-_SMALL_ROWS = 8
+_POPULATE_BYTES = 2**18
 # Windows of fewer samples, or of more bytes, gain nothing from being read in one piece.
 _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
 
 @register_storage("packed")
-class PackedStorage(SpaceStorage):
+class PackedStorage(RowStorage):
     """Samples as packed rows (see `RowLayout`).
 
     In memory by default; in a folder of mapped files with `cache_path`; in memory that forked and spawned processes
@@ -55,21 +53,22 @@ class PackedStorage(SpaceStorage):
         capacity: int | None,
         path: Path | None = None,
         mutable: bool = True,
-        checks: RowChecks | None = None,
+        sums: RowSums | BlockSums | None = None,
     ) -> None:
         super().__init__(single_instance_space)
+        self._layout = memory.layout
         self.capacity = capacity
         self.cache_filename = path
         self.is_mutable = mutable
         self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
-        self.is_private, self.survives_kill = memory.is_private, path is not None
+        self.survives_kill = path is not None
         self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
-        self._layout = memory.layout
         self._memory = memory
-        self._checks = checks
+        self._sums = sums
+        self.has_row_sums = isinstance(sums, RowSums)
         memory.used = capacity or 0
         if memory.is_private:
-            self.ready = (0, len(memory.rows))
+            self.reserved = (0, len(memory.rows))
         self._columns: dict[tuple[Any, ...], PackedColumn] = {}
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ class PackedStorage(SpaceStorage):
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         layout = RowLayout(single_instance_space)
         if cache_path is not None:
-            return cls._create_files(layout, capacity, Path(cache_path), alone=not multiprocessing)
+            return cls._create_files(layout, capacity, Path(cache_path))
         if multiprocessing:
             shared_heap = FileHeap.create(None) if layout.has_heap else None
             memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
@@ -97,16 +96,17 @@ class PackedStorage(SpaceStorage):
         return cls(single_instance_space, memory, capacity=capacity)
 
     @classmethod
-    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path, *, alone: bool) -> PackedStorage:
-        path.mkdir(parents=True, exist_ok=False)
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
+        make_folder(path)
         try:
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
-            checks = RowChecks.create(memory, path / "checks.bin", alone=alone)
+            sums = RowSums.create(memory, path)
+            sync_folder(path)
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
-        return cls(layout.space, memory, capacity=capacity, path=path, checks=checks)
+        return cls(layout.space, memory, capacity=capacity, path=path, sums=sums)
 
     @classmethod
     def load_from(
@@ -130,21 +130,32 @@ class PackedStorage(SpaceStorage):
         if accept_damaged and read_only:
             return cls._open_rest(layout, heap, folder, capacity)
         memory = MappedMemory.open(layout, heap, folder, capacity, writable=writable)
-        checks = RowChecks.open(memory, folder / "checks.bin", writable=writable, alone=not multiprocessing)
-        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, checks=checks)
+        sums: RowSums | BlockSums
+        if not (folder / SUMS_FILE).exists() and (folder / BLOCKS_FILE).exists():  # of an earlier version
+            sums = BlockSums.open(memory, folder)
+        else:
+            sums = RowSums.open(memory, folder, writable=writable)
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=writable, sums=sums)
         memory.used = len(memory.rows)
         return storage
 
     @classmethod
     def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
         memory = MappedMemory.open(layout, heap, folder, None, writable=False)
+        sums: RowSums | BlockSums | None
         try:
-            checks = RowChecks.open(memory, folder / "checks.bin", writable=False, alone=True)
+            sums = RowSums.open(memory, folder, writable=False)
         except StorageCorruptedError:
-            checks = None
-        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=False, checks=checks)
+            sums = BlockSums.open(memory, folder) if (folder / BLOCKS_FILE).exists() else None
+        storage = cls(layout.space, memory, capacity=capacity, path=folder, mutable=False, sums=sums)
         memory.used = len(memory.rows) if capacity is None else min(len(memory.rows), capacity)
         return storage
+
+    def replace_block_sums(self, numbers: np.ndarray) -> None:
+        """Have a checksum for each row where the folder is of an earlier version; `numbers` are those of all rows."""
+        if isinstance(self._sums, BlockSums) and isinstance(self.cache_filename, Path):
+            self._sums = self._sums.replace(self.cache_filename, numbers)
+            self.has_row_sums = True
 
     # -- the verbs -------------------------------------------------------------------------------------------
 
@@ -155,7 +166,7 @@ class PackedStorage(SpaceStorage):
     def nbytes(self) -> int:
         heap = self._memory.heap
         in_heap = heap.nbytes if isinstance(heap, (FileHeap, PrivateHeap)) else 0
-        return self._memory.used * self._layout.nbytes + in_heap
+        return self._memory.used * self.layout.nbytes + in_heap
 
     def get(self, index: Any) -> Any:
         return self.gather(resolve_index(self.backend, index, self._memory.used), self._memory.used)
@@ -165,11 +176,11 @@ class PackedStorage(SpaceStorage):
         if length != memory.used:
             memory.see(length)
         if type(slots) is int:
-            return self._layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
-        return self._layout.gather(memory.rows, slots, "wrap")
+            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+        return self.layout.gather(memory.rows, slots, "wrap")
 
     def gather_among(self, index: np.ndarray, length: int) -> Any:
-        memory, layout = self._memory, self._layout
+        memory, layout = self._memory, self.layout
         if layout.block_leaves or memory.heap is not None:
             return super().gather_among(index, length)
         if length > memory.used:
@@ -180,7 +191,7 @@ class PackedStorage(SpaceStorage):
         return self.gather(slots, length)
 
     def can_gather_spans(self, count: int) -> bool:
-        return _SHORT_SPAN <= count <= _SPAN_BYTES // self._layout.nbytes
+        return _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
@@ -195,10 +206,10 @@ class PackedStorage(SpaceStorage):
                 for window, begin, end, slot in patches:
                     slots[window, begin:end] = slot
                 return self.gather_windows(slots, length)
-        return self._layout.gather_spans(rows, first, count, patches)
+        return self.layout.gather_spans(rows, first, count, patches)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        if self._layout.has_heap:
+        if self.layout.has_heap:
             return None
         if length != self._memory.used:
             self._memory.see(length)
@@ -208,15 +219,16 @@ class PackedStorage(SpaceStorage):
         self._check_mutable()
         slots = resolve_index(self.backend, index, self._memory.used)
         if isinstance(slots, int):
-            staged = self.stage(value, None)
-            self.prepare(slots, slots + 1)
-            self.write(slots, staged)
+            leaves = self.encode(value, None)
+            self.reserve(slots, slots + 1)
+            self.write(slots, leaves, slots)
             return
-        columns = self._stage_columns(value, len(slots))
+        leaves = self.encode(value, len(slots))
         if len(slots):
-            self._begin_write_at(slots)
-            self._free(slots)
-            self._layout.write(self._memory.rows, slots, columns)
+            self._reserve_at(slots)
+            self._assign(slots, leaves)
+            if isinstance(self._sums, RowSums):
+                self._sums.put_at(slots, slots)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -230,8 +242,8 @@ class PackedStorage(SpaceStorage):
     def _make_rows(self, length: int, *, exactly: bool = False) -> None:
         """Have so many rows at least, which need not all be slots yet."""
         self._memory.grow(length, exactly=exactly)
-        if self._checks is not None:
-            self._checks.fit()
+        if isinstance(self._sums, RowSums):
+            self._sums.fit()
 
     def shrink_length(self, length: int) -> None:
         if self.capacity is not None:
@@ -244,14 +256,13 @@ class PackedStorage(SpaceStorage):
     def clear(self) -> None:
         super().clear()
         if isinstance(self._memory.heap, PrivateHeap):
-            self._free(slice(None))
-            for leaf in self._layout.leaves:
-                if leaf.placement == "heap":
-                    self._memory.rows.records[leaf.name] = 0
+            for leaf in self.layout.heap_leaves:
+                references = self._memory.rows.records[leaf.name]
+                self._memory.heap.free(references)
+                references[...] = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        ready = self.ready if self._checks is None else (0, 0)  # whose seals are broken is not known elsewhere
-        return {**self.__dict__, "_columns": {}, "ready": ready}
+        return {**self.__dict__, "_columns": {}}
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -259,107 +270,90 @@ class PackedStorage(SpaceStorage):
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[Any] | bytes:
-        if count is None and (record := self._layout.encode_row(value)) is not None:
-            return record
-        return self._stage_columns(value, count)
-
-    def stage_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
-        return self._layout.encode_leaves(leaves, count)
-
-    def scratch(self, count: int) -> RowScratch | None:
-        return self._layout.scratch(count)
-
-    def _stage_columns(self, value: Any, count: int | None) -> list[Any]:
-        encoded = self._layout.encode(value, () if count is None else (count,))
-        if self._memory.heap is not None:
-            self._layout.store(encoded, self._memory.heap)
-        return encoded
-
-    def part(self, staged: list[Any], count: int, start: int, stop: int) -> list[Any]:
-        return [column[start:stop] for column in staged]
-
     @property
-    def own_rows(self) -> memoryview | None:
-        memory = self._memory
-        is_fixed = memory.is_private and self.capacity is not None
-        return memory.raw if is_fixed and memory.heap is None else None
+    def rows(self) -> Rows:  # type: ignore[override]
+        return self._memory.rows
 
-    def prepare(self, start: int, stop: int) -> None:
+    def encode(self, value: Any, count: int | None) -> Sequence[Any]:
+        leaves = self.layout.encode(value, () if count is None else (count,))
+        return leaves if self._memory.heap is None else self.layout.store(leaves, self._memory.heap)
+
+    def reserve(self, start: int, stop: int) -> None:
         memory = self._memory
-        if stop > len(memory.rows.records):
+        if stop > len(memory.rows):
             self._make_rows(stop)
-        if self._checks is not None:
-            memory.reserve(*self._checks.prepare(start, stop))
-        elif memory.is_private:
-            self.ready = (0, len(memory.rows))
-        else:
-            memory.reserve(start, stop)
+        if memory.is_private:
+            self.reserved = (0, len(memory.rows))
+            return
+        piece = max(1, _POPULATE_BYTES // self.layout.nbytes)  # so that pages are had before they are touched
+        first, last = start // piece * piece, min(-(-stop // piece) * piece, len(memory.rows))
+        bounds = [memory.reserve(first, last)]
+        if isinstance(self._sums, RowSums):
+            bounds.append(self._sums.reserve(first, last))
+        self.reserved = (max(first, *(low for low, _ in bounds)), min(last, *(high for _, high in bounds)))
+        if piece > 1:
+            memory.populate(*self.reserved)
 
-    def write(self, slots: int | slice, staged: Sequence[Any] | bytes | memoryview) -> None:
+    def write(self, slots: int | slice, encoded: Sequence[Any], number: int) -> None:
         memory = self._memory
-        start, stop = (slots, slots + 1) if isinstance(slots, int) else (slots.start, slots.stop)
-        if self._checks is not None and not (self.ready[0] <= start and stop <= self.ready[1]):
-            self._break_seals(self._checks, start, stop)
+        stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
             memory.used = stop
-        if memory.heap is not None:
-            self._free(slots)
-        if isinstance(staged, (bytes, memoryview)):
-            memory.write_record(start, staged)
+        if self.layout.is_plain:
+            for column, leaf in zip(memory.rows.columns, encoded):  # noqa: B905 - as long as each other
+                column[slots] = leaf
         else:
-            self._layout.write(memory.rows, slots, staged)
+            self._assign(slots, encoded)
+        if self._sums is not None:
+            self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
 
-    def _break_seals(self, checks: RowChecks, start: int, stop: int) -> None:
-        """Have rows [start, stop), for which room was made sure of, without a checksum while they are written."""
-        self.ready = (0, 0)  # in case that this is interrupted: what was ready may be sealed by then
-        self.ready = checks.writing(start, stop)
-        if self.ready[1] - self.ready[0] >= _SMALL_ROWS:
-            self._memory.touch(*self.ready)
+    def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
+        """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
+        memory, layout = self._memory, self.layout
+        heap = memory.heap
+        if not isinstance(heap, PrivateHeap):
+            layout.write(memory.rows, slots, leaves)
+            return
+        before = {leaf.name: memory.rows.records[leaf.name][slots].copy() for leaf in layout.heap_leaves}
+        layout.write(memory.rows, slots, leaves)
+        for name, references in before.items():
+            heap.free(references, kept=memory.rows.records[name][slots])
 
-    def _begin_write_at(self, slots: np.ndarray) -> None:
+    def _reserve_at(self, slots: np.ndarray) -> None:
+        """Reserve any slots of those that there are."""
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
         self._memory.reserve_at(slots)
-        if self._checks is not None:
-            self.ready = (0, 0)
-            self._checks.writing_at(slots)
-
-    def _free(self, slots: Any) -> None:
-        """Give back what the values that are about to be overwritten have in the heap, where that is possible."""
-        heap = self._memory.heap
-        if isinstance(heap, PrivateHeap):
-            for leaf in self._layout.leaves:
-                if leaf.placement == "heap":
-                    heap.free(self._memory.rows.records[leaf.name][slots])
+        if isinstance(self._sums, RowSums):
+            self._sums.reserve(int(slots.min()), int(slots.max()) + 1)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
         return _to_bytes(self._memory.rows.take(slots))
 
-    def staged_as_raw_rows(self, staged: list[Any] | bytes, count: int | None) -> bytes:
-        if isinstance(staged, bytes):
-            return staged
-        rows = self._layout.empty(1 if count is None else count, self._memory.heap)
-        self._layout.write(rows, 0 if count is None else slice(None), staged)
+    def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
+        rows = self.layout.empty(1 if count is None else count, self._memory.heap)
+        self.layout.write(rows, 0 if count is None else slice(None), encoded)
         return _to_bytes(rows)
 
     @property
     def row_nbytes(self) -> int:
-        return self._layout.nbytes
+        return self.layout.nbytes
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
-        self._begin_write_at(slots)
+        self._reserve_at(slots)
         rows, start = self._memory.rows, 0
         for column in (rows.records, *rows.blocks.values()):
             part = np.empty((len(slots), *column.shape[1:]), column.dtype)
             part.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, part.nbytes, start)
             column[slots] = part
             start += part.nbytes
+        if isinstance(self._sums, RowSums):
+            self._sums.put_at(slots, numbers)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -377,43 +371,45 @@ class PackedStorage(SpaceStorage):
             return
         rows, in_heap = sizes
         self._memory.check_lengths(rows)
-        if self._checks is not None:
-            self._checks.check_length()
+        if isinstance(self._sums, RowSums):
+            self._sums.file.check_length(rows, exactly=True)
         heap = self._memory.heap
         if isinstance(heap, FileHeap):
             heap.file.check_length(in_heap, exactly=True)
 
+    def trim(self) -> None:
+        """Cut the files to the slots in use, where the storage grows."""
+        if self.capacity is None and isinstance(self._memory, MappedMemory) and self.cache_filename is not None:
+            self.reserved = (0, 0)
+            self._memory.trim(self._memory.used)
+            if isinstance(self._sums, RowSums):
+                self._sums.trim(self._memory.used)
+
     def flush(self) -> None:
-        if self._checks is None or not self.is_mutable:
+        if not isinstance(self._sums, RowSums) or not self.is_mutable:
             return
-        self.ready = (0, 0)
-        self._checks.seal_all()
         self._memory.sync()
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.sync()
-        self._checks.sync()
+        self._sums.sync()
 
-    def seal(self, slots: Sequence[tuple[int, int]]) -> None:
-        if self._checks is not None:
-            self.ready = (0, 0)
-            self._checks.seal_unsealed(slots)
+    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
+        if self._sums is None:
+            return super().check_rows(slots, numbers)
+        return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
-    def unchecked_rows(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows that have no checksum: since they are being written, or since it is lost."""
-        return [(0, self._memory.used)] if self._checks is None else self._checks.unsealed()
-
-    def damaged_rows(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows that do not match their checksum, as far as there are checksums."""
-        return [] if self._checks is None else self._checks.damaged()
-
-    def count_sealed(self) -> int:
-        """How many ranges of rows have a checksum by now."""
-        return 0 if self._checks is None else self._checks.count_sealed()
+    def find_wrong(self) -> list[tuple[int, int]]:
+        """The ranges [start, stop) of rows that are not as they were written, as far as there are checksums."""
+        if self._sums is None:
+            return []
+        is_wrong = self._sums.check(np.arange(self._memory.used)) == ROW_WRONG
+        edges = np.flatnonzero(np.diff(is_wrong, prepend=False, append=False)).reshape(-1, 2)
+        return [(int(start), int(stop)) for start, stop in edges]
 
     def verify(self) -> list[str]:
         return [
             f"{self.cache_filename}: rows {start} to {stop - 1} do not match their checksum"
-            for start, stop in self.damaged_rows()
+            for start, stop in self.find_wrong()
         ]
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
@@ -427,7 +423,7 @@ class PackedStorage(SpaceStorage):
         try:
             if self.capacity is None:
                 copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
-            size = max(1, _COPY_BYTES // self._layout.nbytes)
+            size = max(1, _COPY_BYTES // self.layout.nbytes)
             for first, last in slots:
                 for start in range(first, last, size):
                     copy._copy_rows(self._memory.rows, start, min(start + size, last))
@@ -437,14 +433,14 @@ class PackedStorage(SpaceStorage):
 
     def _copy_rows(self, source: Rows, start: int, stop: int) -> None:
         """Take over rows [start, stop) of another storage of this space."""
-        self.prepare(start, stop)
-        if self._checks is not None:
-            self._break_seals(self._checks, start, stop)
-        for leaf, ours, theirs in zip(self._layout.leaves, self._memory.rows.columns, source.columns, strict=True):
+        self.reserve(start, stop)
+        for leaf, ours, theirs in zip(self.layout.leaves, self._memory.rows.columns, source.columns, strict=True):
             column = theirs[start:stop]
             if leaf.placement == "heap":
                 column = copy_references(column, source.heap, self._memory.heap)
             ours[start:stop] = column
+        if isinstance(self._sums, RowSums):
+            self._sums.put(slice(start, stop), start)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
@@ -455,11 +451,8 @@ class PackedStorage(SpaceStorage):
         return self._columns[keys]
 
     def close(self) -> None:
-        if self._checks is not None:
-            self.ready = (0, 0)
-            if self.is_mutable and self._checks.file.fd >= 0:
-                self._checks.seal_all()
-            self._checks.close()
+        if self._sums is not None:
+            self._sums.close()
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()

@@ -327,10 +327,10 @@ class ParquetStorage(ColumnStorage):
             write_rows(file, self._names, self._layout.leaves, columns, self.compression, (piece, generation))
         self._generations[piece] = generation
 
-    def prepare(self, start: int, stop: int) -> None:
+    def reserve(self, start: int, stop: int) -> None:
         pieces = len(self._piece_cache) + 2 + (stop - start) // self.piece_size
         check_disk(self._folder, pieces * self.piece_size * self.row_nbytes)
-        super().prepare(start, stop)
+        super().reserve(start, stop)
 
     def _resize(self, length: int) -> None:
         last = min(length, self._length) // self.piece_size

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.pytorch import _SIGNED, PyTorchComputeBackend, torch
+from unienv_interface.backends.pytorch import SIGNED_OF_UNSIGNED, PyTorchComputeBackend, torch
 from unienv_interface.space import Space
-from unienv_interface.space._row_structure import builder, collector, structure_finding
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
+from unienv_interface.space.row_structure import builder, collector, structure_finding
 from unienv_interface.space.spaces import ArraySpace
-from unienv_interface.space.spaces._array import array_mismatch
+from unienv_interface.space.spaces.array import array_mismatch
 
 from ..base._index import resolve_index
 from ..base.files import check_memory, replacing
@@ -203,11 +203,11 @@ class PytorchTensorStorage(SpaceStorage):
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()
         slots = resolve_index(self.backend, index, len(self))
-        staged = self.stage(value, None if isinstance(slots, int) else len(slots))
+        encoded = self.encode(value, None if isinstance(slots, int) else len(slots))
         if isinstance(slots, int):
-            self.write(slots, staged)
+            self.write(slots, encoded, slots)
         else:
-            self._put(slots, staged)
+            self._put(slots, encoded)
 
     def _put(self, slots: np.ndarray, values: list[torch.Tensor]) -> None:
         self._changed = True
@@ -225,7 +225,7 @@ class PytorchTensorStorage(SpaceStorage):
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
-    def stage(self, value: Any, count: int | None) -> list[torch.Tensor]:
+    def encode(self, value: Any, count: int | None) -> list[torch.Tensor]:
         lead, leaves = () if count is None else (count,), self._layout.leaves
         values: list[Any] = []
         try:
@@ -233,16 +233,16 @@ class PytorchTensorStorage(SpaceStorage):
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(structure_finding(self.single_instance_space, value, "") or str(error)) from None
         return [
-            _staged(leaf, found, lead, like) for leaf, found, like in zip(leaves, values, self._tensors, strict=True)
+            _placed(leaf, found, lead, like) for leaf, found, like in zip(leaves, values, self._tensors, strict=True)
         ]
 
-    def part(self, staged: list[torch.Tensor], count: int, start: int, stop: int) -> list[torch.Tensor]:
-        return [value[start:stop] for value in staged]
+    def part(self, encoded: list[torch.Tensor], count: int, start: int, stop: int) -> list[torch.Tensor]:
+        return [value[start:stop] for value in encoded]
 
-    def write(self, slots: int | slice, staged: list[torch.Tensor]) -> None:
+    def write(self, slots: int | slice, encoded: list[torch.Tensor], number: int) -> None:
         self._changed = True
         for tensors in (self._tensors, *self._copies):
-            for tensor, value in zip(tensors, staged, strict=True):
+            for tensor, value in zip(tensors, encoded, strict=True):
                 tensor[slots].copy_(value)
 
     @property
@@ -254,12 +254,12 @@ class PytorchTensorStorage(SpaceStorage):
             return super().raw_rows(slots)
         return _to_bytes(_take(self._tensors, slots % len(self)))
 
-    def staged_as_raw_rows(self, staged: list[torch.Tensor], count: int | None) -> bytes:
-        return _to_bytes(staged)
+    def encoded_as_raw_rows(self, encoded: list[torch.Tensor], count: int | None) -> bytes:
+        return _to_bytes(encoded)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any) -> None:
+    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
-            super().write_raw_rows(slots, raw)
+            super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
         for leaf in self._layout.leaves:
@@ -371,7 +371,7 @@ def _take(tensors: Sequence[torch.Tensor], slots: Any) -> list[torch.Tensor]:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The same bits as a dtype that PyTorch can index; it cannot all of the unsigned ones."""
-    signed = _SIGNED.get(tensor.dtype)
+    signed = SIGNED_OF_UNSIGNED.get(tensor.dtype)
     return tensor if signed is None else tensor.view(signed)
 
 
@@ -382,7 +382,7 @@ def _check(leaf: RowLeaf, value: Any, lead: tuple[int, ...]) -> None:
         raise ValueError(finding)
 
 
-def _staged(leaf: RowLeaf, value: Any, lead: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+def _placed(leaf: RowLeaf, value: Any, lead: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """A value of a leaf where its tensor is, once it is known to fit."""
     if not isinstance(value, torch.Tensor):
         leaf.codec.encode(value, lead, "/".join(map(str, leaf.path)))  # a Python number may do

@@ -10,8 +10,8 @@ import numpy as np
 
 from unienv_interface.space.space_utils import batch_size_data, batch_space, flatten_data, get_at
 from unienv_interface.space.spaces import DictSpace
-from unienv_interface.testing._clauses import require
-from unienv_interface.testing._snapshots import snapshot
+from unienv_interface.testing.clauses import require
+from unienv_interface.testing.snapshots import snapshot
 
 from ..base.storage import SpaceStorage
 from ._storage_probe import SLOTS, Maker, clause, require_error, require_same
@@ -192,16 +192,16 @@ def segments_are_appended(maker: Maker) -> None:
 
 
 @clause
-def staging_changes_nothing_and_writing_does(maker: Maker) -> None:
+def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
     storage, values = maker.filled()
     others = maker.values(4, seed=1)
-    one, some = storage.stage(others[0], None), storage.stage(maker.batch(others[1:]), 3)
-    require_error(lambda: storage.stage(None, None), ValueError, "staging None")
-    require_error(lambda: storage.stage(maker.batch(others), 3), ValueError, "staging 4 samples as 3")
-    _require_samples(storage, values, "a sample after staging")
-    storage.prepare(0, 3)
-    storage.write(0, one)
-    storage.write(slice(1, 3), storage.part(some, 3, 1, 3))
+    one, some = storage.encode(others[0], None), storage.encode(maker.batch(others[1:]), 3)
+    require_error(lambda: storage.encode(None, None), ValueError, "encoding None")
+    require_error(lambda: storage.encode(maker.batch(others), 3), ValueError, "encoding 4 samples as 3")
+    _require_samples(storage, values, "a sample after encoding")
+    storage.reserve(0, 3)
+    storage.write(0, one, 0)
+    storage.write(slice(1, 3), storage.part(some, 3, 1, 3), 1)
     _require_samples(storage, [others[0], others[2], others[3], *values[3:]], "a sample")
     require_same(storage.gather(2, SLOTS), others[3], "a gathered sample")
     wrapped = storage.gather(np.array([4, 5]), SLOTS)
@@ -215,16 +215,18 @@ def staging_changes_nothing_and_writing_does(maker: Maker) -> None:
 @clause
 def raw_rows_can_be_moved(maker: Maker) -> None:
     storage, values = maker.filled()
-    storage.write_raw_rows(np.array([4, 0]), storage.raw_rows(np.array([1, 2])))
+    storage.write_raw_rows(np.array([4, 0]), storage.raw_rows(np.array([1, 2])), np.array([4, 0]))
     _require_samples(storage, [values[2], values[1], values[2], values[3], values[1]], "a sample")
     if storage.has_raw_rows:
         raw = storage.raw_rows(np.array([0, 3]))
         require(isinstance(raw, bytes), f"raw rows of type {type(raw).__name__}", "bytes, as has_raw_rows says")
         require(len(raw) == 2 * storage.row_nbytes, f"{len(raw)} bytes for 2 rows", f"{2 * storage.row_nbytes}")
         others = maker.values(3, seed=1)
-        staged = storage.stage(maker.batch(others[:2]), 2)
-        storage.write_raw_rows(np.array([0, 1]), storage.staged_as_raw_rows(staged, 2))
-        storage.write_raw_rows(np.array([2]), storage.staged_as_raw_rows(storage.stage(others[2], None), None))
+        encoded = storage.encode(maker.batch(others[:2]), 2)
+        storage.write_raw_rows(np.array([0, 1]), storage.encoded_as_raw_rows(encoded, 2), np.array([0, 1]))
+        storage.write_raw_rows(
+            np.array([2]), storage.encoded_as_raw_rows(storage.encode(others[2], None), None), np.array([2])
+        )
         _require_samples(storage, [*others, values[3], values[1]], "a sample")
 
 

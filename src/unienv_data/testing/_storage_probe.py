@@ -11,8 +11,8 @@ from typing_extensions import Self
 
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import concatenate
-from unienv_interface.testing._clauses import BreachError, Clause, registering_in, require
-from unienv_interface.testing._snapshots import difference, snapshot
+from unienv_interface.testing.clauses import BreachError, Clause, registering_in, require
+from unienv_interface.testing.snapshots import difference, snapshot
 
 from ..base.storage import SpaceStorage
 

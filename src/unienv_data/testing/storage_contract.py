@@ -106,8 +106,8 @@ class StorageContract:
     def test_segments_are_appended(self, tmp_path: Path) -> None:
         self._check(clauses.segments_are_appended, tmp_path)
 
-    def test_staging_changes_nothing_and_writing_does(self, tmp_path: Path) -> None:
-        self._check(clauses.staging_changes_nothing_and_writing_does, tmp_path)
+    def test_encoding_changes_nothing_and_writing_does(self, tmp_path: Path) -> None:
+        self._check(clauses.encoding_changes_nothing_and_writing_does, tmp_path)
 
     def test_raw_rows_can_be_moved(self, tmp_path: Path) -> None:
         self._check(clauses.raw_rows_can_be_moved, tmp_path)

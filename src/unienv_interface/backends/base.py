@@ -17,7 +17,7 @@ from typing import Any, Generic
 import numpy as np
 from typing_extensions import TypeVar
 
-from . import _dtypes
+from . import dtypes
 
 BArrayType = TypeVar("BArrayType", default=Any)
 BDeviceType = TypeVar("BDeviceType", default=Any)
@@ -243,13 +243,13 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def to_host(self, data: BArrayType, /) -> np.ndarray:
         """The values of an array in a dtype NumPy computes with: bfloat16 becomes float32."""
         values = self.to_numpy(data)
-        wanted = _dtypes.host_dtype(self.dtype_name(data.dtype))  # type: ignore[attr-defined]
+        wanted = dtypes.host_dtype(self.dtype_name(data.dtype))  # type: ignore[attr-defined]
         return values if values.dtype == wanted else values.astype(wanted)
 
     def from_host(self, values: np.ndarray, /, dtype: BDtypeType, *, device: BDeviceType | None = None) -> BArrayType:
         """Values computed on the host as a new array of the given dtype: the inverse of `to_host`."""
         name = self.dtype_name(dtype)
-        if name in _dtypes.FOREIGN_FLOATING:
+        if name in dtypes.FOREIGN_FLOATING:
             narrow = np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
             return self.astype(self.from_numpy(narrow, device=device, copy=True), dtype)
         return self.from_numpy(np.asarray(values, dtype=name), device=device, copy=True)
@@ -259,7 +259,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         if other_backend is self:
             return data
         name = other_backend.dtype_name(data.dtype)
-        if name in _dtypes.FOREIGN_FLOATING:
+        if name in dtypes.FOREIGN_FLOATING:
             # The bits travel, so that NumPy need not know the dtype. Copied: from_raw takes over its memory.
             return self.from_raw(other_backend.to_raw(data).copy(), name)
         return self.from_numpy(other_backend.to_numpy(data))
@@ -326,16 +326,16 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.dtype_from_name("int64")
 
     def dtype_is_real_integer(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in _dtypes.INTEGER
+        return self.dtype_name(dtype) in dtypes.INTEGER
 
     def dtype_is_real_floating(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in _dtypes.FLOATING
+        return self.dtype_name(dtype) in dtypes.FLOATING
 
     def dtype_is_boolean(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in _dtypes.BOOLEAN
+        return self.dtype_name(dtype) in dtypes.BOOLEAN
 
     def dtype_is_complex(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in _dtypes.COMPLEX
+        return self.dtype_name(dtype) in dtypes.COMPLEX
 
     # -- small helpers -------------------------------------------------------------------------------------
 

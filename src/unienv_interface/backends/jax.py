@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..utils.optional import need
-from . import _dtypes
+from . import dtypes
 from .base import ComputeBackend, RandomFunctions
 
 if TYPE_CHECKING:
@@ -199,10 +199,10 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
     def to_raw(self, data: jax.Array, /) -> np.ndarray:
         array = np.asarray(data)
         name = array.dtype.name
-        return array.view(_dtypes.raw_dtype(name)) if name in _dtypes.FOREIGN_FLOATING else array
+        return array.view(dtypes.raw_dtype(name)) if name in dtypes.FOREIGN_FLOATING else array
 
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: Any = None) -> jax.Array:
-        if dtype_name in _dtypes.FOREIGN_FLOATING:
+        if dtype_name in dtypes.FOREIGN_FLOATING:
             raw = raw.view(self.dtype_from_name(dtype_name))
         return self.from_numpy(raw, device=device)
 
@@ -250,14 +250,14 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
         return np.dtype(dtype).name
 
     def dtype_from_name(self, name: str) -> Any:
-        if name not in _dtypes.KNOWN:
+        if name not in dtypes.KNOWN:
             raise TypeError(f"JAX has no dtype {name!r}")
         return jax.dtypes.canonicalize_dtype(jnp.dtype(name))
 
 
 def _is_sharable(array: np.ndarray) -> bool:
     """Whether JAX takes this memory as it is; NumPy itself refuses to export what is read-only or bfloat16."""
-    known = array.dtype.isnative and array.dtype.name not in _dtypes.FOREIGN_FLOATING
+    known = array.dtype.isnative and array.dtype.name not in dtypes.FOREIGN_FLOATING
     # JAX 0.6, the last for Python 3.10, scrambles memory in Fortran's order that is not aligned
     return known and array.flags.writeable and array.flags.c_contiguous
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..utils.optional import need
-from . import _dtypes
+from . import dtypes
 from .base import ComputeBackend, RandomFunctions
 
 __all__ = ["NumpyArrayType", "NumpyComputeBackend", "NumpyDeviceType", "NumpyDtypeType", "NumpyRNGType"]
@@ -123,10 +123,10 @@ class _NumpyBackend(ComputeBackend[np.ndarray, Any, np.dtype, np.random.Generato
 
     def to_raw(self, data: np.ndarray, /) -> np.ndarray:
         name = self.dtype_name(data.dtype)
-        return np.asarray(data).view(_dtypes.raw_dtype(name)) if name in _dtypes.FOREIGN_FLOATING else np.asarray(data)
+        return np.asarray(data).view(dtypes.raw_dtype(name)) if name in dtypes.FOREIGN_FLOATING else np.asarray(data)
 
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: Any = None) -> np.ndarray:
-        return raw.view(self.dtype_from_name(dtype_name)) if dtype_name in _dtypes.FOREIGN_FLOATING else raw
+        return raw.view(self.dtype_from_name(dtype_name)) if dtype_name in dtypes.FOREIGN_FLOATING else raw
 
     def to_dlpack(self, data: np.ndarray, /) -> Any:
         return data.__dlpack__()
@@ -153,9 +153,9 @@ class _NumpyBackend(ComputeBackend[np.ndarray, Any, np.dtype, np.random.Generato
         return np.dtype(dtype).name
 
     def dtype_from_name(self, name: str) -> np.dtype:
-        if name in _dtypes.FOREIGN_FLOATING:
+        if name in dtypes.FOREIGN_FLOATING:
             return np.dtype(getattr(need("ml_dtypes", extra="jax"), name))
-        if name not in _dtypes.KNOWN:
+        if name not in dtypes.KNOWN:
             raise TypeError(f"NumPy has no dtype {name!r}")
         return np.dtype(name)
 

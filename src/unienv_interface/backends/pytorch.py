@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..utils.optional import need
-from . import _dtypes
+from . import dtypes
 from .base import ComputeBackend, RandomFunctions
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _finish(values: torch.Tensor, dtype: torch.dtype | None, device: PyTorchDevi
 
 _HOST = torch.device("cpu")
 # torch stores the wide unsigned types but cannot index-assign them; their bits travel as the signed ones.
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+SIGNED_OF_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtype, torch.Generator]):
@@ -144,7 +144,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
 
     def __init__(self) -> None:
         self.random = _PyTorchRandom(self)
-        self._dtypes = {name: getattr(torch, name) for name in _dtypes.KNOWN if hasattr(torch, name)}
+        self._dtypes = {name: getattr(torch, name) for name in dtypes.KNOWN if hasattr(torch, name)}
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
 
     @property
@@ -174,10 +174,10 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
         copy: bool | None = None,
     ) -> torch.Tensor:
         array = np.asarray(data)
-        foreign = array.dtype.name in _dtypes.FOREIGN_FLOATING
+        foreign = array.dtype.name in dtypes.FOREIGN_FLOATING
         if foreign:
             name = array.dtype.name
-            array = array.view(_dtypes.raw_dtype(name))
+            array = array.view(dtypes.raw_dtype(name))
         if copy or not _is_sharable(array):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
         tensor = torch.from_numpy(array)
@@ -187,7 +187,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
 
     def to_numpy(self, data: torch.Tensor, /) -> np.ndarray:
         name = self._names.get(data.dtype)
-        if name in _dtypes.FOREIGN_FLOATING:
+        if name in dtypes.FOREIGN_FLOATING:
             from .numpy import NumpyComputeBackend
 
             return self.to_raw(data).view(NumpyComputeBackend.dtype_from_name(name))
@@ -195,27 +195,27 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
 
     def to_host(self, data: torch.Tensor, /) -> np.ndarray:
         # torch widens its own dtypes, so that ml_dtypes is not needed here
-        if self._names.get(data.dtype) in _dtypes.FOREIGN_FLOATING:
+        if self._names.get(data.dtype) in dtypes.FOREIGN_FLOATING:
             data = data.to(torch.float32)
         return data.numpy(force=True)
 
     def to_raw(self, data: torch.Tensor, /) -> np.ndarray:
         name = self._names.get(data.dtype)
-        if name in _dtypes.FOREIGN_FLOATING:
-            return data.detach().view(torch.int16).numpy(force=True).view(_dtypes.raw_dtype(name))
+        if name in dtypes.FOREIGN_FLOATING:
+            return data.detach().view(torch.int16).numpy(force=True).view(dtypes.raw_dtype(name))
         return data.numpy(force=True)
 
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: PyTorchDeviceType | None = None) -> torch.Tensor:
         if not raw.flags.writeable:
             raw = raw.copy()  # a tensor can always be written to
-        if dtype_name in _dtypes.FOREIGN_FLOATING:
+        if dtype_name in dtypes.FOREIGN_FLOATING:
             tensor = torch.from_numpy(raw.view(np.int16)).view(self._dtypes[dtype_name])
         else:
             tensor = torch.from_numpy(raw)
         return tensor if device is None or device == _HOST else tensor.to(device)  # which takes time to do nothing
 
     def replaced_at(self, x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
-        signed = _SIGNED.get(x.dtype)
+        signed = SIGNED_OF_UNSIGNED.get(x.dtype)
         if signed is None:
             return super().replaced_at(x, index, value)
         bits = torch.as_tensor(value, dtype=x.dtype, device=x.device).view(signed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, SupportsFloat
 
 from typing_extensions import TypeVar
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..space import describe_mismatch
 from ._layers import ForwardingLayer
 from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
@@ -105,6 +106,17 @@ class Wrapper(
         return f"{type(self).__name__}({self.env!r})"
 
 
+def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
+    """The action mapped; where that fails since it is no action of `env`, a ValueError that says why."""
+    try:
+        return mapping(action)
+    except Exception as error:
+        mismatch = describe_mismatch(env.action_space, action, "action")
+        if mismatch is None:
+            raise
+        raise ValueError(mismatch) from error
+
+
 class ActionWrapper(Wrapper):
     """A wrapper that changes actions on their way in."""
 
@@ -117,7 +129,7 @@ class ActionWrapper(Wrapper):
         raise NotImplementedError(f"{type(self).__name__} cannot map actions back")
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        return self.env.step(self.map_action(action))
+        return self.env.step(map_action(self, self.map_action, action))
 
 
 class ContextObservationWrapper(Wrapper):

@@ -7,7 +7,9 @@ from typing import Any
 from ..env_base.env import parse_mask
 from ..env_base.funcenv import FuncEnv, FuncEnvCommonRenderInfo
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
-from ..utils.frame_history import (
+from ..space.framestack_queue import FuncSpaceDataQueue, SpaceDataQueueState
+from ..utils.stateclass import StateClass
+from ..wrapper.frame_history import (
     history_space,
     history_value,
     newest_observation,
@@ -15,8 +17,6 @@ from ..utils.frame_history import (
     parse_stack_size,
     rows_of,
 )
-from ..utils.framestack_queue import FuncSpaceDataQueue, SpaceDataQueueState
-from ..utils.stateclass import StateClass
 
 
 class FuncFrameStackWrapperState(StateClass):

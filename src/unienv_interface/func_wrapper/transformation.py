@@ -9,7 +9,7 @@ from ..env_base.funcenv import FuncEnv
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
 from ..space import Space
 from ..transformations.transformation import DataTransformation
-from ..utils.transform_layer import IncomingTransform, OutgoingTransforms
+from ..wrapper.transform_layer import IncomingTransform, OutgoingTransforms
 
 
 class FuncTransformWrapper(OutgoingTransforms, IncomingTransform, FuncEnvWrapper):

@@ -1,7 +1,7 @@
 """Spaces: what data looks like. See `space.py` for the idea, `spaces/` for the kinds."""
 
 from . import space_utils
-from ._mismatch import describe_mismatch, validate
+from .mismatch import describe_mismatch, validate
 from .space import Space
 from .space_utils import batch_utils, flatten_utils
 from .spaces import (

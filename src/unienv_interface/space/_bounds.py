@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.base import ComputeBackend, abbreviate
 from .space import BoundedManner, parse_shape
 
@@ -131,10 +131,10 @@ class Bounds:
         """
         if source == target:
             return self
-        wide, narrow = _dtypes.host_dtype(source), _dtypes.host_dtype(target)
+        wide, narrow = dtypes.host_dtype(source), dtypes.host_dtype(target)
         if wide.kind in "iu":
             return Bounds(*(_narrow_integers(bound, np.iinfo(wide), np.iinfo(narrow)) for bound in self))
-        if target in _dtypes.COMPLEX:
+        if target in dtypes.COMPLEX:
             return self  # there are none
         limit = np.finfo(narrow).max
         if np.any(self.low > limit) or np.any(self.high < -limit):
@@ -155,12 +155,12 @@ class Bounds:
     ) -> tuple[Any, Any]:
         """Uniform between two bounds, exponential from one, normal without any; integers uniform."""
         name = backend.dtype_name(dtype)
-        if name in _dtypes.INTEGER:
+        if name in dtypes.INTEGER:
             low, high = (bound.item() if bound.size == 1 else np.broadcast_to(bound, shape) for bound in self)
             return backend.random.random_discrete_uniform(
                 shape, low, high, rng=rng, dtype=dtype, device=device, endpoint=True
             )
-        if name in _dtypes.COMPLEX:
+        if name in dtypes.COMPLEX:
             part = backend.dtype_from_name("float32" if name == "complex64" else "float64")
             rng, real = backend.random.random_normal(shape, rng=rng, dtype=part, device=device)
             rng, imaginary = backend.random.random_normal(shape, rng=rng, dtype=part, device=device)
@@ -214,13 +214,13 @@ class Bounds:
 
 def representable(value: int | float, dtype_name: str) -> int | float:
     """The number as the dtype holds it: floats are rounded, what lies beyond its values is a ValueError."""
-    if dtype_name in _dtypes.INTEGER:
+    if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         if not limits.min <= value <= limits.max or value != int(value):
             raise ValueError(f"{value} is no {dtype_name}, a whole number from {limits.min} to {limits.max}")
         return int(value)
     with np.errstate(over="ignore"):
-        rounded = np.asarray(value, np.float64).astype(_dtypes.host_dtype(dtype_name))
+        rounded = np.asarray(value, np.float64).astype(dtypes.host_dtype(dtype_name))
     rounded = _round_to_bfloat16(rounded) if dtype_name == "bfloat16" else rounded
     if np.isinf(rounded) and not np.isinf(value):
         raise ValueError(f"{value} is beyond the range of {dtype_name}")
@@ -259,7 +259,7 @@ def _canonical(name: str, values: np.ndarray, dtype_name: str, shape: tuple[int,
     """The bound in the host dtype, with as many axes as the shape, shortened."""
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError(f"{name} holds NaN, a bound is a number or infinity")
-    if values.dtype == object and dtype_name not in _dtypes.INTEGER:
+    if values.dtype == object and dtype_name not in dtypes.INTEGER:
         try:
             values = values.astype(np.float64)
         except OverflowError:
@@ -268,11 +268,11 @@ def _canonical(name: str, values: np.ndarray, dtype_name: str, shape: tuple[int,
         raise ValueError("low is +inf, which leaves no value between the bounds")
     if name == "high" and np.any(values == -np.inf):
         raise ValueError("high is -inf, which leaves no value between the bounds")
-    if dtype_name in _dtypes.COMPLEX:
+    if dtype_name in dtypes.COMPLEX:
         if not np.isinf(values).all():
             raise ValueError(f"{name} is finite, but complex numbers have no order: use -inf and inf")
         cast = values.astype(np.float64)
-    elif dtype_name in _dtypes.INTEGER:
+    elif dtype_name in dtypes.INTEGER:
         cast = _integer_bound(name, values, np.dtype(dtype_name))
     else:
         cast = _floating_bound(name, values, dtype_name)
@@ -306,7 +306,7 @@ def _integer_bound(name: str, values: np.ndarray, dtype: np.dtype) -> np.ndarray
 
 def _floating_bound(name: str, values: np.ndarray, dtype_name: str) -> np.ndarray:
     with np.errstate(over="ignore"):
-        cast = values.astype(_dtypes.host_dtype(dtype_name))
+        cast = values.astype(dtypes.host_dtype(dtype_name))
         if dtype_name == "bfloat16":
             cast = _round_to_bfloat16(cast)
     if np.any(np.isinf(cast) & np.isfinite(values)):

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.numpy import NumpyComputeBackend
-from ._mismatch import at_path, join_path
+from .mismatch import at_path, join_path
 from .space import Space
 from .spaces import ArraySpace, BatchedSpace, GraphInstance, GraphSpace, TextSpace
-from .spaces._array import array_mismatch
+from .spaces.array import array_mismatch
 from .spaces.batched import object_array
 from .spaces.graph import fields_of, stack_graphs, trim_graphs
 from .value_bytes import raw_array, value_from_bytes, value_to_bytes
@@ -59,10 +59,15 @@ class LeafCodec(abc.ABC):
     alignment: int  # in bytes; every column is then a legal strided view of every library
     in_heap = False
     plain_dtype: np.dtype | None = None  # of the elements, where a column of the rows is the value itself
+    number_type: type | None = None  # of the Python numbers that all go into a column of scalars as they are
 
     @abc.abstractmethod
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         """What can be assigned to a column of leading shape `lead`; a ValueError if the value does not fit."""
+
+    def check(self, value: Any, lead: tuple[int, ...]) -> None:
+        """A ValueError if `encode` would not take the value."""
+        self.encode(value, lead)
 
     def store(self, encoded: Any, heap: Heap | None) -> Any:
         """Take what does not lie in the rows to the heap, and return what does."""
@@ -86,14 +91,16 @@ class ArrayCodec(LeafCodec):
     def __init__(self, space: ArraySpace) -> None:
         self.space = space
         self.shape = space.shape
-        self.raw = _dtypes.raw_dtype(space.dtype_name)
+        self.raw = dtypes.raw_dtype(space.dtype_name)
         self.dtype = np.dtype((self.raw, space.shape))
         self.alignment = self.raw.itemsize
         self._name = space.dtype_name
-        self._is_foreign = space.dtype_name in _dtypes.FOREIGN_FLOATING
+        self._is_foreign = space.dtype_name in dtypes.FOREIGN_FLOATING
         if space.backend is NumpyComputeBackend and not self._is_foreign:
             self.plain_dtype = self.raw
         self._numbers, self._largest, self._smallest = _python_numbers(self._name)
+        if not self.shape and self.plain_dtype is not None:
+            self.number_type = {"float64": float, "bool": bool}.get(self._name)
 
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         shape = lead + self.shape
@@ -103,6 +110,12 @@ class ArrayCodec(LeafCodec):
         if finding is not None:
             raise ValueError(finding)
         return raw_array(self.space.backend, self._name, value)
+
+    def check(self, value: Any, lead: tuple[int, ...]) -> None:
+        if type(value) in (int, float, bool) and not lead + self.shape:
+            self._encode_number(value, "")
+        elif (finding := array_mismatch(self.space.backend, self._name, value, "", lead + self.shape)) is not None:
+            raise ValueError(finding)
 
     def _encode_number(self, value: Any, path: str) -> Any:
         """A Python number for a scalar leaf: rounded for floats, but no fraction for integers."""
@@ -124,13 +137,13 @@ class ArrayCodec(LeafCodec):
 
 def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:
     """The types of Python numbers that a dtype takes, with the largest and the smallest finite one."""
-    if dtype_name in _dtypes.INTEGER:
+    if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         return (int,), int(limits.max), int(limits.min)
-    if dtype_name in _dtypes.FLOATING:
+    if dtype_name in dtypes.FLOATING:
         most = _LARGEST_BFLOAT16 if dtype_name == "bfloat16" else float(np.finfo(dtype_name).max)
         return (int, float), most, -most
-    return (bool,) if dtype_name in _dtypes.BOOLEAN else (), 1, 0
+    return (bool,) if dtype_name in dtypes.BOOLEAN else (), 1, 0
 
 
 _LARGEST_BFLOAT16 = float.fromhex("0x1.fep127")

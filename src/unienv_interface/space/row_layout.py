@@ -20,27 +20,25 @@ for NumPy and PyTorch, and each column once for JAX.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ..backends.base import ComputeBackend
-from ._mismatch import at_path
-from ._row_bytes import RowPacker, RowScratch
 from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
-from ._row_structure import builder, collector, structure_finding, walk
+from .mismatch import at_path
+from .row_structure import builder, leaf_fetcher, structure_finding, walk
 from .space import Space
-from .spaces import CompositeSpace
+from .spaces import CompositeSpace, DictSpace
 
-__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "RowScratch", "Rows"]
+__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "Rows"]
 
 Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
 PAGE_SIZE = 4096
-_MANY = 64  # so many rows are written faster as vectors than as numbers, by more than it takes to look at them so
-NOT_PLAIN = object()  # the dtype of no value
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Rows:
     same leading shape; `heap` the bytes of leaves without a fixed size. The arrays belong to whoever made them.
     """
 
-    __slots__ = ("_opaque", "blocks", "columns", "heap", "layout", "records")
+    __slots__ = ("blocks", "columns", "heap", "layout", "records")
 
     def __init__(
         self, layout: RowLayout, records: np.ndarray, blocks: Mapping[str, np.ndarray], heap: Heap | None
@@ -75,18 +73,9 @@ class Rows:
             self.columns = [blocks[leaf.name] if leaf.placement == "block" else records[leaf.name] for leaf in leaves]
         else:
             self.columns = [records[name] for name in layout.names]
-        self._opaque: list[np.ndarray] | None = None
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Any, ...]]:
         return Rows, (self.layout, self.records, self.blocks, self.heap)  # so that columns are views of the copy, too
-
-    @property
-    def opaque(self) -> list[np.ndarray]:
-        """The columns, those of vectors with one opaque element for each vector; see `RowLayout.write`."""
-        if self._opaque is None:
-            pairs = zip(self.columns, self.layout.opaque_dtypes, strict=True)
-            self._opaque = [column if dtype is None else column.view(dtype) for column, dtype in pairs]
-        return self._opaque
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -133,33 +122,35 @@ class RowLayout:
         )
         self.names = [leaf.name for leaf in self.leaves]
         self.row_leaves = tuple(leaf for leaf in self.leaves if leaf.placement != "block")
+        self.heap_leaves = tuple(leaf for leaf in self.leaves if leaf.placement == "heap")
         self.block_leaves = tuple(leaf for leaf in self.leaves if leaf.placement == "block")
         self.has_heap = any(leaf.placement == "heap" for leaf in self.leaves)
         self.dtype = _record_dtype(self.row_leaves)
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
-        self._shapes = [leaf.codec.shape for leaf in self.leaves]
-        self._plain_dtypes: list[Any] = [leaf.codec.plain_dtype or NOT_PLAIN for leaf in self.leaves]
-        self._last_batch_shapes: tuple[tuple[int, ...], list[tuple[int, ...]]] = ((), self._shapes)
+        # What a leaf that goes into its column as it is has to be: an array of this dtype and shape, or a Python number of
+        # just this type. No value is of the types that stand for none.
+        self._checks = [
+            (leaf.codec.plain_dtype, leaf.codec.shape, leaf.codec.number_type or Rows) for leaf in self.leaves
+        ]
+        self._last_batch_checks: tuple[tuple[int, ...], list[tuple[Any, tuple[int, ...], type]]] = ((), self._checks)
         self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
-        self._collect = collector(space)
+        self._fetch = leaf_fetcher(space)
+        # For a dict of leaves, which is the usual sample, without the calls that lead to each of them.
+        keys = [leaf.path[0] for leaf in self.leaves if len(leaf.path) == 1]
+        is_flat = isinstance(space, DictSpace) and len(keys) == len(self.leaves) > 1
+        self._flat_count, self._fetch_flat = (len(keys), operator.itemgetter(*keys)) if is_flat else (-1, self._fetch)
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
+        self.is_plain = all(codec.plain_dtype is not None for codec in self._codecs)
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
-        # Of each leaf that is a plain vector, a dtype of which the vector is one element; else None.
-        self.opaque_dtypes = [_opaque_dtype(codec) for codec in self._codecs]
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
-        self._pack_row: Callable[[Sequence[Any]], bytes | None] | None = None
-        plain = [leaf.codec.plain_dtype for leaf in self.leaves]
-        if self.has_plain_records and RowPacker.can_pack(plain):
-            offsets = [self.dtype.fields[name][1] for name in self.names]  # type: ignore[index]
-            self._pack_row = RowPacker(self._plain_dtypes, self._shapes, offsets, self.itemsize).pack
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
         # is for loops that write many small values. Else (None, ()).
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
         if not isinstance(space, CompositeSpace) and not self._coded:
-            self.plain_value = (self._plain_dtypes[0], self._shapes[0])
+            self.plain_value = self._checks[0][:2]
 
     @classmethod
     def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
@@ -243,106 +234,70 @@ class RowLayout:
         if type(index) is tuple:
             index = _without_ellipsis(index, rows.records.ndim)
         encoded = self.encode(data, _selected_shape(rows.records.shape, index))
-        if self._heap_codecs:
-            self.store(encoded, rows.heap)
-        self.write(rows, index, encoded)
+        self.write(rows, index, self.store(encoded, rows.heap))
 
-    # The three steps of `pack`, for a caller that has something to do between them.
+    # The three steps of `pack`, for a caller that has something to do between them. Writing may be repeated.
 
-    def encode(self, data: Any, lead: tuple[int, ...]) -> list[Any]:
+    def encode(self, data: Any, lead: tuple[int, ...]) -> Sequence[Any]:
         """The leaves of a value, or of a batch of leading shape `lead`, as `store` and `write` take them.
 
         A value that does not fit is a ValueError with its path. Leaves of a batch can be sliced along its axes.
         """
-        shapes = self._shapes if not lead else self._batch_shapes(lead)
-        values: list[Any] = []
+        checks = self._checks if not lead else self._batch_checks(lead)
         try:
-            self._collect(data, values)
-            return [
-                # an array that is right as it is goes in as it is; all else is the codec's affair
-                value if getattr(value, "dtype", None) is dtype and value.shape == shape else codec.encode(value, lead)
-                for value, dtype, shape, codec in zip(values, self._plain_dtypes, shapes, self._codecs)  # noqa: B905
-            ]
+            if type(data) is dict and len(data) == self._flat_count:
+                values = self._fetch_flat(data)
+            else:
+                values = self._fetch(data)
+            for value, (dtype, shape, number) in zip(values, checks):  # noqa: B905 - as long as each other
+                if type(value) is number:
+                    continue
+                if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                    break
+            else:
+                return values  # all are right as they are, as nearly always
+            return [codec.encode(value, lead) for value, codec in zip(values, self._codecs, strict=True)]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
 
-    def encode_row(self, data: Any) -> bytes | None:
-        """One value as the bytes of its record, if that is all there is to a row; None where `encode` must be asked.
-
-        Then `encode` may still find that the value does not fit.
-        """
-        if self._pack_row is None:
-            return None
-        values: list[Any] = []
+    def check(self, data: Any, lead: tuple[int, ...]) -> None:
+        """A ValueError with the path unless `encode` would take the data. Arrays stay on their device."""
         try:
-            self._collect(data, values)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-            return None
-        return self._pack_row(values)
+            for value, codec in zip(self._fetch(data), self._codecs, strict=True):
+                codec.check(value, lead)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
+            raise ValueError(self._explain(data, lead, error)) from None
 
-    def encode_leaves(self, leaves: Sequence[Any], count: int | None) -> list[Any] | bytes | None:
-        """`encode_row`, or `encode` of a batch, for what is given by its leaves in the order of `leaves`.
+    def merge_lead(self, data: Any, lead: tuple[int, int]) -> Any:
+        """A batch with two leading axes of these lengths as one with a single axis; a ValueError if it has others."""
+        self.check(data, lead)
+        return self._build([value.reshape((lead[0] * lead[1], *value.shape[2:])) for value in self._fetch(data)])
 
-        None unless all of them are just as they should be, or if values do not all lie in their records as they are.
-        """
-        if not self.has_plain_records:
-            return None
-        if count is None:
-            return None if self._pack_row is None else self._pack_row(leaves)
-        for leaf, dtype, shape in zip(leaves, self._plain_dtypes, self._batch_shapes((count,)), strict=True):
-            if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
-                return None
-        return list(leaves)
-
-    def scratch(self, count: int) -> RowScratch | None:
-        """Memory in which a batch, as `encode_leaves` gives it, becomes rows as `encode_row` does; None as there."""
-        return None if self._pack_row is None else RowScratch(self.dtype, self.names, count)
-
-    def store(self, encoded: list[Any], heap: Heap | None) -> None:
-        """Take what does not lie in the rows to the heap. If that is full, the rows are still as they were."""
+    def store(self, encoded: Sequence[Any], heap: Heap | None) -> Sequence[Any]:
+        """The same leaves with what does not lie in the rows taken to the heap. If that is full, nothing is written."""
+        if not self._heap_codecs:
+            return encoded
+        stored = list(encoded)
         for position, codec in self._heap_codecs:
-            encoded[position] = codec.store(encoded[position], heap)
+            stored[position] = codec.store(stored[position], heap)
+        return stored
 
     def write(self, rows: Rows, index: Any, encoded: Sequence[Any]) -> None:
         """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
         if not self._coded:
-            if (
-                type(index) is slice
-                and encoded
-                and len(encoded[0]) >= _MANY
-                and self._write_opaque(rows, index, encoded)
-            ):
-                return
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
             return
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
 
-    def _write_opaque(self, rows: Rows, index: slice, encoded: Sequence[Any]) -> bool:
-        """`write` of plain leaves that copies each vector as a whole, not number by number; False if it cannot."""
-        wholes = []
-        for value, dtype, plain in zip(encoded, self.opaque_dtypes, self._plain_dtypes):  # noqa: B905 - as in `write`
-            if dtype is not None:
-                if value.dtype is not plain:
-                    return False  # the other byte order
-                try:
-                    value = value.view(dtype)
-                except ValueError:  # numbers of a vector that lie apart
-                    return False
-            wholes.append(value)
-        # only now: what is written twice may come from the very rows that it goes to
-        for column, value in zip(rows.opaque, wholes):  # noqa: B905 - as in `write`
-            column[index] = value
-        return True
-
-    def _batch_shapes(self, lead: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The shapes of a batch's leaves; remembered, since batches tend to be of one size."""
-        known, shapes = self._last_batch_shapes
+    def _batch_checks(self, lead: tuple[int, ...]) -> list[tuple[Any, tuple[int, ...], type]]:
+        """What the leaves of a batch have to be; remembered, since batches tend to be of one size."""
+        known, checks = self._last_batch_checks
         if known != lead:
-            shapes = [lead + shape for shape in self._shapes]
-            self._last_batch_shapes = (lead, shapes)
-        return shapes
+            checks = [(dtype, lead + shape, Rows) for dtype, shape, _ in self._checks]
+            self._last_batch_checks = (lead, checks)
+        return checks
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
         """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
@@ -400,9 +355,7 @@ class RowLayout:
         finding = structure_finding(self.space, data, "")
         if finding is not None:
             return finding
-        values: list[Any] = []
-        self._collect(data, values)
-        for leaf, value in zip(self.leaves, values, strict=True):
+        for leaf, value in zip(self.leaves, self._fetch(data), strict=True):
             path = "/".join(map(str, leaf.path))
             try:
                 leaf.codec.encode(value, lead, path)
@@ -443,12 +396,6 @@ def _placement(codec: LeafCodec) -> Literal["row", "block", "heap"]:
     if codec.in_heap:
         return "heap"
     return "row" if codec.dtype.itemsize < PAGE_SIZE else "block"
-
-
-def _opaque_dtype(codec: LeafCodec) -> np.dtype | None:
-    if codec.plain_dtype is None or len(codec.shape) != 1 or codec.shape[0] < 2:
-        return None
-    return _opaque(codec.plain_dtype.itemsize * codec.shape[0])
 
 
 def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:

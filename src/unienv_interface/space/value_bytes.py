@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.base import ComputeBackend
-from ._dispatch import rule_per_space
-from ._mismatch import at_path, join_path
+from .dispatch import rule_per_space
+from .mismatch import at_path, join_path
 from .space import Space
 from .spaces import (
     ArraySpace,
@@ -29,7 +29,7 @@ from .spaces import (
     TextSpace,
     UnionSpace,
 )
-from .spaces._array import array_mismatch
+from .spaces.array import array_mismatch
 from .spaces.batched import object_array
 from .spaces.graph import fields_of
 
@@ -50,7 +50,7 @@ def value_from_bytes(space: Space, data: Buffer, path: str = "") -> Any:
 
 def raw_array(backend: ComputeBackend, dtype_name: str, array: Any) -> np.ndarray:
     """The bits of an array of the named dtype, or of one that can be cast to it safely (and then may yet have to)."""
-    if dtype_name in _dtypes.FOREIGN_FLOATING and backend.dtype_name(array.dtype) != dtype_name:
+    if dtype_name in dtypes.FOREIGN_FLOATING and backend.dtype_name(array.dtype) != dtype_name:
         array = backend.astype(array, backend.dtype_from_name(dtype_name))  # NumPy cannot cast to bits it knows not
     return backend.to_raw(array)
 
@@ -65,16 +65,16 @@ def _array_to_bytes(
     if finding is not None:
         raise ValueError(finding)
     raw = raw_array(space.backend, dtype_name, array)
-    return np.ascontiguousarray(raw, dtype=_dtypes.raw_dtype(dtype_name)).tobytes()
+    return np.ascontiguousarray(raw, dtype=dtypes.raw_dtype(dtype_name)).tobytes()
 
 
 def _raw_from_bytes(dtype_name: str, shape: tuple[int, ...], data: Buffer, path: str) -> np.ndarray:
-    dtype = _dtypes.raw_dtype(dtype_name)
+    dtype = dtypes.raw_dtype(dtype_name)
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise ValueError(at_path(path, f"{len(data)} bytes, an array of {dtype_name} and shape {shape} has {wanted}"))
     raw: np.ndarray = np.ndarray(shape, dtype, data).copy()
-    if dtype_name in _dtypes.BOOLEAN and raw.size and raw.view(np.uint8).max() > 1:
+    if dtype_name in dtypes.BOOLEAN and raw.size and raw.view(np.uint8).max() > 1:
         raise ValueError(at_path(path, f"byte {raw.view(np.uint8).max()} in an array of booleans"))
     return raw
 

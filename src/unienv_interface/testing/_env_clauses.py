@@ -12,7 +12,6 @@ from ..env_base.env import Env
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
-from ._clauses import BreachError, require
 from ._env_probe import (
     STEPS,
     clause,
@@ -29,7 +28,8 @@ from ._env_probe import (
     sample_actions,
     step,
 )
-from ._snapshots import difference, snapshot
+from .clauses import BreachError, require
+from .snapshots import difference, snapshot
 
 # -- spaces and values -------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import numpy as np
 from ..backends.base import ComputeBackend
 from ..env_base.env import Env
 from ..space import Space, describe_mismatch
-from ..utils.row_spaces import RowSpaces
-from ._clauses import Clause, registering_in, require
-from ._snapshots import snapshot
+from ..space.space_utils.row_spaces import RowSpaces
+from .clauses import Clause, registering_in, require
+from .snapshots import snapshot
 
 # By name, in the order in which they are checked: a later one relies on what an earlier one has found.
 CLAUSES: dict[str, Clause] = {}

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 from ..env_base.env import Env
 from . import _env_clauses as clauses
 from ._env_probe import CLAUSES, Clause, EnvContractError, episode
-from ._snapshots import difference
+from .snapshots import difference
 
 __all__ = ["EnvContract", "EnvContractError", "check_env"]
 

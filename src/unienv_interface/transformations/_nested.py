@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..space._mismatch import at_path, join_path
+from ..space.mismatch import at_path, join_path
 from ..space.space import Space
 from ..space.spaces import CompositeSpace, DictSpace
 from ..utils.dict_util import missing_key_text

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes, get_backend_from_tensor
+from ..backends import dtypes, get_backend_from_tensor
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
@@ -67,7 +67,7 @@ def require_box(space: Space, owner: str) -> BoxSpace:
             f"{owner} wants a BoxSpace, not {space}; DictTransformation and IterativeTransformation reach the boxes "
             "inside other spaces"
         )
-    if space.dtype_name in _dtypes.COMPLEX:
+    if space.dtype_name in dtypes.COMPLEX:
         raise TypeError(f"{owner} wants real numbers, the dtype of {space} is {space.dtype_name}")
     return space
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Self
 
-from ..space._dispatch import rule_per_space
+from ..space.dispatch import rule_per_space
 from ..space.space import Space
 from ..space.spaces import (
     BatchedSpace,
@@ -22,7 +22,7 @@ from ..space.spaces import (
     TextSpace,
     UnionSpace,
 )
-from ..space.spaces._array import ArraySpace
+from ..space.spaces.array import ArraySpace
 from ..space.spaces.batched import object_array
 from ..space.spaces.graph import fields_of
 from ._nested import call_at, with_children

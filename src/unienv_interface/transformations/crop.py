@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
+from ..backends.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ..utils.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ._operands import (
     Constant,
     as_operands,
@@ -100,7 +100,7 @@ class CropTransformation(DataTransformation):
         return cls(low, high)
 
     def _work_out(self, source: BoxSpace, place: Any) -> tuple[Any, Any]:
-        host_name = _dtypes.host_dtype(source.dtype_name).name
+        host_name = dtypes.host_dtype(source.dtype_name).name
         low, high = self._range_space(source).bounds
         return as_operands(source.backend, low, high, host_name, place)
 
@@ -108,7 +108,7 @@ class CropTransformation(DataTransformation):
         """The box of all values between the two ends, with the shape and dtype of the source."""
         box = require_box(source_space, type(self).__name__)
         low, high = np.asarray(self._crop_low), np.asarray(self._crop_high)
-        within = _whole_numbers_within if box.dtype_name in _dtypes.INTEGER else _floats_within
+        within = _whole_numbers_within if box.dtype_name in dtypes.INTEGER else _floats_within
         try:
             return BoxSpace(box.backend, *within(low, high, box.dtype_name), box.dtype, box.device, box.shape)
         except ValueError as error:
@@ -127,5 +127,5 @@ def _whole_numbers_within(low: np.ndarray, high: np.ndarray, dtype_name: str) ->
 
 
 def _floats_within(low: np.ndarray, high: np.ndarray, dtype_name: str) -> tuple[np.ndarray, np.ndarray]:
-    largest = np.finfo(_dtypes.host_dtype(dtype_name)).max
+    largest = np.finfo(dtypes.host_dtype(dtype_name)).max
     return np.where(low < -largest, -np.inf, low), np.where(high > largest, np.inf, high)

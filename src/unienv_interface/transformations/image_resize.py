@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
@@ -113,7 +113,7 @@ class _Plan:
     @classmethod
     def between(cls, source: BoxSpace, target: BoxSpace, place: Any) -> _Plan:
         backend, name = source.backend, source.dtype_name
-        wide = name == "float64" or (name in _dtypes.INTEGER and np.dtype(name).itemsize > 2)
+        wide = name == "float64" or (name in dtypes.INTEGER and np.dtype(name).itemsize > 2)
         compute_dtype = backend.dtype_from_name("float64" if wide else "float32")
         compute = backend.dtype_name(compute_dtype)
         # the axis that shrinks most goes first, which leaves the least to do for the other
@@ -123,7 +123,7 @@ class _Plan:
             for axis in by_ratio
             if source.shape[axis] != target.shape[axis]
         )
-        finish = (RoundToIntegers if name in _dtypes.INTEGER else ClipFloats).into(target, compute, place)
+        finish = (RoundToIntegers if name in dtypes.INTEGER else ClipFloats).into(target, compute, place)
         return cls(backend, source.dtype, compute_dtype, lacks_arithmetic(backend, name), axes, finish)
 
     def __call__(self, data: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import _dtypes, deserialize_backend
+from ..backends import deserialize_backend, dtypes
+from ..backends.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ..utils.array_serialization import deserialize_scalar_or_array_value, serialize_scalar_or_array_value
 from ._operands import (
     ClipFloats,
     Constant,
@@ -86,7 +86,7 @@ class RescaleTransformation(DataTransformation):
         if self._new_dtype is not None:
             dtype = backend.dtype_from_name(self._new_dtype)
         else:
-            dtype = box.dtype if box.dtype_name in _dtypes.FLOATING else backend.default_floating_dtype
+            dtype = box.dtype if box.dtype_name in dtypes.FLOATING else backend.default_floating_dtype
         try:
             return BoxSpace(backend, self._new_low, self._new_high, dtype, box.device, box.shape)
         except ValueError as error:
@@ -141,7 +141,7 @@ def _dtype_name(dtype: Any) -> str:
         name = deserialize_backend("pytorch").dtype_name(dtype)
     else:
         name = np.dtype(dtype).name
-    if name not in _dtypes.INTEGER | _dtypes.FLOATING:
+    if name not in dtypes.INTEGER | dtypes.FLOATING:
         raise ValueError(f"new_dtype is {name!r}, a box of real numbers wants one of integers or floats")
     return name
 
@@ -187,7 +187,7 @@ class _Plan:
         new_low, new_high = (as_exact(bound) for bound in target.bounds)
         counted, anchored = (_passes_floats(box, compute) for box in (source, target))
         finish: ClipFloats | RoundToIntegers
-        if target.dtype_name in _dtypes.INTEGER:
+        if target.dtype_name in dtypes.INTEGER:
             finish = RoundToIntegers.into(target, compute, place, anchored)
         else:
             finish = ClipFloats.into(target, compute, place)
@@ -294,7 +294,7 @@ def _wants_double(*boxes: BoxSpace) -> bool:
     return any(
         box.dtype_name == "float64"
         or (
-            box.dtype_name in _dtypes.INTEGER
+            box.dtype_name in dtypes.INTEGER
             and np.any(as_exact(box.bounds.high) - as_exact(box.bounds.low) > _WIDEST_RANGE_FOR_FLOAT32)
         )
         for box in boxes
@@ -303,7 +303,7 @@ def _wants_double(*boxes: BoxSpace) -> bool:
 
 def _passes_floats(box: BoxSpace, compute: str) -> bool:
     """Whether a box holds integers too large for floats to tell apart that can be handled as distances instead."""
-    if box.dtype_name not in _dtypes.INTEGER:
+    if box.dtype_name not in dtypes.INTEGER:
         return False
     low, high = (as_exact(bound) for bound in box.bounds)
     every_integer_is_a_float = 2 ** (np.finfo(compute).nmant + 1)
@@ -315,7 +315,7 @@ def _passes_floats(box: BoxSpace, compute: str) -> bool:
 def _replacement(
     backend: ComputeBackend, nan_to: Constant | None, anchor: np.ndarray, source: BoxSpace, compute: str, place: Any
 ) -> Any:
-    if nan_to is None or source.dtype_name in _dtypes.INTEGER:  # integers are never NaN
+    if nan_to is None or source.dtype_name in dtypes.INTEGER:  # integers are never NaN
         return None
     values = np.asarray(as_exact(np.asarray(nan_to)) - anchor, dtype=np.float64)
     return as_operand(backend, values, compute, place)

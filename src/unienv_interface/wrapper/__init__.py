@@ -1,47 +1,78 @@
-"""Wrappers: environments that change one thing about another. The bridges to Gymnasium are in `gym_compat`."""
+"""Wrappers: environments that change one thing about another; and bridges to other libraries.
+
+What needs an optional package, or is for few, is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
+from ..utils.lazy import lazy_exports
 from .action_rescale import ActionRescaleWrapper
+from .autoreset import AutoresetWrapper, autoreset_mode
 from .backend_compat import ToBackendOrDeviceWrapper, ToBackendWrapper, ToDeviceWrapper
 from .batch_and_unbatch import BatchifyWrapper, UnBatchifyWrapper
+from .clip_action import ClipActionWrapper
 from .control_frequency_limit import ControlFrequencyLimitWrapper
+from .episode_statistics import EpisodeStatisticsWrapper
 from .flatten import FlattenActionWrapper, FlattenContextObservationWrapper
 from .frame_stack import FrameStackWrapper
+from .normalize import NormalizeObservationWrapper, NormalizeRewardWrapper
+from .running_moments import RunningMoments
 from .time_limit import TimeLimitWrapper
 from .transformation import ActionTransformWrapper, ContextObservationTransformWrapper, TransformWrapper
 
-# Loaded on first use: recording is for few, and brings what others do not need.
-_IN_VIDEO_RECORD = ("EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper")
+if TYPE_CHECKING:
+    from .envpool_compat import FromEnvPool as FromEnvPool
+    from .gym_compat import FromGymnasiumEnv as FromGymnasiumEnv
+    from .gym_compat import ToGymnasiumEnv as ToGymnasiumEnv
+    from .gym_compat import ToGymnasiumVectorEnv as ToGymnasiumVectorEnv
+    from .sb3_compat import ToSB3VecEnv as ToSB3VecEnv
+    from .video_record import EpisodeRenderStackWrapper as EpisodeRenderStackWrapper
+    from .video_record import EpisodeVideoWrapper as EpisodeVideoWrapper
+    from .video_record import EpisodeWandbVideoWrapper as EpisodeWandbVideoWrapper
 
 __all__ = [
     "ActionRescaleWrapper",
     "ActionTransformWrapper",
+    "AutoresetWrapper",
     "BatchifyWrapper",
+    "ClipActionWrapper",
     "ContextObservationTransformWrapper",
     "ControlFrequencyLimitWrapper",
     "EpisodeRenderStackWrapper",
+    "EpisodeStatisticsWrapper",
     "EpisodeVideoWrapper",
     "EpisodeWandbVideoWrapper",
     "FlattenActionWrapper",
     "FlattenContextObservationWrapper",
     "FrameStackWrapper",
+    "FromEnvPool",
+    "FromGymnasiumEnv",
+    "NormalizeObservationWrapper",
+    "NormalizeRewardWrapper",
+    "RunningMoments",
     "TimeLimitWrapper",
     "ToBackendOrDeviceWrapper",
     "ToBackendWrapper",
     "ToDeviceWrapper",
+    "ToGymnasiumEnv",
+    "ToGymnasiumVectorEnv",
+    "ToSB3VecEnv",
     "TransformWrapper",
     "UnBatchifyWrapper",
+    "autoreset_mode",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _IN_VIDEO_RECORD:
-        return getattr(importlib.import_module(".video_record", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".envpool_compat": ["FromEnvPool"],
+        ".gym_compat": ["FromGymnasiumEnv", "ToGymnasiumEnv", "ToGymnasiumVectorEnv"],
+        ".sb3_compat": ["ToSB3VecEnv"],
+        ".video_record": ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"],
+    },
+)
 
 
 def __dir__() -> list[str]:

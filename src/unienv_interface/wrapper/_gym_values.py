@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends import _dtypes
+from ..backends import dtypes
 from ..backends.base import ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
 from ..space import Space
-from ..space._mismatch import join_path
+from ..space.mismatch import join_path, prepend_key
 from ..space.space_utils import batch_utils
-from ..space.space_utils._gym_spaces import prepend_key
 from ..space.space_utils.gym_utils import from_gym_data, from_gym_space, to_gym_data
 from ..space.spaces import ArraySpace, BoxSpace, DictSpace, TupleSpace
 from ..space.spaces.batched import object_array
@@ -96,7 +95,7 @@ def _leaf_reader(gym_space: Any, space: Space, path: str, batched: bool) -> Conv
 
 def _array_reader(space: ArraySpace, path: str) -> Convert:
     backend, device, shape = space.backend, space.device, space.shape
-    dtype = None if space.dtype_name in _dtypes.FOREIGN_FLOATING else np.dtype(space.dtype_name)
+    dtype = None if space.dtype_name in dtypes.FOREIGN_FLOATING else np.dtype(space.dtype_name)
 
     def read_any(data: Any) -> Any:
         values = np.asarray(data)

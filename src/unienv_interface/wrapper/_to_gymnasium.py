@@ -12,8 +12,12 @@ from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import to_gym_space
 from ..space.spaces import DictSpace
+from ..space.spaces.batched import object_array
 from ..utils.optional import need
 from ._gym_values import reader, spread_info, writer
+from ._slot_infos import rows_of_infos
+from .autoreset import AutoresetMode, AutoresetWrapper
+from .autoreset import autoreset_mode as mode_of
 
 if TYPE_CHECKING:
     import gymnasium
@@ -69,6 +73,7 @@ class ToGymnasiumEnv(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(self._read_action(action))
+        self._context = _context_after(self.env, self._context, info)
         return (
             self._write_observation(combine_context_obs(self._context, observation)),
             float(reward),
@@ -123,21 +128,42 @@ class ToGymnasiumEnv(gymnasium.Env):
 class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """A batched environment of ours as a `gymnasium.vector.VectorEnv`; all else as in `ToGymnasiumEnv`.
 
-    It does not restart episodes by itself (`AutoresetMode.DISABLED`): reset the slots that have ended with
-    `options={"reset_mask": ended}`. The result of that holds all slots, the others as they were.
+    `options={"reset_mask": slots}` of `reset` resets these slots. The result of that holds all slots, the others as
+    they were.
+
+    Parameters
+    ----------
+    env
+        The batched environment.
+    autoreset_mode
+        When episodes that have ended restart: ``"same_step"``, ``"next_step"`` or ``"disabled"`` (see
+        `AutoresetWrapper`), or a `gymnasium.vector.AutoresetMode`. By default that of ``env``, which is
+        ``"disabled"`` without an `AutoresetWrapper`: reset the slots that have ended with a mask.
+        ``metadata["autoreset_mode"]`` and the attribute ``autoreset_mode`` say which mode it is.
+
+    Raises
+    ------
+    ValueError
+        If ``env`` is not batched, or restarts in another mode already.
+
+    Examples
+    --------
+    >>> envs = ToGymnasiumVectorEnv(AsyncVecEnv(makers), autoreset_mode="next_step")
+    >>> envs = gymnasium.wrappers.vector.NormalizeObservation(envs)
     """
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, autoreset_mode: AutoresetMode | gymnasium.vector.AutoresetMode | None = None) -> None:
         self.closed = True  # up to the last line: before version 1.3 Gymnasium closes what is half made, too
         if env.batch_size is None:
             raise ValueError(f"{env} is not batched: ToGymnasiumEnv makes a gymnasium.Env of it")
-        self.env = env
+        self.env = _restarting(env, autoreset_mode)
         self.num_envs = env.batch_size
         self.render_mode = env.render_mode
-        self.metadata = {**_gym_metadata(env), "autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+        self.autoreset_mode = gymnasium.vector.AutoresetMode[mode_of(self.env).upper()]  # TorchRL looks for it here
+        self.metadata = {**_gym_metadata(env), "autoreset_mode": self.autoreset_mode}
         combined = combine_context_obs_space(env.context_space, env.observation_space)
-        self.single_action_space, self.action_space = _gym_spaces(env.action_space)
-        self.single_observation_space, self.observation_space = _gym_spaces(combined)
+        self.single_action_space, self.action_space = gym_spaces_of(env.action_space)
+        self.single_observation_space, self.observation_space = gym_spaces_of(combined)
         self._read_action = reader(self.single_action_space, env.action_space, "action", batched=True)
         self._write_observation = writer(self.single_observation_space, combined, "observation", batched=True)
         self._context: Any = None
@@ -162,13 +188,32 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
         to_host = self.env.backend.to_host
+        final: dict[str, Any] = {}
+        if "final_obs" in info and self.autoreset_mode is gymnasium.vector.AutoresetMode.SAME_STEP:
+            info, final = self._split_final(info)
+        self._context = _context_after(self.env, self._context, info)
         return (
             self._write_observation(combine_context_obs(self._context, self._observation)),
             np.array(to_host(reward), np.float64),
             np.array(to_host(terminated), bool),
             np.array(to_host(truncated), bool),
-            self._infos(info, None),
+            {**self._infos(info, None), **final},
         )
+
+    def _split_final(self, info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The infos without those of episodes that have ended, and these as Gymnasium has them."""
+        own = {"final_obs", "_final_obs", "final_info", "_final_info"}
+        ended = np.array(self.env.backend.to_host(info["_final_obs"]), bool)
+        batch = self._write_observation(combine_context_obs(self._context, info["final_obs"]))
+        last = vector_utils.iterate(self.observation_space, batch)
+        values = [value if is_last else None for value, is_last in zip(last, ended, strict=True)]
+        final = {
+            "final_obs": object_array((self.num_envs,), values),
+            "_final_obs": ended,
+            "final_info": self._infos(rows_of_infos(info["final_info"], ended), ended),
+            "_final_info": ended.copy(),
+        }
+        return {key: value for key, value in info.items() if key not in own}, final
 
     def _infos(self, info: dict[str, Any], mask: np.ndarray | None) -> dict[str, Any]:
         return spread_info(_host(self.env, info), np.ones(self.num_envs, bool) if mask is None else mask)
@@ -194,7 +239,23 @@ def _reset(
     return env.reset(seed=seed, **options)
 
 
-def _gym_spaces(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
+def _restarting(env: Env, wanted: AutoresetMode | gymnasium.vector.AutoresetMode | None) -> Env:
+    """The environment with this mode of restarting; its own one if None."""
+    own = mode_of(env)
+    mode: Any = wanted.name.lower() if isinstance(wanted, gymnasium.vector.AutoresetMode) else wanted or own
+    if mode == own:
+        return env
+    if own != "disabled":
+        raise ValueError(f"autoreset_mode is {mode!r}, but {env!r} restarts in the mode {own!r} already")
+    return AutoresetWrapper(env, mode)
+
+
+def _context_after(env: Env, context: Any, info: dict[str, Any]) -> Any:
+    """The context after a step, in which an AutoresetWrapper may have restarted episodes."""
+    return info.get("context", context) if context is not None and mode_of(env) != "disabled" else context
+
+
+def gym_spaces_of(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
     """The spaces of one value and of a batch as Gymnasium has them; `space` is ours of the batch."""
     slots = [to_gym_space(slot) for slot in batch_utils.unbatch_spaces(space)]
     if all(slot == slots[0] for slot in slots):

@@ -9,12 +9,12 @@ import numpy as np
 
 from ..backends import get_backend_from_tensor
 from ..backends.base import ComputeBackend
+from ..backends.seeding import next_seed_rng
 from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import Wrapper
+from ..env_base.wrapper import Wrapper, map_action
 from ..space import GraphInstance
+from ..space.space_utils.row_spaces import RowSpaces
 from ..space.spaces.batched import object_array
-from ..utils.row_spaces import RowSpaces
-from ..utils.seed_util import next_seed_rng
 
 
 def data_to(
@@ -105,14 +105,16 @@ class ToBackendOrDeviceWrapper(Wrapper):
         return context, observation, self._move_out(info)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        action = self.action_space.data_to(action, self.env.backend, self._home)
-        observation, *rest = self.env.step(action)
+        observation, *rest = self.env.step(map_action(self, self._move_in, action))
         observation = self.env.observation_space.data_to(observation, self._backend, self._device)
         reward, terminated, truncated, info = (self._move_out(value) for value in rest)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
         return self._move_out(self.env.render())
+
+    def _move_in(self, action: Any) -> Any:
+        return self.action_space.data_to(action, self.env.backend, self._home)
 
     def _move_out(self, data: Any) -> Any:
         return data_to(data, self.env.backend, self._backend, self._device)

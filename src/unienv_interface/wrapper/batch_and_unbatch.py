@@ -9,8 +9,8 @@ import numpy as np
 
 from ..env_base._stacking import stack_infos
 from ..env_base.env import Env, parse_mask
+from ..space.space_utils.row_spaces import RowSpaces
 from ..transformations.batch_and_unbatch import BatchifyTransformation, UnBatchifyTransformation
-from ..utils.row_spaces import RowSpaces
 from .transformation import TransformWrapper
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..env_base.env import Env
 from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper
 from ..space.space_utils import flatten_utils
+from .autoreset import refuse_autoreset
 
 
 def _batch_axes(env: Env) -> int:
@@ -37,6 +38,8 @@ class FlattenContextObservationWrapper(ContextObservationWrapper):
 
     def __init__(self, env: Env, flatten_context: bool = False, flatten_observation: bool = True) -> None:
         super().__init__(env)
+        if flatten_observation:
+            refuse_autoreset(env, type(self).__name__, "same_step")
         self.flatten_context = flatten_context and env.context_space is not None
         self.flatten_observation = flatten_observation
         self._start_dim = _batch_axes(env)

@@ -6,7 +6,9 @@ from typing import Any
 
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import ContextObservationWrapper
-from ..utils.frame_history import (
+from ..space.framestack_queue import SpaceDataQueue
+from .autoreset import refuse_autoreset
+from .frame_history import (
     history_space,
     history_value,
     newest_observation,
@@ -14,7 +16,6 @@ from ..utils.frame_history import (
     parse_stack_size,
     rows_of,
 )
-from ..utils.framestack_queue import SpaceDataQueue
 
 
 class FrameStackWrapper(ContextObservationWrapper):
@@ -34,6 +35,7 @@ class FrameStackWrapper(ContextObservationWrapper):
         self, env: Env, obs_stack_size: int = 0, action_stack_size: int = 0, action_default_value: Any = None
     ) -> None:
         super().__init__(env)
+        refuse_autoreset(env, type(self).__name__)
         self.obs_stack_size = parse_stack_size(obs_stack_size, "obs_stack_size")
         self.action_stack_size = parse_stack_size(action_stack_size, "action_stack_size")
         self.obs_deque: SpaceDataQueue | None = None

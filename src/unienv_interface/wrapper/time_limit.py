@@ -9,6 +9,7 @@ import numpy as np
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import Wrapper
 from ..space.space import parse_integer
+from .autoreset import refuse_autoreset
 
 
 class TimeLimitWrapper(Wrapper):
@@ -19,6 +20,7 @@ class TimeLimitWrapper(Wrapper):
 
     def __init__(self, env: Env, time_limit: int) -> None:
         super().__init__(env)
+        refuse_autoreset(env, type(self).__name__)
         self.time_limit = parse_integer(time_limit, "time_limit")
         if self.time_limit < 1:
             raise ValueError(f"time_limit is {time_limit}, an episode has at least one step")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
+from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper, map_action
 from ..space import Space
 from ..transformations.transformation import DataTransformation
-from ..utils.transform_layer import IncomingTransform, OutgoingTransforms
+from .autoreset import refuse_autoreset
+from .transform_layer import IncomingTransform, OutgoingTransforms
 
 
 class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
@@ -28,6 +29,8 @@ class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
         target_action_space: Space | None = None,
     ) -> None:
         super().__init__(env)
+        if observation_transformation is not None:
+            refuse_autoreset(env, type(self).__name__, "same_step")
         self.context_transformation = context_transformation
         self.observation_transformation = observation_transformation
         self.set_action_transformation(action_transformation, target_action_space)
@@ -44,7 +47,7 @@ class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
         return *self._map_reset(context, observation, slots), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(self.map_action(action))
+        observation, reward, terminated, truncated, info = self.env.step(map_action(self, self.map_action, action))
         return self.map_observation(observation), reward, terminated, truncated, info
 
 
@@ -58,6 +61,8 @@ class ContextObservationTransformWrapper(OutgoingTransforms, ContextObservationW
         observation_transformation: DataTransformation | None = None,
     ) -> None:
         super().__init__(env)
+        if observation_transformation is not None:
+            refuse_autoreset(env, type(self).__name__, "same_step")
         self.context_transformation = context_transformation
         self.observation_transformation = observation_transformation
 

@@ -19,6 +19,7 @@ from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import Wrapper
 from ..utils.optional import need
 from ._video_file import VideoFormat, as_image, check_format, write_video
+from .autoreset import refuse_autoreset
 
 __all__ = ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"]
 
@@ -44,6 +45,7 @@ class EpisodeRenderStackWrapper(Wrapper):
         nested_separator: str = ".",
     ) -> None:
         super().__init__(env)
+        refuse_autoreset(env, type(self).__name__)
         if done_index is not None and not -(env.batch_size or 0) <= done_index < (env.batch_size or 0):
             raise ValueError(f"done_index is {done_index}, the environment's batch_size is {env.batch_size}")
         self.done_index = done_index

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._dispatch import rule_per_space
-from .._mismatch import at_path, join_path
+from ..dispatch import rule_per_space
+from ..mismatch import at_path, join_path
 from ..space import Space
 from ..spaces import (
     ArraySpace,

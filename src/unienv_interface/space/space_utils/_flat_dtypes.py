@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import ComputeBackend
 
 
@@ -19,7 +19,7 @@ def common_dtype(backend: ComputeBackend, *names: str) -> str:
     """The smallest dtype that NumPy finds for all of them together, as this backend has it."""
     if len(set(names)) == 1:
         return names[0]
-    common = np.result_type(*(_dtypes.host_dtype(name) for name in names)).name
+    common = np.result_type(*(dtypes.host_dtype(name) for name in names)).name
     return backend.dtype_name(backend.dtype_from_name(common))
 
 
@@ -33,10 +33,10 @@ def cast(backend: ComputeBackend, array: Any, name: str) -> Any:
     found = backend.dtype_name(array.dtype)
     if found == name:
         return array
-    if found in _dtypes.COMPLEX and name not in _dtypes.COMPLEX:
+    if found in dtypes.COMPLEX and name not in dtypes.COMPLEX:
         array = backend.real(array)
     result = backend.astype(array, backend.dtype_from_name(name))
-    if found in _dtypes.INTEGER and not _dtypes.can_cast_safely(found, name):
+    if found in dtypes.INTEGER and not dtypes.can_cast_safely(found, name):
         before = backend.to_host(array)
         changed = _changed_integers(before, real(backend.to_host(result)))
         if np.any(changed):

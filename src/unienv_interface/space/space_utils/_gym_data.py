@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.numpy import NumpyComputeBackend
 from ...utils.optional import need
 from .._bounds import Bounds
-from .._dispatch import rule_per_space
-from .._mismatch import validate
+from ..dispatch import rule_per_space
+from ..mismatch import prepend_key, validate
 from ..space import Space
 from ..spaces import (
     BatchedSpace,
@@ -30,7 +30,7 @@ from ..spaces import (
     UnionSpace,
 )
 from ..spaces.batched import object_array
-from ._gym_spaces import check_sequence, discrete_count, no_counterpart, prepend_key, sequence_feature
+from ._gym_spaces import check_sequence, discrete_count, no_counterpart, sequence_feature
 
 if TYPE_CHECKING:
     import gymnasium
@@ -38,7 +38,7 @@ else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
 # The NumPy dtype of the values on the Gymnasium side.
-_HOST = {name: _dtypes.host_dtype(name) for name in _dtypes.KNOWN}
+_HOST = {name: dtypes.host_dtype(name) for name in dtypes.KNOWN}
 
 
 @rule_per_space
@@ -130,7 +130,7 @@ def _to_host(space: Space, dtype_name: str, array: Any) -> np.ndarray:
 
 
 def _from_host(space: Space, leaf: Any, values: np.ndarray) -> Any:
-    if leaf.dtype_name in _dtypes.FOREIGN_FLOATING:
+    if leaf.dtype_name in dtypes.FOREIGN_FLOATING:
         return space.backend.from_host(values, leaf.dtype, device=space.device)
     return space.backend.from_numpy(values, device=space.device)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
 from ...utils.optional import need
-from .._dispatch import rule_per_space
-from .._mismatch import at_path, join_path
+from ..dispatch import rule_per_space
+from ..mismatch import prepend_key
 from ..space import Space
 from ..spaces import (
     BatchedSpace,
@@ -25,7 +25,7 @@ from ..spaces import (
     TupleSpace,
     UnionSpace,
 )
-from ..spaces._array import parse_dtype
+from ..spaces.array import parse_dtype
 from ..spaces.text import alphanumeric
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
-_LARGEST = {name: int(np.iinfo(name).max) for name in _dtypes.INTEGER}
+_LARGEST = {name: int(np.iinfo(name).max) for name in dtypes.INTEGER}
 # In Gymnasium 1.0 to 1.2.0 every Discrete is of int64.
 _DISCRETE_DTYPES = (
-    _dtypes.INTEGER if "dtype" in inspect.signature(gymnasium.spaces.Discrete).parameters else frozenset({"int64"})
+    dtypes.INTEGER if "dtype" in inspect.signature(gymnasium.spaces.Discrete).parameters else frozenset({"int64"})
 )
 
 
@@ -60,14 +60,6 @@ def from_gym_space(gym_space: gymnasium.Space, backend: ComputeBackend, dtype: A
 
 
 # -- shared with the conversion of data --------------------------------------------------------------------
-
-
-def prepend_key(error: Exception, key: object) -> None:
-    """Put the key of the child it is about in front of an error's message, before the path it has so far."""
-    path, finding = getattr(error, "located", ("", str(error)))
-    path = join_path(str(key), path) if path else str(key)
-    error.args = (at_path(path, finding),)
-    error.located = (path, finding)  # type: ignore[attr-defined]
 
 
 def no_counterpart(space: Space, way_out: str) -> TypeError:
@@ -104,10 +96,10 @@ def _(space: BoxSpace) -> gymnasium.Space:
         if space.dtype_name == "int64":
             return gymnasium.spaces.Discrete(count, start=start)
         return gymnasium.spaces.Discrete(count, start=start, dtype=np.dtype(space.dtype_name).type)
-    if space.dtype_name in _dtypes.COMPLEX:
+    if space.dtype_name in dtypes.COMPLEX:
         raise no_counterpart(space, "split it into a real and an imaginary box")
     low, high = (np.broadcast_to(bound, space.shape) for bound in space.bounds)
-    dtype = _dtypes.host_dtype(space.dtype_name)
+    dtype = dtypes.host_dtype(space.dtype_name)
     box = gymnasium.spaces.Box(low, high, space.shape, dtype.type)
     if dtype.kind in "iu" and dtype.itemsize == 8:
         # The ends of these dtypes mean "no bound". Taking them for bounds, Gymnasium would add one to the
@@ -201,7 +193,7 @@ def _(gym_space: gymnasium.spaces.Box, backend: ComputeBackend, dtype: Any = Non
     if dtype is None or kind != "f":
         return box.to(backend, device)
     target = backend.dtype_name(parse_dtype(backend, dtype))
-    if target not in _dtypes.FLOATING:
+    if target not in dtypes.FLOATING:
         raise ValueError(f"dtype is {target}, it replaces the dtype of float boxes and must be a float itself")
     low, high = box.bounds.narrowed(name, target)
     return BoxSpace(backend, low, high, target, device, box.shape)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.base import ComputeBackend
-from .._dispatch import rule_per_space
+from ..dispatch import rule_per_space
 from ..space import Space
 from ..spaces import (
     ArraySpace,

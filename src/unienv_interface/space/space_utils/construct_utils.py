@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
-from .._mismatch import at_path, describe_mismatch, validate
+from ..mismatch import at_path, describe_mismatch, validate
 from ..space import Space
 from ..spaces import BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace
 
@@ -119,7 +119,7 @@ class _Finder:
         if isinstance(data, tuple):
             return self._find_tuple(data, _of_kind(TupleSpace, known, data, place), place)
         numbers = self._read_numbers(data, place)
-        if numbers.dtype_name in _dtypes.BOOLEAN:
+        if numbers.dtype_name in dtypes.BOOLEAN:
             return self._find_booleans(numbers, _of_kind(BinarySpace, known, data, place), place)
         return self._find_numbers(numbers, _of_kind((BoxSpace, DynamicBoxSpace), known, data, place), place)
 
@@ -171,7 +171,7 @@ class _Finder:
         backend = self.backend
         if backend.is_backendarray(data):
             name = self._name_of(data.dtype)
-            if name not in _dtypes.KNOWN:
+            if name not in dtypes.KNOWN:
                 raise ValueError(_at(place, f"dtype {name}, an array of a space holds numbers or booleans"))
             device = None if backend is NumpyComputeBackend else backend.device(data)
             found = _Numbers(data, name, device, backend.to_host(data), False)
@@ -195,13 +195,13 @@ class _Finder:
             given = np.asarray(data)
         except Exception as error:
             raise ValueError(_at(place, f"{type(data).__name__} is no array of one shape: {error}")) from None
-        if given.dtype.name not in _dtypes.KNOWN:
+        if given.dtype.name not in dtypes.KNOWN:
             what = f"{type(data).__name__} of dtype {given.dtype}"
             raise ValueError(_at(place, f"{what}, a space wants numbers, texts, or dicts and tuples of these"))
         own = given.dtype.name if isinstance(data, (np.ndarray, np.generic)) else self._default_dtype(given)
         name = self.backend.dtype_name(self.backend.dtype_from_name(own))
         with np.errstate(over="ignore"):
-            host = given.astype(_dtypes.host_dtype(name))
+            host = given.astype(dtypes.host_dtype(name))
         lost = np.isinf(host) & np.isfinite(given) if host.dtype.kind in "fc" else host != given
         if lost.any():
             raise ValueError(_at(place, f"value {given[lost].flat[0]} does not fit {name} of {self.backend}"))
@@ -235,7 +235,7 @@ class _Finder:
     def _find_numbers(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace | None, place: _Place) -> Space:
         shape = found.host.shape
         if known is None:
-            if found.from_python and found.dtype_name in _dtypes.INTEGER:
+            if found.from_python and found.dtype_name in dtypes.INTEGER:
                 self.python_integers.add(place)
             low, high = self._bounds_of(found.host, found.dtype_name)
             return BoxSpace(self.backend, low, high, found.dtype_name, found.device, shape)
@@ -249,7 +249,7 @@ class _Finder:
         least = tuple(min(pair) for pair in zip(least, shape, strict=True))
         most = tuple(None if size is None else max(size, other) for size, other in zip(most, shape, strict=True))
         bound_shape = tuple(size if size == other else 1 for size, other in zip(least, most, strict=True))
-        if least != most and name in _dtypes.COMPLEX:
+        if least != most and name in dtypes.COMPLEX:
             raise ValueError(_at(place, f"shape {shape} of complex numbers varies, which no space holds"))
         return _like(known, self._widened_bounds(known, found.host, name, bound_shape), least, most, name)
 
@@ -258,22 +258,22 @@ class _Finder:
     ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
         """Both with one dtype, where one of them is made of Python numbers, which have no dtype to keep."""
         only_integers_so_far = place in self.python_integers
-        if not found.from_python or found.dtype_name not in _dtypes.INTEGER:
+        if not found.from_python or found.dtype_name not in dtypes.INTEGER:
             self.python_integers.discard(place)
         if not found.from_python:
             return known, found
-        if found.dtype_name in _dtypes.FLOATING and only_integers_so_far:
+        if found.dtype_name in dtypes.FLOATING and only_integers_so_far:
             name = found.dtype_name
             return _like(known, self._recast_bounds(known, name), *_sizes(known), name), found
         return known, self._with_dtype(found, known)
 
     def _with_dtype(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace) -> _Numbers:
         """Python numbers with the dtype of `known` if they fit it, else as they are."""
-        fitting = _dtypes.INTEGER if known.dtype_name in _dtypes.INTEGER else _dtypes.INTEGER | _dtypes.FLOATING
-        if known.dtype_name in _dtypes.COMPLEX or found.dtype_name not in fitting:
+        fitting = dtypes.INTEGER if known.dtype_name in dtypes.INTEGER else dtypes.INTEGER | dtypes.FLOATING
+        if known.dtype_name in dtypes.COMPLEX or found.dtype_name not in fitting:
             return found
         with np.errstate(over="ignore"):
-            host = found.host.astype(_dtypes.host_dtype(known.dtype_name))
+            host = found.host.astype(dtypes.host_dtype(known.dtype_name))
         fits = host == found.host if host.dtype.kind != "f" else np.isfinite(host) | ~np.isfinite(found.host)
         if not fits.all():
             return found
@@ -282,22 +282,22 @@ class _Finder:
     def _common_dtype(self, one: str, other: str, place: _Place) -> str:
         if one == other:
             return one
-        if _dtypes.can_cast_safely(one, other):
+        if dtypes.can_cast_safely(one, other):
             return other
-        if _dtypes.can_cast_safely(other, one):
+        if dtypes.can_cast_safely(other, one):
             return one
-        wide = np.result_type(_dtypes.host_dtype(one), _dtypes.host_dtype(other)).name
+        wide = np.result_type(dtypes.host_dtype(one), dtypes.host_dtype(other)).name
         name = self.backend.dtype_name(self.backend.dtype_from_name(wide))
-        if not all(_dtypes.can_cast_safely(each, name) for each in (one, other)):
+        if not all(dtypes.can_cast_safely(each, name) for each in (one, other)):
             raise ValueError(_at(place, f"dtype {other} after {one}, {self.backend} has none that holds both"))
         return name
 
     # -- bounds, on the host -------------------------------------------------------------------------------
 
     def _bounds_of(self, values: np.ndarray, name: str) -> tuple[Any, Any]:
-        if not self.add_bounds or name in _dtypes.COMPLEX:
+        if not self.add_bounds or name in dtypes.COMPLEX:
             return _ends(name)
-        if name in _dtypes.INTEGER:
+        if name in dtypes.INTEGER:
             return values, values
         # A bound of +inf below or of -inf above would leave no value, the largest float leaves the infinite one.
         largest = _largest_float(name)
@@ -312,9 +312,9 @@ class _Finder:
             return reshape_to_broadcastable(NumpyComputeBackend, shape, np.asarray(array), method)
 
         lowest, highest = _ends(name)
-        if name in _dtypes.COMPLEX:
+        if name in dtypes.COMPLEX:
             return lowest, highest
-        values = values.astype(_dtypes.host_dtype(name))
+        values = values.astype(dtypes.host_dtype(name))
         low, high = self._recast_bounds(known, name)
         if values.size and 0 in _sizes(known)[1]:  # arrays without entries say nothing about bounds
             low, high = self._bounds_of(values, name)
@@ -328,7 +328,7 @@ class _Finder:
 
     def _recast_bounds(self, known: BoxSpace | DynamicBoxSpace, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The bounds of `known` in a wider dtype, in which no bound is still no bound."""
-        low, high = (bound.astype(_dtypes.host_dtype(name)) for bound in known.bounds)
+        low, high = (bound.astype(dtypes.host_dtype(name)) for bound in known.bounds)
         if not self.add_bounds:
             (old_lowest, old_highest), (lowest, highest) = _ends(known.dtype_name), _ends(name)
             low = np.where(known.bounds.low == old_lowest, lowest, low)
@@ -374,7 +374,7 @@ def _sizes(space: BoxSpace | DynamicBoxSpace) -> tuple[tuple[int, ...], tuple[in
 
 def _ends(name: str) -> tuple[Any, Any]:
     """The bounds that mean none for the named dtype."""
-    if name in _dtypes.INTEGER:
+    if name in dtypes.INTEGER:
         dtype = np.dtype(name)
         return dtype.type(np.iinfo(dtype).min), dtype.type(np.iinfo(dtype).max)
     return -np.inf, np.inf

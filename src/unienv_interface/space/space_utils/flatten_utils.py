@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import ComputeBackend
-from .._dispatch import rule_per_space
+from ..dispatch import rule_per_space
 from ..space import Space
 from ..spaces import (
     ArraySpace,
@@ -160,7 +160,7 @@ def _(space: CompositeSpace, start_dim: int = 0) -> BoxSpace:
 
 def _box(space: Space, low: np.ndarray, high: np.ndarray, dtype: str, shape: tuple[int, ...]) -> BoxSpace:
     """The box of flat values, whose parts had bounds of their own; none of these is left among complex numbers."""
-    bounds: tuple[Any, Any] = (-np.inf, np.inf) if dtype in _dtypes.COMPLEX else (low, high)
+    bounds: tuple[Any, Any] = (-np.inf, np.inf) if dtype in dtypes.COMPLEX else (low, high)
     return BoxSpace(space.backend, bounds[0], bounds[1], dtype, space.device, shape)
 
 
@@ -256,7 +256,7 @@ def _(space: DynamicBoxSpace, start_dim: int = 0) -> BoxSpace:
     low, high = (
         np.concatenate(
             [
-                np.array([sizes[axis] for axis in axes], _dtypes.host_dtype(dtype)),
+                np.array([sizes[axis] for axis in axes], dtypes.host_dtype(dtype)),
                 np.broadcast_to(pick(bound, _filling(space)), most).ravel(),
             ]
         )
@@ -307,7 +307,7 @@ def _(space: UnionSpace, start_dim: int = 0) -> BoxSpace:
         for merged, bound, pick in ((low, part.bounds.low, min), (high, part.bounds.high, max)):
             entries = np.broadcast_to(bound, part.shape).tolist()
             merged[1 : 1 + len(entries)] = map(pick, merged[1:], entries)
-    host_dtype = np.float64 if dtype in _dtypes.COMPLEX else _dtypes.host_dtype(dtype)
+    host_dtype = np.float64 if dtype in dtypes.COMPLEX else dtypes.host_dtype(dtype)
     return _box(space, np.array(low, host_dtype), np.array(high, host_dtype), dtype, (size,))
 
 

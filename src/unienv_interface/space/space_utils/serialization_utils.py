@@ -13,11 +13,11 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
-from .._dispatch import rule_per_space
-from .._mismatch import at_path, join_path
+from ..dispatch import rule_per_space
+from ..mismatch import at_path, join_path
 from ..space import Space
 from ..spaces import (
     BatchedSpace,
@@ -145,7 +145,7 @@ class SpaceJson:
     def place(self, build: Callable[[ComputeBackend], Any]) -> Any:
         """A space with a dtype on the wanted backend, by way of NumPy where the backend has not that dtype."""
         name = self.field("dtype", str)
-        if name not in _dtypes.KNOWN:
+        if name not in dtypes.KNOWN:
             raise self._error(f"unknown dtype {reprlib.repr(name)}")
         if self.backend.dtype_name(self.backend.dtype_from_name(name)) != name:
             return build(NumpyComputeBackend).to(self.backend, self.device)

@@ -1,8 +1,8 @@
 """The kinds of space."""
 
 from ..space import Space
-from ._array import ArraySpace
 from ._composite import CompositeSpace
+from .array import ArraySpace
 from .batched import BatchedSpace
 from .binary import BinarySpace
 from .box import BoxSpace

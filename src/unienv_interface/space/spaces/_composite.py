@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import describe_mismatch, join_path
+from ..mismatch import describe_mismatch, join_path
 from ..space import BoundedManner, Space, SpaceDataT
 
 

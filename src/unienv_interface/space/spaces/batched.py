@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import at_path, describe_mismatch, join_path
+from ..mismatch import at_path, describe_mismatch, join_path
 from ..space import BoundedManner, Space, parse_shape
 from .dynamic_box import sample_size
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import describe_mismatch
+from ..mismatch import describe_mismatch
 from ..space import BoundedManner
-from ._array import ArraySpace, array_mismatch, parse_dtype
+from .array import ArraySpace, array_mismatch, parse_dtype
 
 
 class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -17,7 +17,7 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
         dtype = parse_dtype(backend, "bool" if dtype is None else dtype)
-        if backend.dtype_name(dtype) not in _dtypes.BOOLEAN:
+        if backend.dtype_name(dtype) not in dtypes.BOOLEAN:
             raise ValueError(
                 f"dtype is {backend.dtype_name(dtype)}, a BinarySpace holds booleans: use BoxSpace for numbers"
             )

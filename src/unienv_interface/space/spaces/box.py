@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from .._bounds import Bounds
-from .._mismatch import at_path, describe_mismatch
+from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner
-from ._array import ArraySpace, array_mismatch, parse_dtype
+from .array import ArraySpace, array_mismatch, parse_dtype
 
 
 class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -38,7 +38,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     ) -> None:
         dtype = parse_dtype(backend, dtype)
         name = backend.dtype_name(dtype)
-        if name in _dtypes.BOOLEAN:
+        if name in dtypes.BOOLEAN:
             raise ValueError("dtype is bool, a box holds numbers: use BinarySpace for booleans")
         bounds, full_shape = Bounds.parse(backend, low, high, name, shape)
         super().__init__(backend, full_shape, device, dtype)
@@ -63,7 +63,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     @property
     def _bound_dtype(self) -> Any:
         # the bounds of complex numbers, all infinite, are real
-        is_complex = self.dtype_name in _dtypes.COMPLEX
+        is_complex = self.dtype_name in dtypes.COMPLEX
         return self.backend.dtype_from_name("float64") if is_complex else self.dtype
 
     def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BoxSpace:
@@ -79,7 +79,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         if backend is None or backend is self.backend:
             return self.backend.to_device(data, device)
         target = backend.dtype_name(backend.dtype_from_name(self.dtype_name))
-        if target == self.dtype_name or self.dtype_name not in _dtypes.FLOATING:
+        if target == self.dtype_name or self.dtype_name not in dtypes.FLOATING:
             return super().data_to(data, backend, device)
         # Fewer bits: keep the values inside the narrowed bounds of `to`, which rounding may leave by one step.
         values = self.backend.to_host(data)

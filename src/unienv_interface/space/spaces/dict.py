@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Se
 from typing import Any
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import at_path, join_path
+from ..mismatch import at_path, join_path
 from ..space import Space
 from ._composite import CompositeSpace
 

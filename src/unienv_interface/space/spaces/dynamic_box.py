@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import _dtypes
+from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from .._bounds import Bounds, representable
-from .._mismatch import at_path, describe_mismatch
+from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner, Space, parse_shape
-from ._array import array_mismatch, parse_dtype
+from .array import array_mismatch, parse_dtype
 
 
 class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -36,7 +36,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     ) -> None:
         dtype = parse_dtype(backend, dtype)
         self.dtype_name = backend.dtype_name(dtype)
-        if self.dtype_name not in _dtypes.INTEGER | _dtypes.FLOATING:
+        if self.dtype_name not in dtypes.INTEGER | dtypes.FLOATING:
             raise ValueError(f"dtype is {self.dtype_name}, a dynamic box holds real numbers")
         super().__init__(backend, device=device, dtype=dtype)
         self._shape_low: tuple[int, ...] = parse_shape(shape_low, "shape_low")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import at_path, describe_mismatch, join_path
+from ..mismatch import at_path, describe_mismatch, join_path
 from ..space import BoundedManner, Space, parse_backend, parse_integer, parse_shape
-from ._array import array_mismatch
+from .array import array_mismatch
 from .box import BoxSpace
 from .dynamic_box import sample_size
 

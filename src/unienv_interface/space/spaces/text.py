@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from .._mismatch import at_path, describe_mismatch
+from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner, Space, parse_integer
 
 alphanumeric = frozenset(string.ascii_letters + string.digits)

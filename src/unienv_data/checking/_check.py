@@ -1,0 +1,209 @@
+"""Looking for what is wrong with a recording: with the folder first, then with the episodes, then with every sample."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..base.files import PathLike
+from ..replay_buffer import ReplayBuffer
+from ._content import KINDS, Finding, content_checks
+from ._internals import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
+from ._reading import (
+    Chunk,
+    ChunkReader,
+    EpisodeTable,
+    PatientReader,
+    ProgressCallback,
+    columns_of,
+    describe_range,
+    episode_table,
+    in_one_line,
+    is_damage,
+    lengths_of,
+    open_folder,
+    unwatched,
+)
+
+# A recording of so many samples that is one single episode was hardly meant to be.
+_MEGA = 5_000
+_SHOWN = 5
+# So many reads may fail to find out which samples cannot be read; then whole parts of them are named.
+_MOST_TRIES = 1_000
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check` has found.
+
+    Attributes
+    ----------
+    path : str
+        The folder that was checked.
+    samples : int or None
+        How many samples there are, all of which were read; None if the folder cannot be opened.
+    findings : list of Finding
+        What is wrong, without the kinds that were to be ignored.
+    is_sound : bool
+        Whether nothing was found.
+    """
+
+    path: str
+    samples: int | None
+    findings: list[Finding]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.findings
+
+
+def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCallback | None = None) -> CheckReport:
+    """Look for everything that can be wrong with the recording in a folder, as `unienv check` does.
+
+    The files are compared with the counters and checksums, the episodes with each other, and every sample with its
+    space and the sample before it. The folder is only read, and may be written at the same time; memory stays bounded.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder of a replay buffer.
+    ignore : collection of str, optional
+        Kinds of findings to leave out; `unienv_data.checking.KINDS` has all of them.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with numbers of samples, every few megabytes.
+
+    Returns
+    -------
+    CheckReport
+        Its `findings`, none for a sound recording. Damage is reported, not raised.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
+    ValueError
+        `ignore` has something that is no kind of finding.
+    OSError, ImportError
+        The folder cannot be read here and now: permissions, a package that its storage needs.
+
+    Examples
+    --------
+    >>> report = unienv_data.check("data/", ignore=["unfinished-episode"])
+    >>> if not report.is_sound:
+    ...     raise SystemExit("\\n".join(finding.text for finding in report.findings))
+    """
+    path = Path(path)
+    for kind in ignore:
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
+    try:
+        buffer = _open(path)
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        return CheckReport(str(path), None, [Finding("unreadable", in_one_line(error))])
+    with buffer:
+        findings = [*_folder_findings(buffer), *_contents(buffer, progress or unwatched)]
+        kept = [finding for finding in findings if finding.kind not in ignore]
+        return CheckReport(str(path), len(buffer), kept)
+
+
+def _open(path: Path) -> ReplayBuffer:
+    if (path / HEADER_FILE).exists() and not (path / METADATA_FILE).exists():
+        raise ValueError(f"{path / METADATA_FILE}: the file is missing")
+    return open_folder(path)
+
+
+def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]:
+    try:
+        return [*_episode_findings(buffer), *_sample_findings(buffer, progress)]
+    except Exception as error:  # of episodes that cannot be looked up, for one
+        if not is_damage(error):
+            raise
+        return [Finding("unreadable", in_one_line(error))]
+
+
+def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
+    try:
+        for look in (buffer.verify, functools.partial(lost_checksums, buffer)):
+            yield from (Finding("checksum", text) for text in look())
+    except Exception as error:
+        yield Finding("checksum", f"comparing checksums failed: {in_one_line(error)}")
+    if not len(buffer):
+        yield Finding("empty", "there are no samples")
+
+
+# -- episodes ------------------------------------------------------------------------------------------------
+
+
+def _episode_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
+    table = episode_table(buffer)
+    if table is None:
+        return
+    yield from _misplaced(table, len(buffer))
+    for gap in table.gaps[:_SHOWN]:
+        yield Finding("episodes", f"{describe_range(gap, table.stride)}: in no episode, between two of them")
+    if len(table.gaps) > _SHOWN:
+        yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more stretches of samples are in no episode")
+    if len(table.unfinished) and not (buffer.cache_path is not None and is_being_written(buffer.cache_path)):
+        yield _unfinished(table)
+    episodes = table.all
+    if 0 < len(episodes) <= table.stride and lengths_of(episodes, table.stride).mean() >= _MEGA:
+        what = "all samples are" if table.stride == 1 else "all samples of every environment are"
+        yield Finding("mega-episode", f"{what} one episode, {lengths_of(episodes, table.stride).max():,} long")
+
+
+def _misplaced(table: EpisodeTable, count: int) -> Iterator[Finding]:
+    for start, stop in table.closed[(table.closed[:, 0] < 0) | (table.closed[:, 1] > count)][:_SHOWN].tolist():
+        yield Finding("episodes", f"an episode from {start} to {stop - 1}: there are {count} samples")
+    lanes = table.closed[:, 0] % table.stride
+    closed = table.closed[np.lexsort((table.closed[:, 0], lanes))]
+    overlaps = (closed[1:, 0] < closed[:-1, 1]) & (np.diff(np.sort(lanes)) == 0)
+    for index in np.flatnonzero(overlaps)[:_SHOWN].tolist():
+        one, other = (describe_range(closed[at], table.stride) for at in (index, index + 1))
+        yield Finding("episodes", f"episodes overlap: {one} and {other}")
+
+
+def _unfinished(table: EpisodeTable) -> Finding:
+    lengths = lengths_of(table.unfinished, table.stride)
+    which = describe_range(table.unfinished[0], table.stride)
+    if len(lengths) == 1:
+        return Finding("unfinished-episode", f"{which}: the episode was never closed")
+    return Finding("unfinished-episode", f"{len(lengths)} episodes were never closed, one of them {which}")
+
+
+# -- samples -------------------------------------------------------------------------------------------------
+
+
+def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterator[Finding]:
+    checks = content_checks(columns_of(buffer.single_space))
+    reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
+    numbers = reader.numbers
+    unread: list[tuple[int, int, str]] = []  # samples [start, stop), and why they cannot be read
+
+    def read(some: np.ndarray) -> Chunk:
+        return reader.read(int(some[0]), int(some[-1]) + 1, after=numbers.start + unread[-1][1] if unread else 0)
+
+    patient = PatientReader(read, lambda some: blocks_of(buffer.storage, slots_of(buffer, some)), _MOST_TRIES)
+    progress(0, len(numbers))
+    for first, last in reader.ranges():
+        for some, chunk, why in patient.read(np.arange(first, last)):
+            if not why:
+                for each in checks:
+                    each.look(chunk)
+                continue
+            start, stop = int(some[0]) - numbers.start, int(some[-1]) + 1 - numbers.start
+            if unread and unread[-1][1] == start:
+                start, _, why = unread.pop()
+            unread.append((start, stop, why))
+        progress(last - numbers.start, len(numbers))
+    for start, stop, why in unread[:_SHOWN]:
+        yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {why}")
+    if len(unread) > _SHOWN:
+        yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more stretches cannot be read")
+    for each in checks:
+        yield from each.findings()

@@ -1,0 +1,414 @@
+"""What can be wrong with a recording, and the checks of its samples.
+
+Each check sees all chunks once, in order, and yields at the end what it has found. A chunk begins with the last samples
+of the one before, as many as lie between two samples of an episode, so every sample is seen together with the one
+before it.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unienv_interface.space import BoxSpace, describe_mismatch
+from unienv_interface.space.space_utils import batch_space, get_at
+
+from ._reading import Chunk, Column, by_sample
+
+_FLAGS = ("terminated", "truncated", "done")
+_TIMES = ("timestamp", "timestamps")
+#: Where observations stand, and where those that steps led to.
+_OBSERVATIONS = (("obs",), ("observation",), ("observations",))
+_CHAINS = (
+    (("obs",), ("next_obs",)),
+    (("observation",), ("next", "observation")),
+    (("observation",), ("next_observation",)),
+)
+# A second at the rate of most cameras; less is what a camera slower than the recording gives.
+_FROZEN = 30
+_MANY, _ENOUGH_PAIRS = 0.25, 100
+# Shorter episodes may well be the same by chance.
+_SHORTEST = 8
+
+#: Every kind of finding, and what it means.
+KINDS = {
+    "unreadable": "the folder cannot be opened: a file is missing, cut, longer, or was changed",
+    "checksum": "bytes of samples or episodes are not what was written",
+    "episodes": "episodes overlap, lie outside the samples, or leave samples out",
+    "unfinished-episode": "an episode was never closed, and nobody is writing",
+    "empty": "there are no samples",
+    "unreadable-samples": "reading some samples fails",
+    "not-finite": "a column has NaN or infinite values",
+    "out-of-space": "values are not in the space that the recording declares",
+    "frozen-frames": "an image, or the whole observation, stays the same for a second or more",
+    "duplicated-frames": "many images, or whole observations, are the same as the one before",
+    "duplicated-episodes": "two episodes have the same observations from beginning to end",
+    "missed-ends": "samples are marked as the last of an episode that goes on after them",
+    "mega-episode": "everything is one very long episode",
+    "broken-chain": "the next observation of a step is not the observation of the step after it",
+    "timestamps": "time runs backwards within an episode",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a recording.
+
+    Attributes
+    ----------
+    kind : str
+        One of `unienv_data.checking.KINDS`, which says what each means.
+    text : str
+        What is wrong, and where, in one sentence.
+    """
+
+    kind: str
+    text: str
+
+
+class ContentCheck(abc.ABC):
+    """One question about samples, which sees all chunks once, in order."""
+
+    @abc.abstractmethod
+    def look(self, chunk: Chunk) -> None:
+        """Take a chunk into account."""
+
+    @abc.abstractmethod
+    def findings(self) -> Iterator[Finding]:
+        """What was found in all of them."""
+
+
+class Tally:
+    """Counts the samples that something is wrong with, and remembers the first."""
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, -1
+
+    def add(self, wrong: np.ndarray, start: int) -> None:
+        """Take over a mask of samples from index `start` on."""
+        count = int(np.count_nonzero(wrong))
+        if count and not self.count:
+            self.first = start + int(np.argmax(wrong))
+        self.count += count
+
+    def __str__(self) -> str:
+        return f"sample {self.first}" if self.count == 1 else f"{self.count:,} samples, the first is {self.first}"
+
+
+def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
+    """The checks that samples of these columns can be put to."""
+    arrays = [column for column in columns if column.is_array]
+    checks: list[ContentCheck] = [
+        NotFinite(column) for column in columns if column.is_numbers and _kind(column) in "fc"
+    ]
+    checks += [OutOfBounds(column) for column in arrays if _is_bounded(column)]
+    checks += [OutOfSpace(column) for column in columns if not column.is_array]
+    observation = [column for column in observation_columns(arrays) if math.prod(column.space.shape or ())]
+    images = [column for column in arrays if _is_image(column) and not _starts(column, ("next_obs",), ("next",))]
+    checks += [RepeatedFrames(column.name, [column]) for column in images]
+    if any(_kind(column) in "fc" for column in observation) and set(observation) - set(images):
+        checks.append(RepeatedFrames("the observation", observation))
+    if observation and any(_kind(column) in "fc" or _is_image(column) for column in observation):
+        checks.append(DuplicatedEpisodes(observation))
+    flags = end_flags(columns)
+    checks += [MissedEnds(flags)] if flags else []
+    checks += [Chain(pairs) for before, after in _CHAINS if (pairs := _chain_pairs(arrays, before, after))]
+    checks += [Timestamps(column) for column in arrays if column.keys and column.keys[-1] in _TIMES]
+    return checks
+
+
+def observation_columns(columns: Sequence[Column]) -> list[Column]:
+    """The columns that make up what was observed; of samples that are one array, that one."""
+    if len(columns) == 1 and not columns[0].keys:
+        return list(columns)
+    return [column for column in columns if _starts(column, *_OBSERVATIONS)]
+
+
+def end_flags(columns: Sequence[Column]) -> list[Column]:
+    """The columns that say whether a sample is the last of its episode: at the top, or under "next"."""
+    arrays = [column for column in columns if column.is_array and column.keys]
+    return [column for column in arrays if column.keys[-1] in _FLAGS and column.keys[:-1] in ((), ("next",))]
+
+
+def _starts(column: Column, *prefixes: tuple[str, ...]) -> bool:
+    return any(column.keys[: len(prefix)] == prefix for prefix in prefixes)
+
+
+def _kind(column: Column) -> str:
+    """The kind of the dtype of a column of numbers, as NumPy has it; bfloat16 counts as a float."""
+    name = column.space.backend.dtype_name(column.space.dtype)
+    return "f" if "float" in name else np.dtype(name).kind
+
+
+def _is_image(column: Column) -> bool:
+    shape = column.space.shape or ()
+    return len(shape) >= 2 and int(np.prod(shape)) >= 64
+
+
+def _is_bounded(column: Column) -> bool:
+    space = column.space
+    if not isinstance(space, BoxSpace) or _kind(column) == "c":
+        return False
+    if _kind(column) == "f":
+        return bool(np.isfinite(space.bounds.low).any() or np.isfinite(space.bounds.high).any())
+    return True
+
+
+def _chain_pairs(
+    columns: Sequence[Column], before: tuple[str, ...], after: tuple[str, ...]
+) -> list[tuple[Column, Column]]:
+    """The columns of observations with those of the observations that steps led to."""
+    by_keys = {column.keys: column for column in columns}
+    pairs = [
+        (column, by_keys.get((*after, *column.keys[len(before) :]))) for column in columns if _starts(column, before)
+    ]
+    return [(column, other) for column, other in pairs if other is not None and other.space.shape == column.space.shape]
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+class NotFinite(ContentCheck):
+    """Finds NaN and infinite values."""
+
+    def __init__(self, column: Column) -> None:
+        self._column, self._nan, self._infinite = column, Tally(), Tally()
+
+    def look(self, chunk: Chunk) -> None:
+        start = chunk.start + chunk.before
+        if not self._column.is_array:
+            values = chunk.each(self._column)
+            self._nan.add(np.array([np.isnan(value).any() for value in values], bool), start)
+            self._infinite.add(np.array([np.isinf(value).any() for value in values], bool), start)
+            return
+        side_by_side = by_sample(chunk.fresh(self._column))
+        if not np.isfinite(side_by_side).all():
+            self._nan.add(np.any(np.isnan(side_by_side), axis=1), start)
+            self._infinite.add(np.any(np.isinf(side_by_side), axis=1), start)
+
+    def findings(self) -> Iterator[Finding]:
+        for what, tally in (("NaN", self._nan), ("infinite values", self._infinite)):
+            if tally.count:
+                yield Finding("not-finite", f"{self._column.name}: {what} in {tally}")
+
+
+class OutOfBounds(ContentCheck):
+    """Finds numbers outside the bounds of a box; `NotFinite` finds NaN."""
+
+    def __init__(self, column: Column) -> None:
+        self._column, self._tally, self._example = column, Tally(), ""
+        self._bounds = column.space.bounds  # type: ignore[attr-defined]
+
+    def look(self, chunk: Chunk) -> None:
+        values = chunk.fresh(self._column)
+        wrong = np.asarray((values < self._bounds.low) | (values > self._bounds.high))
+        if wrong.any():
+            if not self._tally.count:
+                self._example = f"{values[wrong][0]}"
+            self._tally.add(np.any(by_sample(wrong), axis=1), chunk.start + chunk.before)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._tally.count:
+            low, high = self._bounds.in_words()
+            yield Finding(
+                "out-of-space",
+                f"{self._column.name}: outside [{low}, {high}] in {self._tally}, with a value of {self._example}",
+            )
+
+
+class OutOfSpace(ContentCheck):
+    """Finds values of other kinds than arrays that are not in their space."""
+
+    def __init__(self, column: Column) -> None:
+        self._column, self._tally, self._example = column, Tally(), ""
+
+    def look(self, chunk: Chunk) -> None:
+        space = batch_space(self._column.space, chunk.count)
+        values = self._column.pick(chunk.data)
+        if describe_mismatch(space, values) is None:
+            return
+        own = range(chunk.before, chunk.count)
+        reasons = [describe_mismatch(self._column.space, get_at(space, values, index)) for index in own]
+        if not self._tally.count:
+            self._example = next((reason for reason in reasons if reason is not None), "")
+        wrong = np.array([reason is not None for reason in reasons], bool)
+        self._tally.add(wrong, chunk.start + chunk.before)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._tally.count:
+            yield Finding("out-of-space", f"{self._column.name}: not in its space in {self._tally}: {self._example}")
+
+
+# -- one sample after the other ----------------------------------------------------------------------------
+
+
+class MissedEnds(ContentCheck):
+    """Finds samples that say they are the last of their episode, and are not."""
+
+    def __init__(self, flags: Sequence[Column]) -> None:
+        self._flags, self._tally, self._knows_episodes = flags, Tally(), False
+
+    def look(self, chunk: Chunk) -> None:
+        self._knows_episodes = chunk.episode is not None
+        pairs = chunk.pairs()
+        ended = np.zeros(chunk.count, bool)
+        for flag in self._flags:
+            ended |= by_sample(chunk.array(flag)).astype(bool).any(axis=1)
+        self._tally.add(ended[: len(pairs)] & pairs, chunk.start)
+
+    def findings(self) -> Iterator[Finding]:
+        if not self._tally.count:
+            return
+        if self._knows_episodes:
+            yield Finding("missed-ends", f"marked as the last of an episode that goes on: {self._tally}")
+        else:
+            yield Finding(
+                "missed-ends", f"episodes end at {self._tally}, but none are kept: windows of samples will cross them"
+            )
+
+
+class Chain(ContentCheck):
+    """Finds steps that do not begin where the step before them has led to."""
+
+    def __init__(self, pairs: Sequence[tuple[Column, Column]]) -> None:
+        self._pairs, self._tally = pairs, Tally()
+
+    def look(self, chunk: Chunk) -> None:
+        if chunk.episode is None:  # the order of samples says nothing then
+            return
+        pairs, stride = chunk.pairs(), chunk.stride
+        broken = np.zeros(len(pairs), bool)
+        for column, following in self._pairs:
+            here, there = chunk.array(column)[stride:], chunk.array(following)[: len(pairs)]
+            broken |= by_sample((here != there) & ~((here != here) & (there != there))).any(axis=1)
+        self._tally.add(broken & pairs, chunk.start + stride)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._tally.count:
+            names = f"{self._pairs[0][0].name} and {self._pairs[0][1].name} of the step before"
+            yield Finding("broken-chain", f"{names} differ in {self._tally}")
+
+
+class Timestamps(ContentCheck):
+    """Finds times that become less within an episode."""
+
+    def __init__(self, column: Column) -> None:
+        self._column, self._tally = column, Tally()
+
+    def look(self, chunk: Chunk) -> None:
+        pairs, stride = chunk.pairs(), chunk.stride
+        times = by_sample(chunk.array(self._column))
+        back = (times[stride:] < times[: len(pairs)]).any(axis=1)
+        self._tally.add(back & pairs, chunk.start + stride)
+
+    def findings(self) -> Iterator[Finding]:
+        if self._tally.count:
+            yield Finding("timestamps", f"{self._column.name}: less than in the sample before in {self._tally}")
+
+
+# -- what is there twice -------------------------------------------------------------------------------------
+
+
+class RepeatedFrames(ContentCheck):
+    """Finds frames that are the same as the one before, in a row or here and there."""
+
+    def __init__(self, name: str, columns: Sequence[Column]) -> None:
+        self._name, self._columns = name, columns
+        self._runs: dict[int, int] = {}  # of each lane: how many frames in a row were the same up to now
+        self._longest, self._end, self._stride = 0, 0, 1
+        self._pairs = self._same = 0
+
+    def look(self, chunk: Chunk) -> None:
+        pairs, stride = chunk.pairs(), chunk.stride
+        if chunk.before < stride:  # what came before could not be read
+            self._runs.clear()
+        same = pairs.copy()
+        for column in self._columns:
+            values = by_sample(chunk.array(column))
+            same &= (values[stride:] == values[: len(pairs)]).all(axis=1)
+        self._pairs, self._same = self._pairs + int(pairs.sum()), self._same + int(same.sum())
+        self._stride = stride
+        for first in range(min(stride, len(same))):
+            self._follow(same[first::stride], chunk.start + stride + first, stride)
+
+    def _follow(self, same: np.ndarray, start: int, stride: int) -> None:
+        """Go on with one lane, whose next sample has index `start`."""
+        lane = start % stride
+        steps = np.arange(1, len(same) + 1)
+        broken = np.maximum.accumulate(np.where(same, 0, steps))  # the last step up to here that was another frame
+        lengths = steps - broken + np.where(broken == 0, self._runs.get(lane, 0), 0)
+        longest = int(lengths.argmax())
+        if lengths[longest] > self._longest:
+            self._longest, self._end = int(lengths[longest]), start + longest * stride
+        self._runs[lane] = int(lengths[-1])
+
+    def findings(self) -> Iterator[Finding]:
+        frames = self._longest + 1
+        if frames >= _FROZEN:
+            first = self._end - self._longest * self._stride
+            yield Finding("frozen-frames", f"{self._name}: the same {frames} times in a row from sample {first} on")
+        elif self._pairs >= _ENOUGH_PAIRS and self._same >= _MANY * self._pairs:
+            share = 100 * self._same / self._pairs
+            yield Finding("duplicated-frames", f"{self._name}: the same as one sample before in {share:.0f} % of them")
+
+
+class DuplicatedEpisodes(ContentCheck):
+    """Finds episodes with the same observations, by their hashes."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._hashes: dict[int, tuple[int, int]] = {}  # where an episode starts: its hash up to now, its length
+
+    def look(self, chunk: Chunk) -> None:
+        if chunk.episode is None:
+            return
+        episode = chunk.episode[chunk.before :]
+        steps = (np.arange(chunk.start + chunk.before, chunk.start + chunk.count) - episode) // chunk.stride
+        # each sample counts by where in its episode it stands, so that they can be added up in any order
+        hashes = _mixed(self._sample_hashes(chunk) + _mixed(steps.astype(np.uint64)))
+        starts, which = np.unique(episode, return_inverse=True)
+        sums = np.zeros(len(starts), np.uint64)
+        np.add.at(sums, which, hashes)
+        lengths = np.bincount(which, minlength=len(starts))
+        for start, more, length in zip(starts.tolist(), sums.tolist(), lengths.tolist(), strict=True):
+            seen, before = self._hashes.get(start, (0, 0))
+            self._hashes[start] = ((seen + more) % 2**64, before + length)
+
+    def _sample_hashes(self, chunk: Chunk) -> np.ndarray:
+        hashes = np.zeros(chunk.count - chunk.before, np.uint64)
+        for column in self._columns:
+            data = np.ascontiguousarray(by_sample(chunk.fresh(column))).view(np.uint8)
+            words = np.zeros((len(data), -(-data.shape[1] // 8) * 8), np.uint8)
+            words[:, : data.shape[1]] = data
+            numbers = words.view(np.uint64)
+            weights = _mixed(np.arange(1, numbers.shape[1] + 1, dtype=np.uint64)) | np.uint64(1)
+            hashes = _mixed(hashes + (_mixed(numbers) * weights).sum(axis=1, dtype=np.uint64))
+        return hashes
+
+    def findings(self) -> Iterator[Finding]:
+        seen: dict[tuple[int, int], int] = {}
+        pairs = []
+        for start, content in sorted(self._hashes.items()):
+            if content[1] >= _SHORTEST:
+                first = seen.setdefault(content, start)
+                if first != start:
+                    pairs.append((first, start))
+        if pairs:
+            (first, second), more = pairs[0], len(pairs) - 1
+            also = "" if not more else f", and {more:,} more {'is' if more == 1 else 'are'} like an earlier one"
+            yield Finding(
+                "duplicated-episodes",
+                f"the episodes from samples {first} and {second} on have the same observations{also}",
+            )
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Numbers scattered over 64 bits, so that sums of them tell their terms apart."""
+    with np.errstate(over="ignore"):
+        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return numbers ^ (numbers >> np.uint64(31))

@@ -1,0 +1,139 @@
+"""Writing a recording as a whole, as a copy in another format or for a repair: the folder appears once all of it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from typing_extensions import Self
+
+from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import batch_space
+
+from ..base.files import PathLike, remove_leftovers, replace_folder
+from ..base.storage import StorageCorruptedError
+from ..replay_buffer import ReplayBuffer
+from ..storages.registry import storage_by_name
+from ._internals import add_samples
+from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
+
+#: What a recording can be written as, and the storage that is meant.
+FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}
+
+
+class NewRecording:
+    """Writes a folder beside its place, and moves it there when the `with` block ends well; else nothing is left.
+
+    Samples come in batches, and each batch with the episodes that end in it, so that a batch may have many episodes
+    and an episode many batches.
+    """
+
+    def __init__(
+        self, target: Path, fmt: str, space: Space, *, capacity: int, keeps_episodes: bool, lanes: int = 1
+    ) -> None:
+        """`capacity` is for formats that cannot grow; the others do."""
+        if fmt not in FORMATS:
+            raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
+        if os.path.lexists(target):
+            raise FileExistsError(f"{target}: it is there already, give another path")
+        self.written = self.episodes = 0
+        self._target = target
+        self._temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        self._source_space = space
+        self._storage_cls = storage_by_name(FORMATS[fmt])
+        self._space = space.to(deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend)
+        self._options: dict[str, Any] = {
+            "capacity": max(1, capacity) if fmt == "pt" else None,
+            "maintain_segment_metadata": keeps_episodes,
+            "lanes": lanes,
+        }
+
+    def __enter__(self) -> Self:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self._target)
+        self._buffer = ReplayBuffer.create(self._storage_cls, self._space, cache_path=self._temporary, **self._options)
+        return self
+
+    def add(self, batch: Any, count: int, ended: np.ndarray) -> None:
+        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends."""
+        if self._space.backend is not self._source_space.backend:
+            batch = batch_space(self._source_space, count).data_to(batch, self._space.backend)
+        add_samples(self._buffer, batch, count, ended)
+        self.written += count
+        self.episodes += len(ended)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._buffer.close()
+            if kind is None:
+                self._verify()
+                replace_folder(self._temporary, self._target)
+        finally:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _verify(self) -> None:
+        """Open what was written as a reader would."""
+        with ReplayBuffer.load_from(self._temporary, backend=self._space.backend) as buffer:
+            problems, segments = buffer.verify(), buffer.get_segments() or []
+            if (len(buffer), len(segments)) != (self.written, self.episodes):
+                there = f"{len(buffer)} samples in {len(segments)} episodes are there"
+                problems.insert(0, f"{there}, {self.written} in {self.episodes} were written")
+        if problems:
+            raise StorageCorruptedError(f"what was written to {self._target} does not read back: {problems[0]}")
+
+
+@dataclass(frozen=True)
+class ConvertReport:
+    """What was written where; `episodes` is None where they are not kept."""
+
+    source: str
+    target: str
+    format: str
+    samples: int
+    episodes: int | None
+    bytes_on_disk: int
+
+
+def convert(source: PathLike, target: PathLike, fmt: str, *, progress: ProgressCallback | None = None) -> ConvertReport:
+    """Copy all samples and episodes to a new recording in a format (see `FORMATS`); memory stays bounded.
+
+    Samples keep their order. An episode that was never closed is closed in the copy.
+    """
+    source, target, progress = Path(source), Path(target), progress or unwatched
+    with open_folder(source) as buffer:
+        table = episode_table(buffer)
+        ends = as_ranges([]) if table is None else table.all
+        ends = ends[np.argsort(ends[:, 1], kind="stable")]
+        count = len(buffer)
+        progress(0, count)
+        with NewRecording(
+            target, fmt, buffer.single_space, capacity=count, keeps_episodes=table is not None, lanes=buffer.lanes
+        ) as new:
+            for chunk in ChunkReader(buffer):
+                first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")
+                new.add(chunk.data, chunk.count, ends[first:stop])
+                progress(new.written, count)
+            if new.written != count:
+                raise RuntimeError(
+                    f"{source}: samples were dropped while they were copied; convert it when nobody writes to it"
+                )
+    episodes = None if table is None else len(ends)
+    return ConvertReport(str(source), str(target), fmt, count, episodes, bytes_on_disk(target))
+
+
+def bytes_on_disk(path: Path) -> int:
+    """What the files of a folder take, without holes."""
+    return sum(stat.st_blocks * 512 for stat in file_stats(path))
+
+
+def file_stats(path: Path) -> list[os.stat_result]:
+    """Sizes and times of all files in a folder, those in folders in it included."""
+    return [(Path(folder) / name).lstat() for folder, _, names in os.walk(path) for name in names]

@@ -1,0 +1,221 @@
+"""What is in a folder: a description without reading all of it, and a few samples as they are."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.space import BoxSpace, Space
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.space_utils import batch_space, get_at
+from unienv_interface.space.spaces import ArraySpace
+
+from ..base.files import PathLike
+from ..replay_buffer import ReplayBuffer
+from ..storages.registry import name_of
+from ._convert import bytes_on_disk, file_stats
+from ._internals import is_being_written, read_metadata
+from ._reading import (
+    MOST_ROWS,
+    Column,
+    EpisodeTable,
+    ProgressCallback,
+    columns_of,
+    episode_table,
+    lengths_of,
+    open_folder,
+    unwatched,
+)
+
+#: Columns that hold what a step was worth, the preferred name first.
+REWARD_NAMES = ("reward", "next/reward")
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """A leaf of the samples: its name, the keys that lead to it, and its space in words."""
+
+    name: str
+    keys: list[str]
+    space: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What some numbers, one per episode, are like; `curve` are their means over stretches of time, oldest first.
+
+    All of that is of the finite ones, None if there is none; `not_finite` are so many others.
+    """
+
+    min: float | None
+    mean: float | None
+    max: float | None
+    curve: list[float]
+    not_finite: int
+
+
+@dataclass(frozen=True)
+class InfoReport:
+    """What a buffer on disk is and holds.
+
+    `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
+    closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
+    """
+
+    path: str
+    storage: str
+    samples: int
+    capacity: int | None
+    written: int
+    lanes: int
+    episodes: int | None
+    unfinished_episodes: int | None
+    lengths: Summary | None
+    returns: Summary | None
+    is_durable: bool
+    is_being_written: bool
+    bytes_per_sample: int
+    bytes_on_disk: int
+    last_written: str
+    format_version: int
+    columns: list[ColumnInfo]
+
+
+def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoReport:
+    """Describe the recording in a folder. Of the samples only the rewards are read."""
+    path = Path(path)
+    with open_folder(path) as buffer:
+        columns, table = columns_of(buffer.single_space), episode_table(buffer)
+        lengths, returns = _summaries(buffer, table, columns, progress or unwatched)
+        return InfoReport(
+            path=str(path),
+            storage=name_of(type(buffer.storage)),
+            samples=len(buffer),
+            capacity=buffer.capacity,
+            written=buffer.stats().written,
+            lanes=buffer.lanes,
+            episodes=None if table is None else len(table.closed),
+            unfinished_episodes=None if table is None else len(table.unfinished),
+            lengths=lengths,
+            returns=returns,
+            is_durable=buffer.is_durable,
+            is_being_written=is_being_written(path),
+            bytes_per_sample=RowLayout(buffer.single_space).nbytes,
+            bytes_on_disk=bytes_on_disk(path),
+            last_written=_last_written(path),
+            format_version=read_metadata(path).version,
+            columns=[_column_info(column) for column in columns],
+        )
+
+
+def _summaries(
+    buffer: ReplayBuffer, table: EpisodeTable | None, columns: list[Column], progress: ProgressCallback
+) -> tuple[Summary | None, Summary | None]:
+    """Of the lengths and of the returns of episodes."""
+    if table is None or not len(table.closed):
+        return None, None
+    by_name = {column.name: column for column in columns}
+    reward = next((by_name[name] for name in REWARD_NAMES if name in by_name), None)
+    returns = None if reward is None else summary(_returns(buffer, table.closed, reward, progress))
+    return summary(lengths_of(table.closed, table.stride)), returns
+
+
+def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress: ProgressCallback) -> np.ndarray:
+    """The sum of rewards of each of these episodes, which are in the order of their starts."""
+    sums, count = np.zeros(len(ranges)), len(buffer)
+    progress(0, count)
+    for start in range(0, count, MOST_ROWS):
+        positions = np.arange(start, min(start + MOST_ROWS, count))
+        values = buffer.backend.to_numpy(buffer.get_column_at(reward.keys, slice(start, int(positions[-1]) + 1)))
+        episodes = buffer.episodes_of(positions)
+        if episodes is not None and len(ranges):
+            which = np.minimum(np.searchsorted(ranges[:, 0], episodes.start), len(ranges) - 1)
+            belongs = ranges[which, 0] == episodes.start
+            with np.errstate(invalid="ignore", over="ignore"):  # of rewards that are not finite, or too large
+                per_sample = values.reshape(len(positions), -1).astype(np.float64).sum(axis=1)
+                np.add.at(sums, which[belongs], per_sample[belongs])
+        progress(int(positions[-1]) + 1, count)
+    return sums
+
+
+def summary(values: np.ndarray, points: int = 40) -> Summary | None:
+    """A summary of numbers; None of none."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return Summary(None, None, None, [], len(values)) if len(values) else None
+    curve = [float(split.mean()) for split in np.array_split(finite, min(points, len(finite)))]
+    figures = (float(finite.min()), float(finite.mean()), float(finite.max()))
+    return Summary(*figures, curve, len(values) - len(finite))
+
+
+def _column_info(column: Column) -> ColumnInfo:
+    return ColumnInfo(column.name, [str(key) for key in column.keys], space_in_words(column.space))
+
+
+def space_in_words(space: Space) -> str:
+    """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]"."""
+    if not isinstance(space, ArraySpace):
+        return space.get_repr(abbreviate=True, include_backend=False, include_device=False)
+    what = f"{space.dtype_name} {tuple(space.shape)}"
+    if not isinstance(space, BoxSpace) or space.bounds.low.dtype.kind == "c":
+        return what
+    low, high = (float(bound.flat[0]) if bound.min() == bound.max() else None for bound in space.bounds)
+    if low is None or high is None:
+        return f"{what} with bounds for each entry"
+    return what if math.isinf(low) and math.isinf(high) else f"{what} in [{low:g}, {high:g}]"
+
+
+def _last_written(path: Path) -> str:
+    newest = max(stat.st_mtime for stat in file_stats(path))
+    return datetime.datetime.fromtimestamp(newest, datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+# -- samples -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: its index, the [start, stop) of its episode if that is closed, and its values by column."""
+
+    index: int
+    episode: tuple[int, int] | None
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Some samples one after the other, of `samples` in all."""
+
+    path: str
+    samples: int
+    shown: list[Sample]
+
+
+def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
+    """`count` samples from `start` on; a negative start counts from the end."""
+    if count < 0:
+        raise ValueError(f"{count} samples were asked for, it must be 0 or more")
+    with open_folder(Path(path)) as buffer:
+        length = len(buffer)
+        first = max(0, start + length) if start < 0 else start
+        if first > length:
+            raise ValueError(f"{path}: there are {length} samples, none from {start} on")
+        stop = min(first + count, length)
+        batch, columns = buffer.get_at(slice(first, stop)), columns_of(buffer.single_space)
+        space = batch_space(buffer.single_space, stop - first)
+        shown = []
+        for index in range(first, stop):
+            sample = get_at(space, batch, index - first)
+            values = {column.name: _plain(column.pick(sample), buffer.backend) for column in columns}
+            shown.append(Sample(index, buffer.segment_of(index), values))
+        return Head(str(path), length, shown)
+
+
+def _plain(value: Any, backend: Any) -> Any:
+    """A value as an array of NumPy, or as it is if it is none."""
+    return np.asarray(backend.to_numpy(value)) if backend.is_backendarray(value) else value

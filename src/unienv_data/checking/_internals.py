@@ -1,0 +1,264 @@
+"""What this package knows of how a buffer and its folder are made inside; no other module here looks there.
+
+First of a buffer that is open: the slots of its samples, its checksums, its episodes' records. Then of a folder that
+does not open as usual: the counters in its header, the records of episodes, the files of packed rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.backends import ComputeBackend
+from unienv_interface.space.row_layout import RowLayout
+
+from ..base.files import contained, open_regular
+from ..base.mapped import MappedFile
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..replay_buffer import ReplayBuffer
+from ..replay_buffer._counters import PAGE_SIZE, MappedHeader
+from ..replay_buffer._counters import Counters as HeaderCounters
+from ..replay_buffer._locks import BeingWrittenError as BeingWrittenError
+from ..replay_buffer._locks import is_locked
+from ..replay_buffer._metadata import FILE_NAME
+from ..replay_buffer._metadata import Metadata as Metadata
+from ..replay_buffer._metadata import read_metadata as read_metadata
+from ..replay_buffer._metadata import read_space as read_space
+from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
+from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
+from ..storages._composed import ComposedStorage
+from ..storages._row_memory import file_parts
+from ..storages.packed import PackedStorage
+from ..storages.registry import storage_by_name
+
+Ranges = list[tuple[int, int]]
+#: The files of a buffer beside its storage: what it is, its counters, its episodes.
+METADATA_FILE, HEADER_FILE, EPISODE_FILE = FILE_NAME, HEADER, SEGMENT_FILE
+
+
+# -- a buffer that is open -----------------------------------------------------------------------------------
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process has the right to write to the buffer in this folder."""
+    return is_locked(folder / LOCK)
+
+
+def slots_of(buffer: ReplayBuffer, numbers: np.ndarray) -> np.ndarray:
+    """The slots of samples by their numbers, which count from the first sample ever written."""
+    return buffer._state.slots(numbers)
+
+
+def episode_problems(buffer: ReplayBuffer) -> list[str]:
+    """What is wrong with the episodes' records of a buffer on disk."""
+    state = buffer._state
+    if state.folder is None:
+        return []
+    return state.segments.verify(closed=not is_being_written(state.folder))
+
+
+def lost_checksums(buffer: ReplayBuffer) -> list[str]:
+    """Which files lack checksums of samples, which no file does once its buffer was closed in order."""
+    state, numbers = buffer._state, buffer.sample_numbers
+    if state.header.closed_sizes is None:
+        return []
+    used, lost = state.slot_ranges(numbers.start, numbers.stop, state.counters.base), []
+    for part in storage_parts(buffer.storage):
+        pairs = ((ours, theirs) for ours in unchecked_slots(part) for theirs in used)
+        count = sum(max(0, min(ours[1], theirs[1]) - max(ours[0], theirs[0])) for ours, theirs in pairs)
+        if count:
+            lost.append(without_checksum(part, count))
+    return lost if state.header.is_closed() else []  # a writer that has reopened it meanwhile takes some away
+
+
+def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray) -> None:
+    """Append `count` samples together with the episodes [start, stop) that end with them.
+
+    `ReplayBuffer.extend` would make one episode of every batch.
+    """
+    ranges = [(start, stop) for start, stop in ended.tolist()]
+    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges)
+
+
+# -- storages ------------------------------------------------------------------------------------------------
+
+
+def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, accept_damaged: bool) -> SpaceStorage:
+    """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
+    path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
+    options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
+    return storage_by_name(metadata.storage).load_from(path, space, capacity=metadata.capacity, **options)
+
+
+def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
+    """The storages that one is made of, each of which has all of its slots; or it alone."""
+    if isinstance(storage, ComposedStorage):
+        for part in storage._parts:
+            yield from storage_parts(part)
+    else:
+        yield storage
+
+
+def absent_slots(part: SpaceStorage) -> Ranges:
+    """Slots [start, stop) of which there is nothing on disk, though reading them gives values."""
+    return part.absent_slots()
+
+
+def damaged_slots(part: SpaceStorage) -> Ranges:
+    """Slots [start, stop) that do not match their checksum, unless reading them raises anyway."""
+    return part.damaged_rows() if isinstance(part, PackedStorage) else []
+
+
+def unchecked_slots(part: SpaceStorage) -> Ranges:
+    """Slots [start, stop) that should have a checksum and have none."""
+    return part.unchecked_rows() if isinstance(part, PackedStorage) else []
+
+
+def unplaced_damage(part: SpaceStorage) -> list[str]:
+    """Damage, in words, that neither ranges of slots nor reading them tell."""
+    return [] if isinstance(part, PackedStorage) or part.checks_when_read else part.verify()
+
+
+def without_checksum(part: SpaceStorage, count: int) -> str:
+    """That samples have no checksum, in words."""
+    return f"{part.cache_filename}: {count:,} samples have no checksum, damage to them cannot be told"
+
+
+def blocks_of(storage: SpaceStorage, slots: np.ndarray) -> np.ndarray:
+    """A number for each slot; either all slots with the same number can be read, or none of them."""
+    return slots // storage.slots_read_as_one
+
+
+class RowFiles(NamedTuple):
+    """The files of packed rows: those with rows, each with the bytes of one, and the names of the others."""
+
+    rows: dict[str, int]
+    others: set[str]
+    heap_bytes: int
+
+
+def row_files(storage: SpaceStorage) -> RowFiles | None:
+    """The files that packed rows should have, and the bytes of the heap there is; None of a storage of another kind."""
+    if not isinstance(storage, PackedStorage):
+        return None
+    layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
+    others = {"checks.bin", heap.name} if layout.has_heap else {"checks.bin"}
+    heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
+    return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
+
+
+def checksum_counts(storage: SpaceStorage) -> tuple[int, int]:
+    """How many checksums packed rows have, and how many of them do not match."""
+    return (storage.count_sealed(), len(storage.damaged_rows())) if isinstance(storage, PackedStorage) else (0, 0)
+
+
+# -- counters --------------------------------------------------------------------------------------------------
+
+
+class Counters(NamedTuple):
+    """What a header says: samples [tail, head) by number, the number in slot 0, and how many episodes count.
+
+    `sizes` are the rows, the bytes of the heap and the records of episodes that the files had when they were closed in
+    order; None if they were not.
+    """
+
+    head: int
+    tail: int
+    base: int
+    segments: int
+    sizes: tuple[int, int, int] | None = None
+
+
+def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
+    """What the header says, or its newest copy that is sound; None if there is none."""
+    try:
+        header = MappedHeader.open(path, writable=False)
+    except StorageCorruptedError:
+        return _read_copy(path)
+    if header.closed_sizes is None and not storage.survives_kill:
+        return _flushed(path, header, notes)
+    return _plausible(header.counters, header.closed_sizes)
+
+
+def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:
+    """What was flushed and not overwritten since: a storage that does not survive a kill has no more."""
+    live = header.counters
+    try:
+        flushed = header.newest_half()
+    except StorageCorruptedError:
+        return None
+    if (live.base, live.edit) != (flushed.base, flushed.edit):
+        raise StorageCorruptedError(
+            f"{path.parent}: its writer was killed after it had removed or changed samples and before the next flush, "
+            f"so which samples are where cannot be told"
+        )
+    if live.head > flushed.head:
+        notes.append(f"{live.head - flushed.head} samples were not flushed when the writer was killed")
+    flushed.tail = min(max(flushed.tail, live.tail), flushed.head)
+    return _plausible(flushed)
+
+
+def _read_copy(path: Path) -> Counters | None:
+    page = MappedFile.create(None, np.uint8, PAGE_SIZE)  # in memory: the file may be shorter, and must not change
+    try:
+        content = _content(path)[:PAGE_SIZE]
+        page.map(PAGE_SIZE)[: len(content)] = np.frombuffer(content, np.uint8)
+        return _plausible(MappedHeader(page).newest_half())
+    except StorageCorruptedError:
+        return None
+
+
+def _plausible(counters: HeaderCounters, sizes: tuple[int, int, int] | None = None) -> Counters | None:
+    head, tail, base, segments = counters.head, counters.tail, counters.base, counters.segments
+    return Counters(head, tail, base, segments, sizes) if 0 <= base <= tail <= head and segments >= 0 else None
+
+
+# -- records of episodes ---------------------------------------------------------------------------------------
+
+
+def read_records(path: Path) -> np.ndarray:
+    """The records of a file of episodes, each where it lies; those that do not match their checksum are zeros."""
+    content = _content(path)
+    records = np.frombuffer(content[: len(content) // _RECORD.itemsize * _RECORD.itemsize], _RECORD).copy()
+    for index, record in enumerate(records.tolist()):
+        if not is_sound(*record):
+            records[index] = 0
+    return records
+
+
+def counters_from_records(records: np.ndarray, lanes: int) -> Counters | None:
+    """Counters of a buffer that grows for which its episodes speak; None if these do not say where samples lie."""
+    known = np.flatnonzero((records["number"] == np.arange(len(records)) & 0xFFFFFFFF) & (records["stop"] > 0))
+    # the first episode of a lane begins with the first samples, unless these were removed
+    if not len(known) or records["start"][known].min() >= lanes:
+        return None
+    return Counters(int(records["stop"][known].max()), 0, 0, int(known[-1]) + 1)
+
+
+def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, int]:
+    """The closed episodes that have samples, as [start, stop) of sample numbers, and how many records are lost."""
+    ring = None if metadata.capacity is None else metadata.capacity + _SLACK
+    # older records speak of no sample that is left, and their slots may hold others that do not count yet
+    oldest = 0 if metadata.capacity is None else max(0, counters.segments - metadata.capacity - 1)
+    numbers = np.arange(oldest, counters.segments)
+    slots = numbers if ring is None else numbers % ring
+    present = slots < len(records)
+    start, stop = records["start"][slots[present]], records["stop"][slots[present]]
+    is_valid = (records["number"][slots[present]] == numbers[present] & 0xFFFFFFFF) & (stop > 0)
+    has_samples = is_valid & (stop <= counters.head) & (stop > np.maximum(start, counters.tail))
+    start = np.where(start < counters.tail, counters.tail + start % metadata.lanes, start)
+    closed = np.stack([start, stop], axis=1)[has_samples]
+    return closed.astype(np.int64), len(numbers) - int(is_valid.sum())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        fd = open_regular(path, writable=False)
+    except StorageCorruptedError:
+        return b""
+    with os.fdopen(fd, "rb") as file:
+        return file.read()

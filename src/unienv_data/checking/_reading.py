@@ -1,0 +1,319 @@
+"""Reading a recording from one end to the other, a bounded number of bytes at a time."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend, deserialize_backend
+from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
+
+from ..base.nested import nested_item
+from ..base.storage import StorageCorruptedError
+from ..replay_buffer import ReplayBuffer
+from ._internals import METADATA_FILE, read_metadata
+
+CHUNK_BYTES = 4 * 2**20
+MOST_ROWS = 65_536
+_ATTEMPTS = 20
+#: Storages that open on NumPy; others may hold tensors.
+OF_HOST_ARRAYS = frozenset({"packed", "npz", "hdf5", "parquet"})
+
+#: Called with how much is done of how much in all.
+ProgressCallback = Callable[[int, int], object]
+
+
+def unwatched(done: int, total: int) -> None:
+    """The progress of work that nobody watches."""
+
+
+def open_folder(path: Path) -> ReplayBuffer:
+    """The buffer in a folder, to read; on NumPy unless its storage wants PyTorch.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no buffer in it.
+    """
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: there is no such folder")
+    if not (path / METADATA_FILE).exists():
+        raise FileNotFoundError(f"{path}: not a replay buffer, it has no {METADATA_FILE}")
+    try:
+        return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
+    except StorageCorruptedError:
+        backend = tensor_backend(read_metadata(path).storage)
+        if backend is None:
+            raise
+        return ReplayBuffer.load_from(path, backend=backend)
+
+
+def tensor_backend(storage: str) -> ComputeBackend | None:
+    """The backend for a storage that does not open on NumPy; None if there is no other, or it is not installed."""
+    if storage in OF_HOST_ARRAYS:
+        return None
+    try:
+        return deserialize_backend("pytorch")
+    except ImportError:
+        return None
+
+
+def in_one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks, and without the traceback of a worker process."""
+    text = " ".join((getattr(error, "in_words", "") or str(error)).split())
+    return text or type(error).__name__
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error is due to what is on disk, and not to permissions, memory, or a package that is missing."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EIO  # a disk may fail in places
+    return not isinstance(error, (ImportError, MemoryError))
+
+
+# -- columns -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """One leaf of the samples."""
+
+    name: str  # the keys that lead to it, such as "obs/rgb"
+    keys: tuple[Any, ...]
+    space: Space
+
+    @property
+    def is_array(self) -> bool:
+        """Whether its values are arrays of one shape; else they are texts, graphs and the like."""
+        return isinstance(self.space, ArraySpace)
+
+    @property
+    def is_numbers(self) -> bool:
+        """Whether its values are arrays of numbers, of one shape or of several."""
+        return isinstance(self.space, (ArraySpace, DynamicBoxSpace))
+
+    def pick(self, data: Any) -> Any:
+        """The values of this column in a sample or a batch of samples."""
+        return nested_item(data, self.keys)
+
+
+def columns_of(space: Space) -> list[Column]:
+    """The leaves of a space in canonical order."""
+    return [Column(leaf.name, leaf.path, leaf.space) for leaf in RowLayout(space).leaves]
+
+
+def by_sample(values: np.ndarray) -> np.ndarray:
+    """The entries of each sample side by side: an array of two axes."""
+    return values.reshape(len(values), math.prod(values.shape[1:]))
+
+
+# -- samples -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Samples one after the other.
+
+    The first `before` of them were the last ones of the chunk before. `episode` has for each sample where its episode
+    starts; None if episodes are not kept. Samples of an episode lie `stride` apart.
+    """
+
+    start: int  # the index of the first sample
+    count: int
+    before: int
+    data: Any
+    episode: np.ndarray | None
+    stride: int
+    _arrays: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def array(self, column: Column) -> np.ndarray:
+        """The values of an array column on the host."""
+        if column.name not in self._arrays:
+            values = column.pick(self.data)
+            backend = column.space.backend
+            self._arrays[column.name] = values if isinstance(values, np.ndarray) else backend.to_numpy(values)
+        return self._arrays[column.name]
+
+    def each(self, column: Column) -> list[np.ndarray]:
+        """The values of a column of arrays that differ in shape, one by one, without the samples in front."""
+        return [np.asarray(column.space.backend.to_numpy(value)) for value in column.pick(self.data)[self.before :]]
+
+    def fresh(self, column: Column) -> np.ndarray:
+        """The values of an array column without the samples in front."""
+        return self.array(column)[self.before :]
+
+    def pairs(self) -> np.ndarray:
+        """For each sample from number `stride` on, whether the one `stride` before it is of the same episode."""
+        if self.count <= self.stride:
+            return np.zeros(0, bool)
+        if self.episode is None:
+            return np.ones(self.count - self.stride, bool)
+        return self.episode[self.stride :] == self.episode[: -self.stride]
+
+
+class ChunkReader:
+    """Reads a buffer in chunks.
+
+    Each chunk begins with the last `overlap` samples of the one before. A ring may be written meanwhile: samples that
+    are overwritten before they are read are left out.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, *, overlap: int = 0, with_episodes: bool = False) -> None:
+        self._buffer, self._overlap, self._with_episodes = buffer, overlap, with_episodes
+        self.numbers = buffer.sample_numbers
+        lanes = buffer.lanes
+        self.rows = max(rows_per_chunk(buffer) // lanes, 2) * lanes  # whole vector steps
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """The chunks as ranges [first, stop) of sample numbers."""
+        for first in range(self.numbers.start, self.numbers.stop, self.rows):
+            yield first, min(first + self.rows, self.numbers.stop)
+
+    def read(self, first: int, stop: int, *, after: int = 0) -> Chunk:
+        """The samples with these numbers, as far as they are there, and in front of them none before `after`."""
+        buffer = self._buffer
+        for _ in range(_ATTEMPTS):
+            tail = buffer.sample_numbers.start
+            own = max(first, tail)
+            begin = max(min(own, max(own - self._overlap, after)), tail, self.numbers.start)
+            end = max(own, stop)
+            positions = np.arange(begin, end) - tail
+            data = buffer.get_at(slice(begin - tail, end - tail))
+            episodes = buffer.episodes_of(positions) if self._with_episodes else None
+            if buffer.sample_numbers.start == tail:
+                start = begin - self.numbers.start
+                episode = None if episodes is None else episodes.start + tail - self.numbers.start
+                return Chunk(start, end - begin, own - begin, data, episode, buffer.lanes)
+        raise TimeoutError(
+            f"{buffer.cache_path}: samples are overwritten faster than they can be read; wait until nobody writes, or "
+            f"look at a copy (ReplayBuffer.dumps)"
+        )
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for first, stop in self.ranges():
+            yield self.read(first, stop)
+
+
+class PatientReader:
+    """Reads all samples that can be read, and says of the others why they cannot.
+
+    `blocks` gives numbers for samples: all those of the same number can be read, or none of them can. After `tries`
+    failures no part of samples that fails is split any more.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[np.ndarray], Any],
+        blocks: Callable[[np.ndarray], np.ndarray],
+        tries: float = math.inf,
+    ) -> None:
+        self._read, self._blocks, self._tries = read, blocks, tries
+
+    def read(self, samples: np.ndarray) -> Iterator[tuple[np.ndarray, Any, str]]:
+        """Samples with their data, in order; those that cannot be read with None, and why."""
+        try:
+            data, why = self._read(samples), ""
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            data, why, self._tries = None, in_one_line(error), self._tries - 1
+        is_split = bool(why) and self._tries > 0
+        edges = np.flatnonzero(np.diff(self._blocks(samples))) + 1 if is_split else np.zeros(0, int)
+        if len(edges):
+            for half in np.split(samples, edges[[len(edges) // 2]]):
+                yield from self.read(half)
+        else:
+            yield samples, data, why
+
+
+def chunks(buffer: ReplayBuffer, progress: ProgressCallback = unwatched) -> Iterator[Chunk]:
+    """All samples of a buffer, chunk by chunk."""
+    reader = ChunkReader(buffer)
+    done, total = 0, len(reader.numbers)
+    progress(done, total)
+    for chunk in reader:
+        yield chunk
+        done += chunk.count
+        progress(done, total)
+
+
+def rows_per_chunk(buffer: ReplayBuffer) -> int:
+    """How many samples take a few megabytes."""
+    nbytes = RowLayout(buffer.single_space).nbytes
+    if len(buffer) and buffer.capacity is None and buffer.storage.nbytes is not None:
+        nbytes = max(nbytes, buffer.storage.nbytes // len(buffer))  # with what lies in a heap
+    return rows_of_size(nbytes)
+
+
+def rows_of_size(nbytes: int) -> int:
+    """How many samples of so many bytes take a few megabytes."""
+    return min(max(CHUNK_BYTES // nbytes, 1), MOST_ROWS)
+
+
+# -- episodes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EpisodeTable:
+    """The episodes of a buffer as arrays of [start, stop); each is the samples range(start, stop, stride).
+
+    `unfinished` are the last ones, which were never closed; `gaps` are samples between episodes.
+    """
+
+    closed: np.ndarray
+    unfinished: np.ndarray
+    gaps: np.ndarray
+    stride: int
+
+    @property
+    def all(self) -> np.ndarray:
+        """Closed and unfinished ones, by their start."""
+        both = np.concatenate([self.closed, self.unfinished])
+        return both[np.argsort(both[:, 0], kind="stable")]
+
+
+def episode_table(buffer: ReplayBuffer) -> EpisodeTable | None:
+    """The episodes of a buffer; None if they are not kept."""
+    segments = buffer.get_segments()
+    return None if segments is None else table_of(as_ranges(segments), len(buffer), buffer.lanes)
+
+
+def table_of(closed: np.ndarray, count: int, stride: int) -> EpisodeTable:
+    """The table for the closed episodes among `count` samples."""
+    unfinished: list[tuple[int, int]] = []
+    gaps: list[tuple[int, int]] = []
+    for lane in range(stride):
+        own = closed[closed[:, 0] % stride == lane]
+        own = own[np.argsort(own[:, 0], kind="stable")]
+        ends = np.concatenate([[lane], own[:, 1] - 1 + stride])  # where the next episode of the lane should start
+        starts = np.concatenate([own[:, 0], [count + lane]])
+        for start, stop in zip(ends.tolist(), starts.tolist(), strict=True):
+            if start < min(stop, count):
+                (gaps if stop < count else unfinished).append((start, stop - stride + 1))
+    return EpisodeTable(closed, as_ranges(unfinished), as_ranges(gaps), stride)
+
+
+def as_ranges(pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Pairs [start, stop) as an array, also if there are none."""
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def lengths_of(ranges: np.ndarray, stride: int) -> np.ndarray:
+    """How many samples episodes have."""
+    return -(-(ranges[:, 1] - ranges[:, 0]) // stride)
+
+
+def describe_range(ranges: Sequence[int], stride: int) -> str:
+    """A range of samples in words."""
+    start, stop = (int(end) for end in ranges)
+    if stop - start <= stride:
+        return f"sample {start}"
+    return f"samples {start} to {stop - 1}" + ("" if stride == 1 else f", one in {stride}")

@@ -1,0 +1,200 @@
+"""Writing a new recording of all that is sound in one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..base.files import PathLike
+from ..base.storage import StorageCorruptedError
+from ._content import end_flags
+from ._convert import NewRecording
+from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
+from ._salvage import Salvage, runs, salvage
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What `repair` has kept of a recording, and what was left out.
+
+    Attributes
+    ----------
+    source, target : str
+        The folder that was read, and the new one.
+    samples_before, samples : int
+        How many samples there were, and how many of them are in the new recording.
+    episodes : int or None
+        How many episodes the new recording has; None where episodes are not kept.
+    split_episodes : int
+        How many episodes have lost samples, and of which the parts are kept, each as an episode.
+    left_out : list of str
+        Which samples are lost, and why, one sentence for each range of them.
+    notes : list of str
+        What else there is to know, such as what damage could not be told, or was made up for, and how.
+    """
+
+    source: str
+    target: str
+    samples_before: int
+    samples: int
+    episodes: int | None
+    split_episodes: int
+    left_out: list[str]
+    notes: list[str]
+
+
+def repair(
+    path: PathLike,
+    output: PathLike,
+    *,
+    whole_episodes: bool = False,
+    like: PathLike | None = None,
+    progress: ProgressCallback | None = None,
+) -> RepairReport:
+    """Write what is sound in a recording to a new one, as `unienv repair` does; the damaged one is only read.
+
+    The new recording is packed. Episodes come one after the other, in the order in which they began. One that has lost
+    samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
+    it is written and was opened again; if anything goes wrong before, nothing is left.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The folder of the damaged recording.
+    output : str or path-like
+        The folder to write, which must not be there yet.
+    whole_episodes : bool, optional
+        Leave out episodes that have lost samples, instead of splitting them.
+    like : str or path-like, optional
+        A recording that was made in the same way. It says what a sample is if `metadata.json` of the damaged one is
+        lost; anything in the folder that contradicts it is an error.
+    progress : callable, optional
+        Called as ``progress(done, total)`` with numbers of samples, each of which counts twice: when it is looked at
+        and when it is written. `total` becomes less when samples are left out.
+
+    Returns
+    -------
+    RepairReport
+        How many samples were kept, and what was left out and why.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
+    FileExistsError
+        `output` is there already.
+    StorageCorruptedError
+        No sample can be kept; the text names the file that would be needed.
+    ValueError
+        `like` is no sound recording, or does not fit the folder.
+
+    Examples
+    --------
+    >>> report = unienv_data.repair("data/", "repaired/")
+    >>> print(f"{report.samples} of {report.samples_before} samples are kept")
+    """
+    source, target, progress = Path(path), Path(output), progress or unwatched
+    old = salvage(source, None if like is None else Path(like))
+    try:
+        _find_unreadable(old, lambda done: progress(done, 2 * old.count))
+        pieces, split = _pieces(old, whole_episodes)
+        kept = sum(len(piece) for piece in pieces)
+        progress(old.count, old.count + kept)
+        if not kept:
+            why = [*old.lost, *old.notes, "it has none"]
+            raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
+        keeps_episodes = old.episodes is not None
+        with NewRecording(target, "packed", old.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
+            for positions, ends in _batches(pieces, old.rows_at_once):
+                new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
+                progress(old.count + new.written, old.count + kept)
+        episodes = new.episodes if keeps_episodes else None
+        paths = (str(source), str(target))
+        return RepairReport(*paths, old.count, kept, episodes, split, old.lost, old.notes)
+    finally:
+        old.close()
+
+
+# -- what can be read ----------------------------------------------------------------------------------------
+
+
+def _find_unreadable(old: Salvage, progress: Callable[[int], object]) -> None:
+    """Read everything once, and leave out what cannot be; samples in no known episode become episodes again."""
+    flags, ended = end_flags(columns_of(old.space)), np.zeros(old.count, bool)
+    unreadable: dict[str, list[np.ndarray]] = {}
+    reader = PatientReader(old.read, lambda positions: old.blocks[positions])
+    for start in range(0, old.count, old.rows_at_once):
+        stop = min(start + old.rows_at_once, old.count)
+        sound = start + np.flatnonzero(~old.is_lost[start:stop])
+        for positions, batch, why in reader.read(sound) if len(sound) else ():
+            if why:
+                unreadable.setdefault(why, []).append(positions)
+                continue
+            for flag in flags:
+                values = flag.space.backend.to_numpy(flag.pick(batch))
+                ended[positions] |= by_sample(values).astype(bool).any(axis=1)
+        progress(stop)
+    for why, groups in unreadable.items():
+        which = np.zeros(old.count, bool)
+        which[np.concatenate(groups)] = True
+        old.lose(which, why)
+    if len(old.gaps):
+        old.notes.append(_recover_episodes(old, ended, has_flags=bool(flags)))
+
+
+def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:
+    """Make episodes of the samples in the gaps, which end where samples say so; what was done, in words."""
+    recovered = []
+    for start, stop in old.gaps.tolist():
+        positions = np.arange(start, stop, old.stride)
+        for episode in np.split(positions, np.flatnonzero(ended[positions]) + 1):
+            if len(episode):
+                recovered.append((int(episode[0]), int(episode[-1]) + 1))
+    known = as_ranges([]) if old.episodes is None else old.episodes
+    old.episodes = np.concatenate([known, as_ranges(recovered)])
+    how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
+    stretches = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
+    return f"{stretches} of samples in no episode that is known; {how}"
+
+
+# -- what is kept ------------------------------------------------------------------------------------------
+
+
+def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[np.ndarray], int]:
+    """The samples to keep, episode by episode, and how many episodes have lost some."""
+    if old.episodes is None:
+        return [np.flatnonzero(~old.is_lost)], 0
+    pieces, split = [], 0
+    for start, stop in old.episodes[np.argsort(old.episodes[:, 0], kind="stable")].tolist():
+        positions = np.arange(start, stop, old.stride)
+        sound = ~old.is_lost[positions]
+        if sound.all():
+            pieces.append(positions)
+        elif whole_episodes and sound.any():
+            old.lost.append(f"{int(sound.sum())} sound samples of the episode from {start} to {stop - 1}: not whole")
+        elif sound.any():
+            split += 1
+            pieces += [positions[first:last] for first, last in runs(sound)]
+    return pieces, split
+
+
+def _batches(pieces: list[np.ndarray], rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The samples of all pieces in batches of about `rows`, each with the episodes [start, stop) that end in it."""
+    waiting: list[np.ndarray] = []
+    ends: list[tuple[int, int]] = []
+    held = written = 0
+    for piece in pieces:
+        begun = written + held
+        for start in range(0, len(piece), rows):
+            waiting.append(piece[start : start + rows])
+            held += len(waiting[-1])
+            if start + rows >= len(piece):
+                ends.append((begun, begun + len(piece)))
+            if held >= rows:
+                yield np.concatenate(waiting), as_ranges(ends)
+                written, held, waiting, ends = written + held, 0, [], []
+    if held:
+        yield np.concatenate(waiting), as_ranges(ends)

@@ -1,0 +1,279 @@
+"""The commands: what each is called with, what runs, and the status it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import checking
+from . import _render
+from ._bench import bench as measure
+from ._collect import CollectReport, Plan
+from ._collect import collect as record
+from ._demo import STEPS, demo_plan, read_back
+from ._environments import parse_env_kwargs
+from ._errors import CommandError, UsageError, complain
+from ._progress import ProgressBar
+from ._render import many
+from .app import command
+
+Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the recording.", show_default=False)]
+Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
+_FORMATS, _KINDS = ", ".join(checking.FORMATS), ", ".join(checking.KINDS)
+
+
+# -- that only read ------------------------------------------------------------------------------------------
+
+
+@command()
+def info(path: Folder, as_json: AsJson = False) -> None:
+    """Say what a recording holds.
+
+    Its space, samples, episodes with their lengths and returns (oldest to newest), bytes, storage, and when it was last
+    written. Of the samples only the rewards are read, so this is quick also where the recording is large, and it may be
+    written at the same time.
+
+    Example: unienv info data/
+    """
+    with ProgressBar("reading rewards", None) as bar:
+        report = checking.info(path, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def head(
+    path: Folder,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many samples.", min=0)] = 5,
+    start: Annotated[int, typer.Option(help="The first one; a negative number counts from the end.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Print a few samples.
+
+    The first ones of a recording, or those from another place on. Long arrays are summed up; with --json they are
+    whole.
+
+    Example: unienv head data/ -n 2 --start -2
+    """
+    report = checking.head(path, count, start)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def stats(path: Folder, as_json: AsJson = False) -> None:
+    """Print statistics of each column.
+
+    Least, greatest, mean and standard deviation of the finite entries, and how many are NaN or infinite: what
+    normalisation needs, and a first look at whether the data is sane. One pass over all samples, a few megabytes at a
+    time.
+
+    Example: unienv stats data/ --json > stats.json
+    """
+    with ProgressBar("reading", None) as bar:
+        report = checking.stats(path, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command(failure=2)
+def check(
+    path: Folder,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help=f"A kind of finding to leave out; may be given more than once. Kinds: {_KINDS}."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong with a recording.
+
+    As a doctor would, before days of training on it: files against counters, checksums, episodes, NaN and values
+    outside the space, frozen or duplicated frames, episode ends that were missed, time that runs backwards. Prints one
+    line per finding. The status is 0 without findings, 1 with, 2 if it could not look.
+
+    Example: unienv check data/ && python train.py data/
+    """
+    with ProgressBar("checking", None) as bar:
+        report = checking.check(path, ignore=ignore or (), progress=bar)
+    _render.show(report, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(1)
+
+
+@command()
+def bench(
+    path: Folder,
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 256,
+    window: Annotated[int, typer.Option(help="Samples in a window.", min=1)] = 16,
+    windows: Annotated[int, typer.Option(help="Windows in a batch.", min=1)] = 64,
+    seconds: Annotated[float, typer.Option(help="How long each figure is measured.", min=0.01)] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast a recording gives batches.
+
+    On this machine: random samples, random windows that stay within episodes, and all samples in order. The first two
+    are what training waits for.
+
+    Example: unienv bench data/ --batch-size 512 --window 32
+    """
+    with ProgressBar("measuring", None, "parts") as bar:
+        report = measure(path, batch_size=batch_size, window=window, windows=windows, seconds=seconds, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+# -- that write a new folder ---------------------------------------------------------------------------------
+
+
+def _column(name: str, text: str, metavar: str | None = None) -> Any:
+    """An option that adds a column; None where it is left out, since --resume then takes what was recorded."""
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel="Columns", show_default=False)
+
+
+@command()
+def collect(
+    env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The folder to record into, a new one.", show_default=False)],
+    steps: Annotated[int, typer.Option(help="Steps to record, over all environments.", min=1)] = 100_000,
+    num_envs: Annotated[int, typer.Option(help="Environments side by side.", min=1)] = 8,
+    workers: Annotated[int, typer.Option(help="Processes they run in; 0 runs them in this one.", min=0)] = 2,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.", min=0)] = 0,
+    policy: Annotated[str, typer.Option(help="random, zero, or module:function, called with (obs, rng).")] = "random",
+    storage: Annotated[str, typer.Option(help=f"One of {_FORMATS}; only packed survives every crash.")] = "packed",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run has left.")] = False,
+    env_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the environment is made with, a JSON object.")
+    ] = None,
+    episode_id: Annotated[
+        bool | None, _column("--episode-id", "Also record which episode a step belongs to, counted from 0.")
+    ] = None,
+    step: Annotated[bool | None, _column("--step", "Also record which step of its episode it is, from 0.")] = None,
+    timestamp: Annotated[
+        bool | None, _column("--timestamp", "Also record when a step returned, in seconds since the epoch.")
+    ] = None,
+    info: Annotated[
+        list[str] | None, _column("--info", "Also record the info of that name; as often as needed.", metavar="NAME")
+    ] = None,
+    context: Annotated[
+        bool | None, _column("--context", "Also record the context of the episode, apart from the observation.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record a Gymnasium environment into a folder.
+
+    Observation, action, reward, next observation and the two flags of every step, with the episodes of all
+    environments kept apart. What was recorded survives a crash of this program at any moment. Ctrl-C ends it in good
+    order, and --resume goes on until there are --steps in all, with the columns and keywords it was begun with.
+
+    Example: unienv collect CartPole-v1 --steps 100000 --out data/
+
+    Example: unienv collect HalfCheetah-v5 --policy my_agent:act --out cheetah/ --resume
+
+    Example: unienv collect Ant-v5 --env-kwargs '{"healthy_reward": 0.5}' --step --info x_position --out ant/
+    """
+    plan = Plan(
+        env_id,
+        steps,
+        out,
+        num_envs,
+        workers,
+        seed,
+        policy,
+        storage,
+        resume,
+        env_kwargs=None if env_kwargs is None else parse_env_kwargs(env_kwargs),
+        episode_id=episode_id,
+        step=step,
+        timestamp=timestamp,
+        context=context,
+        info=info or None,
+    )
+    apart = _render.output_for_the_result() if as_json else contextlib.nullcontext()
+    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
+        report = record(plan, bar)
+    _render.show(report, as_json=as_json)
+    _end_as_asked(report, ", go on with --resume")
+
+
+def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
+    """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
+    if report.stopped_by is not None:
+        kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
+        complain(f"unienv: interrupted; {kept}{way_on}")
+        raise typer.Exit(128 + report.stopped_by)
+
+
+@command()
+def convert(
+    source: Source,
+    target: Annotated[Path, typer.Argument(metavar="DST", help="The new folder.", show_default=False)],
+    to: Annotated[str, typer.Option(help=f"The format: {_FORMATS}.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Write a recording anew in another format.
+
+    All samples in their order, and all episodes, a few megabytes at a time. The new folder is there once all of it is,
+    and was opened to see that it has as many samples and episodes as were written.
+
+    Example: unienv convert data/ data-hdf5/ --to hdf5
+    """
+    if to not in checking.FORMATS:
+        raise UsageError(f"{to!r} is no format, it must be one of {_FORMATS}")
+    with ProgressBar("converting", None) as bar:
+        report = checking.convert(source, target, to, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def repair(
+    source: Source,
+    out: Annotated[Path, typer.Option(help="The new folder.", show_default=False)],
+    whole_episodes: Annotated[
+        bool, typer.Option("--whole-episodes", help="Leave out episodes of which samples were lost.")
+    ] = False,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A recording made in the same way, to be used if metadata.json is lost.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a new recording of all that is sound in a damaged one.
+
+    And say what was left out. The damaged one is only read. An episode that has lost samples becomes several, so that
+    no window of samples reaches over the gap.
+
+    Without metadata.json nothing says what a sample is. Another recording of the same kind does: give it as --like.
+
+    Example: unienv repair data/ --out repaired/
+
+    Example: unienv repair data/ --out repaired/ --like yesterday/
+    """
+    with ProgressBar("repairing", None) as bar:
+        report = checking.repair(source, out, whole_episodes=whole_episodes, like=like, progress=bar)
+    _render.show(report, as_json=as_json)
+
+
+@command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="The folder to record into; by default a temporary one.")] = None,
+    steps: Annotated[int, typer.Option(help="Steps to record.", min=1)] = STEPS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the whole path, from environments to batches.
+
+    Record CartPole-v1 from 8 environments on 2 workers into a crash-safe buffer on disk, open it again, sample
+    transitions and windows of 16 steps from it, and say how fast all of that was. Takes some seconds.
+
+    Example: unienv demo
+    """
+    if out is not None and os.path.lexists(out):
+        raise CommandError(f"{out}: it is there already, give another path")
+    plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
+    with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as bar:
+        collected = record(plan, bar)
+    _end_as_asked(collected)
+    with ProgressBar("sampling", None, "parts") as bar:
+        report = read_back(collected, bar)
+    _render.show(report, as_json=as_json)

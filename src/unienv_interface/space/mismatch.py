@@ -1,0 +1,57 @@
+"""Why a value does not belong to a space, in words."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .space import Space
+
+
+def join_path(path: str, key: object) -> str:
+    """The path of a child, such as "obs/rgb"."""
+    return f"{path}/{key}" if path else str(key)
+
+
+def at_path(path: str, finding: str) -> str:
+    """A finding with the place it was made at in front."""
+    return f"{path}: {finding}" if path else finding
+
+
+def prepend_key(error: Exception, key: object) -> None:
+    """Put the key of the child it is about in front of an error's message, before the path it has so far."""
+    path, finding = getattr(error, "located", ("", str(error)))
+    path = join_path(str(key), path) if path else str(key)
+    error.args = (at_path(path, finding),)
+    error.located = (path, finding)  # type: ignore[attr-defined]
+
+
+def _guarded(rules: Any) -> Any:
+    """The rules as a function that never raises: what cannot be looked at is no value of any space."""
+
+    @functools.wraps(rules)
+    def ask(space: Space, x: Any, path: str = "") -> str | None:
+        try:
+            return rules(space, x, path)
+        except Exception as error:
+            return at_path(path, f"a value that cannot be looked at ({type(error).__name__})")
+
+    return ask
+
+
+@_guarded
+@functools.singledispatch
+def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
+    """The first reason why `x` is not a value of `space`, with the path to it, or None if it is one.
+
+    Never raises, whatever `x` is. Each kind of space registers its own rule, and `contains` asks it; a kind that
+    only has `contains` is asked that, and the reason is then a general one.
+    """
+    return None if space.contains(x) else at_path(path, f"{type(x).__name__} is not a value of {space}")
+
+
+def validate(space: Space, x: Any, path: str = "") -> None:
+    """Raise a ValueError that says what is wrong and where, unless `x` is a value of `space`."""
+    finding = describe_mismatch(space, x, path)
+    if finding is not None:
+        raise ValueError(finding)

@@ -1,0 +1,119 @@
+"""The leaves of a value in canonical order, taken out of it and put together again.
+
+What can be known from the space is worked out once: the functions returned here only fetch and build.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .mismatch import join_path
+from .space import Space
+from .spaces import CompositeSpace, DictSpace, TupleSpace
+
+Collector = Callable[[Any, list[Any]], None]
+
+
+def walk(space: Space, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Space]]:
+    """The leaves in canonical order with the keys that lead to them."""
+    if not isinstance(space, CompositeSpace):
+        return [(path, space)]
+    return [found for key, child in space.child_items() for found in walk(child, (*path, key))]
+
+
+def collector(space: Space) -> Collector:
+    """A function that appends the leaves of a value to a list, in canonical order."""
+    if not isinstance(space, CompositeSpace):
+        return lambda data, values: values.append(data)
+    items = space.child_items()
+    keys = [key for key, _ in items]
+    count = len(keys)
+    if isinstance(space, DictSpace):
+        container: Any = (dict, Mapping)
+    elif isinstance(space, TupleSpace):
+        container = tuple
+    else:
+        return _general_collector(space)
+    if not any(isinstance(child, CompositeSpace) for _, child in items):
+        # the fastest way to several values, but of one key it would give the bare value
+        fetch: Any = operator.itemgetter(*keys) if count > 1 else lambda data: [data[key] for key in keys]
+
+        def collect_flat(data: Any, values: list[Any]) -> None:
+            if not isinstance(data, container) or len(data) != count:
+                raise ValueError("not built like a value of the space")
+            values.extend(fetch(data))
+
+        return collect_flat
+    collectors = [(key, collector(child)) for key, child in items]
+
+    def collect(data: Any, values: list[Any]) -> None:
+        if not isinstance(data, container) or len(data) != count:
+            raise ValueError("not built like a value of the space")
+        for key, collect_child in collectors:
+            collect_child(data[key], values)
+
+    return collect
+
+
+def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
+    """A function that gives the leaves of a value, in canonical order."""
+    collect = collector(space)
+
+    def fetch(data: Any) -> list[Any]:
+        values: list[Any] = []
+        collect(data, values)
+        return values
+
+    return fetch
+
+
+def _general_collector(space: CompositeSpace) -> Collector:
+    """For a kind of composite space that is not one of ours."""
+    collectors = [collector(child) for child in space.children]
+
+    def collect(data: Any, values: list[Any]) -> None:
+        finding = space.structure_mismatch(data, "")
+        if finding is not None:
+            raise ValueError(finding)
+        for collect_child, value in zip(collectors, space.child_values(data), strict=True):
+            collect_child(value, values)
+
+    return collect
+
+
+def builder(space: Space) -> Callable[[Sequence[Any]], Any]:
+    """A function that makes a value of its leaves, given in canonical order."""
+    if not isinstance(space, CompositeSpace):
+        return lambda leaves: leaves[0]
+    parts, start = {}, 0
+    for key, child in space.child_items():
+        stop = start + len(walk(child, ()))
+        parts[key] = (start, stop, builder(child) if isinstance(child, CompositeSpace) else None)
+        start = stop
+    if not isinstance(space, DictSpace):
+        return lambda leaves: space.build_value(
+            leaves[first] if build is None else build(leaves[first:last]) for first, last, build in parts.values()
+        )
+    items = [(key, *parts[key]) for key in space.spaces]
+    if [first for _, first, _, build in items if build is None] == list(range(len(items))):
+        keys = list(space.spaces)
+        return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 - as long as each other by construction
+    return lambda leaves: {
+        key: leaves[first] if build is None else build(leaves[first:last]) for key, first, last, build in items
+    }
+
+
+def structure_finding(space: Space, data: Any, path: str) -> str | None:
+    """Where the dicts and tuples of a value are not those of its space."""
+    if not isinstance(space, CompositeSpace):
+        return None
+    finding = space.structure_mismatch(data, path)
+    if finding is not None:
+        return finding
+    for (key, child), value in zip(space.child_items(), space.child_values(data), strict=True):
+        finding = structure_finding(child, value, join_path(path, key))
+        if finding is not None:
+            return finding
+    return None

@@ -1,0 +1,42 @@
+"""Actions moved to the bounds of the action space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..env_base.env import Env
+from ..env_base.wrapper import ActionWrapper
+from ..space.spaces import BoxSpace
+from ._floating_boxes import map_boxes, unbounded
+
+
+class ClipActionWrapper(ActionWrapper):
+    """Takes any action and moves each entry to the nearest value between the bounds of the environment below.
+
+    The boxes of a floating dtype in the action space have no bounds on this layer; other leaves stay as they are.
+
+    Raises
+    ------
+    ValueError
+        If the action space has no box of a floating dtype with bounds.
+
+    Examples
+    --------
+    >>> env = ClipActionWrapper(env)  # of Box([-1, 1], (2,))
+    >>> env.step(np.array([5.0, -2.0], np.float32))  # acts as [1, -1]
+    """
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.action_space = unbounded(env.action_space)
+        if self.action_space == env.action_space:
+            raise ValueError(f"the action space {env.action_space} has no box of floats with bounds to clip to")
+
+    def map_action(self, action: Any) -> Any:
+        def clip(path: str, box: BoxSpace, values: Any) -> Any:
+            return box.clip(values)
+
+        return map_boxes(self.env.action_space, "action", action, clip)
+
+    def reverse_map_action(self, action: Any) -> Any:
+        return action

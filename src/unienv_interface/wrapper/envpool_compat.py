@@ -1,0 +1,126 @@
+"""EnvPool's environments as batches of ours. EnvPool needs Gymnasium, and so does this module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..backends.numpy import NumpyComputeBackend
+from ..utils.optional import need
+from ._from_gymnasium import FromGymnasiumEnv
+
+if TYPE_CHECKING:
+    import gymnasium
+    import gymnasium.vector.utils as vector_utils
+else:
+    gymnasium = need("gymnasium", extra="envpool")
+    vector_utils = need("gymnasium.vector.utils", extra="envpool")
+
+
+class FromEnvPool(FromGymnasiumEnv):
+    """An EnvPool of ``env_type="gymnasium"`` as a batched environment, on any backend; else as `FromGymnasiumEnv`.
+
+    Slots are never restarted by themselves, whatever EnvPool would do: to step one whose episode has ended is a
+    RuntimeError, so reset it with a mask. EnvPool takes seeds only when a pool is made, so ``reset(seed=...)`` makes
+    the pool anew with that seed, for all slots.
+
+    Parameters
+    ----------
+    env
+        The pool, as `envpool.make` returns it with ``env_type="gymnasium"``; synchronous (its ``batch_size`` is
+        ``num_envs``) and of one player.
+    backend, device
+        Where its values go.
+
+    Raises
+    ------
+    TypeError
+        If ``env`` is not a pool of ``env_type="gymnasium"``.
+    ValueError
+        If the pool is asynchronous or has several players.
+
+    Examples
+    --------
+    >>> env = FromEnvPool(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=64, seed=0))
+    >>> env = ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env), 64_000, lanes=64))
+    """
+
+    def __init__(self, env: Any, *, backend: ComputeBackend = NumpyComputeBackend, device: Any = None) -> None:
+        super().__init__(PoolVectorEnv(env), backend=backend, device=device)
+
+
+class PoolVectorEnv(gymnasium.vector.VectorEnv):
+    """A pool as a vector environment of Gymnasium with ``AutoresetMode.DISABLED``, which pools themselves are not."""
+
+    def __init__(self, pool: Any) -> None:
+        if not all(hasattr(pool, name) for name in ("spec", "config", "single_observation_space")):
+            raise TypeError(
+                f"env is {type(pool).__qualname__}, wanted a pool of EnvPool with the spaces of Gymnasium: "
+                'envpool.make(..., env_type="gymnasium")'
+            )
+        config = pool.config
+        if pool.is_async:
+            raise ValueError(
+                f"the pool is asynchronous, with batch_size {config['batch_size']} of num_envs {config['num_envs']}: "
+                "make it without batch_size, so that every step is one of all slots"
+            )
+        if config.get("max_num_players", 1) > 1:
+            raise ValueError(f"the pool has max_num_players {config['max_num_players']}, only one player is supported")
+        self.pool = pool
+        self.num_envs = config["num_envs"]
+        self.render_mode = pool.render_mode
+        self.metadata = {**pool.metadata, "autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+        self.single_action_space, self.single_observation_space = pool.action_space, pool.single_observation_space
+        self.action_space = vector_utils.batch_space(self.single_action_space, self.num_envs)
+        self.observation_space = vector_utils.batch_space(self.single_observation_space, self.num_envs)
+
+    def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all slots, or those of the option ``reset_mask``: then the others have zeros, and no infos."""
+        options = dict(options or {})
+        slots = options.pop("reset_mask", None)
+        if options:
+            raise ValueError(f"options {sorted(options)}: EnvPool's environments take none")
+        if slots is not None:
+            if seed is not None:
+                raise ValueError("seed with a mask: EnvPool is seeded as a whole, reset all slots with a seed")
+            observation, info = self.pool.reset(np.flatnonzero(slots).astype(np.int32))
+            return _spread(observation, slots), info
+        if seed is not None:
+            self._make_anew(seed)
+        return self.pool.reset()
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return self.pool.step(actions)
+
+    def render(self) -> Any:
+        return self.pool.render(env_ids=np.arange(self.num_envs))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.pool.close()
+
+    def _make_anew(self, seed: int) -> None:
+        """Replace the pool by one of the same settings with another seed."""
+        old = self.pool
+        config = old.spec.config._replace(seed=seed % 2**31, env_seed=[])  # EnvPool's seeds are 32-bit integers
+        self.pool = type(old)(type(old.spec)(tuple(config)))
+        for name, value in vars(old).items():
+            if name.startswith("_render"):  # what envpool.make has set beside the settings
+                setattr(self.pool, name, value)
+        old.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self.pool).__name__}(num_envs={self.num_envs})"
+
+
+def _spread(observation: Any, slots: np.ndarray) -> Any:
+    """The observations of the slots of a mask as those of all slots, with zeros for the others."""
+    if isinstance(observation, Mapping):
+        return {key: _spread(value, slots) for key, value in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_spread(value, slots) for value in observation)
+    whole = np.zeros((len(slots), *observation.shape[1:]), observation.dtype)
+    whole[slots] = observation
+    return whole

@@ -1,0 +1,105 @@
+"""Mean and variance of values that come in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..backends.numpy import NumpyComputeBackend
+
+
+class RunningMoments:
+    """Mean and variance, entry by entry, of all rows seen so far.
+
+    Batches are merged by the parallel algorithm of Chan et al., which stays exact however many rows there are. The
+    moments are kept as float64, or as the widest floating dtype that the backend holds. Until rows come, the mean is
+    0 and the variance 1; they count as `count` rows, as in Gymnasium.
+
+    Parameters
+    ----------
+    shape
+        The shape of one row.
+    backend, device
+        Where the moments live, and where rows come from.
+    count
+        The weight of the initial mean 0 and variance 1, in rows; above 0.
+
+    Attributes
+    ----------
+    mean, var
+        Arrays of shape ``shape``; replaced by every update, never written to.
+    count
+        The number of rows seen, and the initial weight.
+
+    Examples
+    --------
+    >>> moments = RunningMoments((3,))
+    >>> moments.update(np.ones((10, 3)))
+    >>> moments.normalize(np.ones((2, 3))).shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (),
+        *,
+        backend: ComputeBackend = NumpyComputeBackend,
+        device: Any = None,
+        count: float = 1e-4,
+    ) -> None:
+        if not count > 0:
+            raise ValueError(f"count is {count}, the initial moments want a weight above 0")
+        self.shape, self.backend, self.device = tuple(shape), backend, device
+        self.dtype = backend.dtype_from_name("float64")
+        self.mean: Any = backend.zeros(self.shape, dtype=self.dtype, device=device)
+        self.var: Any = backend.ones(self.shape, dtype=self.dtype, device=device)
+        self.count = count
+
+    def update(self, rows: Any) -> None:
+        """Take in an array of rows, of shape (n, *shape); none are fine."""
+        if tuple(rows.shape[1:]) != self.shape or not rows.shape:
+            raise ValueError(f"rows of shape {tuple(rows.shape)}, wanted (n, {', '.join(map(str, self.shape))})")
+        if not rows.shape[0]:
+            return
+        values = self.backend.astype(rows, self.dtype)
+        mean, var = self.backend.mean(values, axis=0), self.backend.var(values, axis=0)
+        self.update_from_moments(mean, var, rows.shape[0])
+
+    def update_from_moments(self, mean: Any, var: Any, count: float) -> None:
+        """Take in `count` rows of which only mean and (population) variance are known."""
+        total = self.count + count
+        delta = mean - self.mean
+        squares = self.var * self.count + var * count + delta * delta * (self.count * count / total)
+        self.mean, self.var, self.count = self.mean + delta * (count / total), squares / total, total
+
+    def std(self, epsilon: float = 1e-8) -> Any:
+        """The square root of the variance and `epsilon`."""
+        return self.backend.sqrt(self.var + epsilon)
+
+    def normalize(self, values: Any, epsilon: float = 1e-8) -> Any:
+        """Values, one row or an array of rows, less the mean, over the standard deviation."""
+        return (values - self.mean) / self.std(epsilon)
+
+    def denormalize(self, values: Any, epsilon: float = 1e-8) -> Any:
+        """The inverse of `normalize` with the moments as they are now."""
+        return values * self.std(epsilon) + self.mean
+
+    def state_dict(self) -> dict[str, Any]:
+        """The moments as NumPy arrays and a number, of their own memory."""
+        mean, var = (np.array(self.backend.to_host(values)) for values in (self.mean, self.var))
+        return {"mean": mean, "var": var, "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`, also one of another backend."""
+        mean, var = (np.asarray(state[name], np.float64) for name in ("mean", "var"))
+        for name, values in (("mean", mean), ("var", var)):
+            if values.shape != self.shape:
+                raise ValueError(f"{name} has shape {values.shape}, these moments have {self.shape}")
+        self.mean, self.var = (self.backend.from_host(v.copy(), self.dtype, device=self.device) for v in (mean, var))
+        self.count = float(state["count"])
+
+    def __repr__(self) -> str:
+        return f"RunningMoments(shape={self.shape}, count={self.count:g}, backend={self.backend})"

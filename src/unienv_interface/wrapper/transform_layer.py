@@ -1,0 +1,160 @@
+"""The transformations of a layer, shared by wrappers of environments and of functional environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..space import Space
+from ..transformations.space_mapping import SpaceMapping
+from ..transformations.transformation import DataTransformation
+
+
+class ActionMapping:
+    """A transformation from the actions of a layer to those of the environment below it.
+
+    `space` is the action space of the layer: the one given, or what the inverse makes of the space below.
+    """
+
+    def __init__(self, transformation: DataTransformation, space_below: Space, space: Space | None) -> None:
+        if space is None:
+            space = _space_above(transformation, space_below)
+        self._mapping = SpaceMapping(transformation, space, None)
+        self.transformation = transformation
+        self.space = space
+        reached = self._mapping.target_space
+        if not reached.is_subspaceeq(space_below):
+            raise ValueError(
+                f"{transformation!r} leads from {space!r} to {reached!r}, which does not lie in {space_below!r}, the "
+                "action space of the environment: pass another target_action_space, or a transformation that ends there"
+            )
+
+    def inward(self, action: Any) -> Any:
+        """An action of the layer as one of the environment below."""
+        return self._mapping.forward(action)
+
+    def outward(self, action: Any) -> Any:
+        """An action of the environment below as one of the layer."""
+        return self._mapping.backward(action)
+
+
+def _space_above(transformation: DataTransformation, space_below: Space) -> Space:
+    try:
+        return transformation.direction_inverse().get_target_space_from_source(space_below)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"which actions {transformation!r} takes does not follow from it: pass target_action_space"
+        ) from error
+
+
+class _Layer:
+    """What the mixins below need to know of the wrapper they are mixed into."""
+
+    @property
+    def _below(self) -> Any:
+        """The environment below."""
+        raise NotImplementedError
+
+    def _show_space(self, name: str, space: Space | None) -> None:
+        """Show this space instead of the one below, or the one below again. Wrappers keep it under this name."""
+        if space is None:
+            self.__dict__.pop(f"_{name}", None)
+        else:
+            self.__dict__[f"_{name}"] = space
+
+
+class OutgoingTransforms(_Layer):
+    """Contexts and observations on their way out. A transformation of None leaves them as they are."""
+
+    _context_mapping: SpaceMapping | None = None
+    _observation_mapping: SpaceMapping | None = None
+
+    @property
+    def context_transformation(self) -> DataTransformation | None:
+        """What contexts of the environment below go through; assigning it changes `context_space`."""
+        return None if self._context_mapping is None else self._context_mapping.transformation
+
+    @context_transformation.setter
+    def context_transformation(self, value: DataTransformation | None) -> None:
+        self._context_mapping = self._bind(value, "context_space")
+
+    @property
+    def observation_transformation(self) -> DataTransformation | None:
+        """What observations of the environment below go through; assigning it changes `observation_space`."""
+        return None if self._observation_mapping is None else self._observation_mapping.transformation
+
+    @observation_transformation.setter
+    def observation_transformation(self, value: DataTransformation | None) -> None:
+        self._observation_mapping = self._bind(value, "observation_space")
+
+    def _bind(self, transformation: DataTransformation | None, name: str) -> SpaceMapping | None:
+        if transformation is None:
+            self._show_space(name, None)
+            return None
+        source = getattr(self._below, name)
+        if source is None:
+            raise ValueError(f"{self._below!r} has no {name}, so there is nothing for {transformation!r} to transform")
+        mapping = SpaceMapping(transformation, source, self._below.batch_size)
+        self._show_space(name, mapping.target_space)
+        return mapping
+
+    def map_context(self, context: Any) -> Any:
+        """A context of the environment below as one of this layer."""
+        return _forward(self._context_mapping, context, None)
+
+    def reverse_map_context(self, context: Any) -> Any:
+        """A context of this layer as one of the environment below."""
+        return context if self._context_mapping is None else self._context_mapping.backward(context)
+
+    def map_observation(self, observation: Any) -> Any:
+        """An observation of the environment below as one of this layer."""
+        return _forward(self._observation_mapping, observation, None)
+
+    def reverse_map_observation(self, observation: Any) -> Any:
+        """An observation of this layer as one of the environment below."""
+        return observation if self._observation_mapping is None else self._observation_mapping.backward(observation)
+
+    def _map_reset(self, context: Any, observation: Any, slots: np.ndarray | None) -> tuple[Any, Any]:
+        """What a reset of these slots returned, on its way out."""
+        return _forward(self._context_mapping, context, slots), _forward(self._observation_mapping, observation, slots)
+
+
+def _forward(mapping: SpaceMapping | None, data: Any, slots: np.ndarray | None) -> Any:
+    return data if mapping is None else mapping.forward(data, slots)
+
+
+class IncomingTransform(_Layer):
+    """Actions on their way in."""
+
+    _action_mapping: ActionMapping | None = None
+
+    @property
+    def action_transformation(self) -> DataTransformation | None:
+        """What turns an action of this layer into one of the environment below."""
+        return None if self._action_mapping is None else self._action_mapping.transformation
+
+    def set_action_transformation(
+        self, action_transformation: DataTransformation | None = None, target_action_space: Space | None = None
+    ) -> None:
+        """Take `target_action_space` as the action space of this layer and transform its actions on their way in.
+
+        Without `target_action_space` it is what the inverse transformation makes of the action space below, which
+        not every inverse can say. Without a transformation actions are handed on as they are.
+        """
+        if action_transformation is not None:
+            self._action_mapping = ActionMapping(action_transformation, self._below.action_space, target_action_space)
+            self._show_space("action_space", self._action_mapping.space)
+        elif target_action_space is None:
+            self._action_mapping = None
+            self._show_space("action_space", None)
+        else:
+            raise ValueError("target_action_space is given without the action_transformation that leads from it")
+
+    def map_action(self, action: Any) -> Any:
+        """An action of this layer as one of the environment below."""
+        return action if self._action_mapping is None else self._action_mapping.inward(action)
+
+    def reverse_map_action(self, action: Any) -> Any:
+        """An action of the environment below as one of this layer."""
+        return action if self._action_mapping is None else self._action_mapping.outward(action)

@@ -1,0 +1,27 @@
+"""One module knows how buffers and folders are made inside, so that a change of those changes one module here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import unienv_data
+
+ROOT = Path(unienv_data.__file__).parent
+
+
+def private_names(module: Path) -> Iterator[str]:
+    """What a module imports from private modules of other rooms, and private attributes of other objects it uses."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level > 1:
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            yield from (name for name in names if name.startswith("_"))
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            yield from [] if is_own else [node.attr]
+
+
+def test_no_other_module_looks_inside_a_buffer() -> None:
+    modules = [module for room in ("checking", "cli") for module in sorted((ROOT / room).glob("*.py"))]
+    assert {module.name for module in modules if any(private_names(module))} == {"_internals.py"}
