@@ -18,7 +18,9 @@ from unienv_interface.space.row_layout import RowLayout
 
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_UNKNOWN as ROW_UNKNOWN
+from ..base.storage import ROW_WHOLE, SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WRONG as ROW_WRONG
 from ..replay_buffer import ReplayBuffer
 from ..replay_buffer._counters import PAGE_SIZE, MappedHeader
 from ..replay_buffer._counters import Counters as HeaderCounters
@@ -30,6 +32,7 @@ from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
+from ..storages._checks import BLOCKS_FILE, SUMS_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
 from ..storages.packed import PackedStorage
@@ -54,25 +57,22 @@ def slots_of(buffer: ReplayBuffer, numbers: np.ndarray) -> np.ndarray:
 
 
 def episode_problems(buffer: ReplayBuffer) -> list[str]:
-    """What is wrong with the episodes' records of a buffer on disk."""
+    """What is wrong with the episodes' records of a buffer on disk, and what of it is kept out of reads."""
     state = buffer._state
     if state.folder is None:
         return []
-    return state.segments.verify(closed=not is_being_written(state.folder))
+    return [*state.findings, *state.segments.verify(closed=not is_being_written(state.folder))]
 
 
 def lost_checksums(buffer: ReplayBuffer) -> list[str]:
-    """Which files lack checksums of samples, which no file does once its buffer was closed in order."""
-    state, numbers = buffer._state, buffer.sample_numbers
-    if state.header.closed_sizes is None:
-        return []
-    used, lost = state.slot_ranges(numbers.start, numbers.stop, state.counters.base), []
+    """Which files lack checksums of samples."""
+    state, numbers = buffer._state, np.asarray(buffer.sample_numbers)
+    lost, slots = [], state.slots(numbers)
     for part in storage_parts(buffer.storage):
-        pairs = ((ours, theirs) for ours in unchecked_slots(part) for theirs in used)
-        count = sum(max(0, min(ours[1], theirs[1]) - max(ours[0], theirs[0])) for ours, theirs in pairs)
+        count = int((row_states(part, slots, numbers) == ROW_UNKNOWN).sum())
         if count:
             lost.append(without_checksum(part, count))
-    return lost if state.header.is_closed() else []  # a writer that has reopened it meanwhile takes some away
+    return lost
 
 
 def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray) -> None:
@@ -108,14 +108,11 @@ def absent_slots(part: SpaceStorage) -> Ranges:
     return part.absent_slots()
 
 
-def damaged_slots(part: SpaceStorage) -> Ranges:
-    """Slots [start, stop) that do not match their checksum, unless reading them raises anyway."""
-    return part.damaged_rows() if isinstance(part, PackedStorage) else []
-
-
-def unchecked_slots(part: SpaceStorage) -> Ranges:
-    """Slots [start, stop) that should have a checksum and have none."""
-    return part.unchecked_rows() if isinstance(part, PackedStorage) else []
+def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
+    if not isinstance(part, PackedStorage):
+        return np.full(len(slots), ROW_WHOLE, np.int8)
+    return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
@@ -146,14 +143,17 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     if not isinstance(storage, PackedStorage):
         return None
     layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
-    others = {"checks.bin", heap.name} if layout.has_heap else {"checks.bin"}
+    others = {SUMS_FILE, BLOCKS_FILE, *([heap.name] if layout.has_heap else [])}
     heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 
 
 def checksum_counts(storage: SpaceStorage) -> tuple[int, int]:
-    """How many checksums packed rows have, and how many of them do not match."""
-    return (storage.count_sealed(), len(storage.damaged_rows())) if isinstance(storage, PackedStorage) else (0, 0)
+    """How many rows of packed rows have a checksum, and how many of these do not match."""
+    if not isinstance(storage, PackedStorage):
+        return 0, 0
+    wrong = sum(stop - start for start, stop in storage.find_wrong())
+    return storage.count_checked(), wrong
 
 
 # -- counters --------------------------------------------------------------------------------------------------

@@ -69,13 +69,17 @@ class Salvage:
             self.lost.append(f"{what}: {why}")
         self.is_lost |= new
 
-    def lose_damaged(self, storage: SpaceStorage, slots: np.ndarray) -> None:
-        """Leave out what does not match its checksum, unless reading it tells; `slots` has where each sample lies."""
+    def lose_damaged(self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> None:
+        """Leave out what does not match its checksum, unless reading it tells.
+
+        `slots` has where each sample lies, `numbers` which sample it is.
+        """
         for part in _internals.storage_parts(storage):
             length = len(part)
             self.lose(_in_ranges(slots, _internals.absent_slots(part), length), _ABSENT)
-            self.lose(_in_ranges(slots, _internals.damaged_slots(part), length), _DAMAGED)
-            unchecked = _in_ranges(slots, _internals.unchecked_slots(part), length) & ~self.is_lost
+            states = _internals.row_states(part, slots, numbers)
+            self.lose(states == _internals.ROW_WRONG, _DAMAGED)
+            unchecked = (states == _internals.ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
                 self.notes.append(_internals.without_checksum(part, int(unchecked.sum())))
             self.notes += _internals.unplaced_damage(part)
@@ -133,7 +137,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         blocks=_internals.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
     )
-    salvaged.lose_damaged(buffer.storage, slots)
+    salvaged.lose_damaged(buffer.storage, slots, numbers)
     return salvaged
 
 
@@ -188,7 +192,7 @@ def _of_storage(
         notes=notes,
     )
     salvaged.lose(slots >= len(storage), "the files end before them")
-    salvaged.lose_damaged(storage, slots)
+    salvaged.lose_damaged(storage, slots, numbers)
     return salvaged
 
 

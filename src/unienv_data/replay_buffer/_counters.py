@@ -6,9 +6,9 @@ one aligned store. So a reader in any process, at any instant, also after the wr
 holds every acknowledged sample and nothing else.
 
 On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of it once the
-data they speak of is durable. Pages of memory reach the disk in any order. So where the machine has booted since, or the
-folder was copied from another one, the samples since the last commit are compared with their checksums before the live
-counters are trusted (`_state`). Closing a buffer in order seals the whole page with a checksum.
+data they speak of is durable. Pages of memory reach the disk in any order. So where the machine has booted since, or
+the folder was copied from another one, the samples since the last commit are compared with their checksums before the
+live counters are trusted (`_recovery`). Closing a buffer in order seals the whole page with a checksum.
 """
 
 from __future__ import annotations
@@ -115,6 +115,10 @@ class Header:
     def is_closed(self) -> bool:
         """Whether the buffer was closed in order, and nobody has begun to write since."""
         return False
+
+    def newest_half(self) -> Counters:
+        """The counters that were committed last."""
+        return self.counters
 
     def commit(self) -> None:
         """Make the counters durable; everything they speak of must be by then."""

@@ -149,7 +149,8 @@ class SharedWriteLock(WriteLock):
     """Keeps writers apart that are threads of several processes.
 
     A record lock on a file without a name: such locks belong to a process, die with it, and a fork does not inherit
-    them. The `owner` is told of every write: `begin_shared_write` in front of it, `end_shared_write` if it has succeeded.
+    them. The `owner` is told of every write: `begin_shared_write` in front of it, and `end_shared_write` behind it
+    unless it has failed.
     """
 
     def __init__(self, file: MappedFile | None = None) -> None:

@@ -128,17 +128,17 @@ class BufferWriter:
         if self._lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         steps = self._count_steps(value)
-        lead = (self._lanes,)
+        lead: tuple[int, ...] = (self._lanes,)
         if steps is not None:
             lead = (steps, self._lanes)
-            value = self._storage.layout.merge_lead(value, lead)
+            value = self._storage.layout.merge_lead(value, (steps, self._lanes))
         count = self._lanes * (1 if steps is None else steps)
         encoded = self._storage.encode(value, count)
         closing: list[int] = []
         if ended is not None:
             if ended.shape != lead:
                 each = f"each of {self._lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
-                raise ValueError(f"ended has shape {ended.shape}: wanted one boolean for {each}")
+                raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             if np.count_nonzero(ended):
                 closing = ended.reshape(-1).nonzero()[0].tolist()
         self._extend_open(encoded, count, closing)

@@ -1,16 +1,16 @@
 """A checksum for every row, bound to the number of the sample in it.
 
-An entry of `sums.bin` is a checksum of 32 bits beside the sample's number plus one; 0 while the row was never written. A
-writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut a
-row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
+An entry of `sums.bin` is a checksum of 32 bits beside the sample's number plus one; 0 while the row was never written.
+A writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut
+a row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
 other row is drawn into doubt, and nothing is sealed, unsealed or computed again.
 
 The checksum is the upper half of a sum modulo 2^64: of the row's words, each times an odd constant of its own. NumPy
 computes it for one row or for many in one call. Every flip of a single bit shows, as no constant has 31 equal bits in
 a row; other damage shows but for one case in 2^32.
 
-Folders of earlier versions have a CRC32 for each block of rows instead (`checks.bin`). These are read, and replaced when
-the folder is opened to be written.
+Folders of earlier versions have a CRC32 for each block of rows instead (`checks.bin`). These are read, and replaced
+when the folder is opened to be written.
 """
 
 from __future__ import annotations
@@ -170,6 +170,10 @@ class RowSums:
             ones = [slice(place, place + 1) for place in range(len(slots))]
             return np.concatenate([self._matches(slots[one], entries[one]) for one in ones])
 
+    def count(self, length: int) -> int:
+        """How many of the first rows have a checksum."""
+        return int(np.count_nonzero(self._array[:length]))
+
     def sync(self) -> None:
         """Make the checksums durable."""
         self.file.sync()
@@ -239,6 +243,10 @@ class BlockSums:
                 for offset, length in rows.records[leaf.name][part].ravel().tolist():
                     crc = zlib.crc32(heap.read(offset, length), crc) if length else crc
         return crc
+
+    def count(self, length: int) -> int:
+        """How many of the first rows are in a block that has a checksum."""
+        return min(length, int(np.count_nonzero(self._sums)) * self._rows_per_block)
 
     def replace(self, folder: Path, numbers: np.ndarray) -> RowSums:
         """Checksums for each row in their place; of rows in a wrong block none matches."""

@@ -47,7 +47,7 @@ class ColumnStorage(SpaceStorage):
         self.cache_filename = path
         self.is_mutable = mutable
         self._layout = fixed_layout(single_instance_space, type(self).__name__)
-        self._places = range(len(self._layout.leaves))
+        self._places = range(len(self.layout.leaves))
         self._length = length
         self._views: dict[tuple[Any, ...], StorageColumn] = {}
 
@@ -78,7 +78,7 @@ class ColumnStorage(SpaceStorage):
         return self.gather(resolve_index(self.backend, index, self._length), self._length)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self._layout.assemble(self._gather_columns(slots, self._places))
+        return self.layout.assemble(self._gather_columns(slots, self._places))
 
     def _gather_columns(self, slots: Any, places: Sequence[int]) -> list[np.ndarray]:
         """The columns at these places for one slot, without the first axis, or for an array of slots."""
@@ -87,7 +87,7 @@ class ColumnStorage(SpaceStorage):
         if isinstance(slots, int):
             return [column[0, ...] for column in self._read(np.array([slots]), places)]
         if not len(slots):
-            return [new_column(self._layout.leaves[place], (0,)) for place in places]
+            return [new_column(self.layout.leaves[place], (0,)) for place in places]
         if is_increasing(slots):
             return self._read(slots, places)
         distinct, inverse = np.unique(slots, return_inverse=True)
@@ -136,8 +136,8 @@ class ColumnStorage(SpaceStorage):
 
     def encode(self, value: Any, count: int | None) -> list[np.ndarray]:
         lead = () if count is None else (count,)
-        encoded = self._layout.encode(value, lead)
-        return [self._column(leaf, part, lead) for leaf, part in zip(self._layout.leaves, encoded, strict=True)]
+        encoded = self.layout.encode(value, lead)
+        return [self._column(leaf, part, lead) for leaf, part in zip(self.layout.leaves, encoded, strict=True)]
 
     def _column(self, leaf: RowLeaf, encoded: Any, lead: tuple[int, ...]) -> np.ndarray:
         if isinstance(leaf.space, ArraySpace):
@@ -166,7 +166,7 @@ class ColumnStorage(SpaceStorage):
 
     @property
     def row_nbytes(self) -> int:
-        return sum(leaf.codec.dtype.itemsize for leaf in self._layout.leaves)
+        return sum(leaf.codec.dtype.itemsize for leaf in self.layout.leaves)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
@@ -181,7 +181,7 @@ class ColumnStorage(SpaceStorage):
             super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
-        for leaf in self._layout.leaves:
+        for leaf in self.layout.leaves:
             column = new_column(leaf, (len(slots),))
             column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
             columns.append(column)
@@ -232,14 +232,14 @@ class StorageColumn(ColumnView):
         self.capacity = storage.capacity
         self._storage = storage
         self._layout = RowLayout(self.single_instance_space)
-        leaves = storage._layout.leaves
+        leaves = storage.layout.leaves
         self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 
     def __len__(self) -> int:
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self._layout.assemble(self._storage._gather_columns(slots, self._places))
+        return self.layout.assemble(self._storage._gather_columns(slots, self._places))
 
 
 def fixed_layout(space: Space, who: str) -> RowLayout:

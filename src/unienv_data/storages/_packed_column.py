@@ -37,7 +37,7 @@ class PackedColumn(ColumnView):
         taken = [_take(rows, leaves[place], index) for place in self._places]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]
-        return self._layout.assemble(taken, memory.heap)
+        return self.layout.assemble(taken, memory.heap)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)

@@ -75,7 +75,7 @@ class HDF5Storage(ColumnStorage):
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable
         super().__init__(single_instance_space, capacity=capacity, length=0, path=path, mutable=mutable)
         self.reduce_io = reduce_io
-        self._names = files.dataset_names(self._layout)
+        self._names = files.dataset_names(self.layout)
         self._owns_file = False
         self._attach(root)
         lengths = {len(dataset) for dataset in self._datasets} or {capacity or 0}
@@ -91,7 +91,7 @@ class HDF5Storage(ColumnStorage):
         self.root: h5py.Group = root
         self._pid = os.getpid()
         place = str(self.cache_filename or root.file.filename)
-        leaves = self._layout.leaves
+        leaves = self.layout.leaves
         self._datasets = [
             files.leaf_dataset(root, name, leaf, place) for name, leaf in zip(self._names, leaves, strict=True)
         ]
@@ -245,7 +245,7 @@ class HDF5Storage(ColumnStorage):
         return [self._read_column(place, slots) for place in places]
 
     def _read_column(self, place: int, slots: np.ndarray) -> np.ndarray:
-        dataset, leaf = self._datasets[place], self._layout.leaves[place]
+        dataset, leaf = self._datasets[place], self.layout.leaves[place]
         first, stop = int(slots[0]), int(slots[-1]) + 1
         with self._naming_the_file(self._names[place]):
             if stop - first == len(slots):
@@ -289,7 +289,7 @@ class HDF5Storage(ColumnStorage):
         first, stop = int(slots[0]), int(slots[-1]) + 1
         where = slice(first, stop) if stop - first == len(slots) else slots
         with self._naming_the_file():
-            for dataset, leaf, column in zip(self._datasets, self._layout.leaves, columns, strict=True):
+            for dataset, leaf, column in zip(self._datasets, self.layout.leaves, columns, strict=True):
                 if not isinstance(leaf.space, ArraySpace):
                     column = _encoded(leaf, column, dataset.dtype)
                 dataset[where] = column

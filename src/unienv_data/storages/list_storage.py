@@ -85,10 +85,10 @@ class ListStorage(SpaceStorage):
     def get(self, index: Any) -> Any:
         slots = resolve_index(self.backend, index, len(self._samples))
         chosen = [slots] if isinstance(slots, int) else slots.tolist()
-        rows = self._layout.empty(len(chosen))
+        rows = self.layout.empty(len(chosen))
         for place, slot in enumerate(chosen):
-            self._layout.write(rows, place, self._layout.store(self._samples[slot], rows.heap))
-        return self._layout.unpack(rows[0] if isinstance(slots, int) else rows)
+            self.layout.write(rows, place, self.layout.store(self._samples[slot], rows.heap))
+        return self.layout.unpack(rows[0] if isinstance(slots, int) else rows)
 
     def set(self, index: Any, value: Any) -> None:
         if not self.is_mutable:
@@ -123,11 +123,11 @@ class ListStorage(SpaceStorage):
     def encode(self, value: Any, count: int | None) -> list[Any]:
         if count is None:
             return self._leaves_of(value)
-        columns = self._layout.encode(value, (count,))
+        columns = self.layout.encode(value, (count,))
         return [[column[place, ...].copy() for column in columns] for place in range(count)]
 
     def _leaves_of(self, value: Any) -> list[Any]:
-        return [np.array(leaf) for leaf in self._layout.encode(value, ())]
+        return [np.array(leaf) for leaf in self.layout.encode(value, ())]
 
     def part(self, encoded: list[Any], count: int, start: int, stop: int) -> list[Any]:
         return encoded[start:stop]

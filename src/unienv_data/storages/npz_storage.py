@@ -75,7 +75,7 @@ class NPZStorage(ColumnStorage):
         super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=mutable)
         self.compressed = compressed
         self._folder = folder
-        self._members = [f"{name}.npy" for name in leaf_names(self._layout)]
+        self._members = [f"{name}.npy" for name in leaf_names(self.layout)]
         self._unsynced: set[int] = set()
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class NPZStorage(ColumnStorage):
         return self._folder / f"{slot}.npz"
 
     def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
-        leaves = self._layout.leaves
+        leaves = self.layout.leaves
         columns = [new_column(leaves[place], (len(slots),)) for place in places]
         for row, slot in enumerate(slots.tolist()):
             for column, value in zip(columns, self._read_sample(slot, places), strict=True):
@@ -171,7 +171,7 @@ class NPZStorage(ColumnStorage):
             with os.fdopen(fd, "rb") as file, zipfile.ZipFile(file) as archive:
                 if sorted(archive.namelist()) != sorted(self._members):
                     raise ValueError(f"it has {archive.namelist()}, wanted {self._members}")
-                return [_member(archive, self._members[place], self._layout.leaves[place]) for place in places]
+                return [_member(archive, self._members[place], self.layout.leaves[place]) for place in places]
         except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise StorageCorruptedError(f"{path}: {error}") from error
         except OSError as error:

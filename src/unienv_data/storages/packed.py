@@ -398,6 +398,10 @@ class PackedStorage(RowStorage):
             return super().check_rows(slots, numbers)
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
+    def count_checked(self) -> int:
+        """How many rows have a checksum."""
+        return 0 if self._sums is None else self._sums.count(self._memory.used)
+
     def find_wrong(self) -> list[tuple[int, int]]:
         """The ranges [start, stop) of rows that are not as they were written, as far as there are checksums."""
         if self._sums is None:

@@ -79,7 +79,7 @@ class ParquetStorage(ColumnStorage):
         self.piece_size, self.compression, self.cache_bytes = piece_size, compression, cache_bytes
         self.slots_read_as_one = piece_size
         self._folder, self._single_file = folder, single_file
-        self._names = leaf_names(self._layout)
+        self._names = leaf_names(self.layout)
         self._generations = dict(generations or {})
         self._kept_length = length  # as the metadata has it
         self._piece_cache: OrderedDict[int, list[np.ndarray]] = OrderedDict()  # being written, not in their files yet
@@ -207,7 +207,7 @@ class ParquetStorage(ColumnStorage):
         return ReplayBuffer(storage, path.name, count=count)
 
     def _write_metadata(self) -> None:
-        leaves = list(zip(self._names, self._layout.leaves, strict=True))
+        leaves = list(zip(self._names, self.layout.leaves, strict=True))
         content = {
             "storage_type": self.registered_name,
             "format_version": FORMAT_VERSION,
@@ -232,7 +232,7 @@ class ParquetStorage(ColumnStorage):
     # -- samples ---------------------------------------------------------------------------------------------
 
     def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
-        leaves = self._layout.leaves
+        leaves = self.layout.leaves
         columns = [new_column(leaves[place], (len(slots),)) for place in places]
         for piece, part, rows in self._by_piece(slots):
             for column, place in zip(columns, places, strict=True):
@@ -292,12 +292,12 @@ class ParquetStorage(ColumnStorage):
                 )
             if file.length < self._rows_in(piece):
                 raise StorageCorruptedError(f"{path}: {file.length} rows, wanted {self._rows_in(piece)}")
-            return [file.column(self._names[place], self._layout.leaves[place]) for place in places]
+            return [file.column(self._names[place], self.layout.leaves[place]) for place in places]
 
     def _editable(self, piece: int) -> list[np.ndarray]:
         """The columns of a piece, to be written to; it is in memory from now on until it is written to its file."""
         if piece not in self._piece_cache:
-            columns = [new_column(leaf, (self.piece_size,)) for leaf in self._layout.leaves]
+            columns = [new_column(leaf, (self.piece_size,)) for leaf in self.layout.leaves]
             if piece in self._generations:
                 for mine, found in zip(columns, self._read_columns(piece, self._places), strict=True):
                     mine[: len(found)] = found[: self.piece_size]
@@ -324,7 +324,7 @@ class ParquetStorage(ColumnStorage):
         columns = [column[: self._rows_in(piece)] for column in self._piece_cache[piece]]
         generation = self._generations.get(piece, 0) + 1
         with replacing(self._path_of(piece)) as file:
-            write_rows(file, self._names, self._layout.leaves, columns, self.compression, (piece, generation))
+            write_rows(file, self._names, self.layout.leaves, columns, self.compression, (piece, generation))
         self._generations[piece] = generation
 
     def reserve(self, start: int, stop: int) -> None:

@@ -66,7 +66,7 @@ class PytorchTensorStorage(SpaceStorage):
         self.data, self.is_mutable, self.cache_filename, self._file = data, mutable, path, file
         self._hold()
         self.capacity = len(self._tensors[0])
-        for leaf, tensor in zip(self._layout.leaves, self._tensors, strict=True):
+        for leaf, tensor in zip(self.layout.leaves, self._tensors, strict=True):
             _check(leaf, tensor, (self.capacity,))
             if tensor.dtype != leaf.space.dtype:
                 raise ValueError(f"{leaf.name}: a tensor of {tensor.dtype}, the space wants {leaf.space}")
@@ -226,7 +226,7 @@ class PytorchTensorStorage(SpaceStorage):
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
     def encode(self, value: Any, count: int | None) -> list[torch.Tensor]:
-        lead, leaves = () if count is None else (count,), self._layout.leaves
+        lead, leaves = () if count is None else (count,), self.layout.leaves
         values: list[Any] = []
         try:
             self._collect(value, values)
@@ -247,7 +247,7 @@ class PytorchTensorStorage(SpaceStorage):
 
     @property
     def row_nbytes(self) -> int:
-        return sum(leaf.codec.dtype.itemsize for leaf in self._layout.leaves)
+        return sum(leaf.codec.dtype.itemsize for leaf in self.layout.leaves)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
@@ -262,7 +262,7 @@ class PytorchTensorStorage(SpaceStorage):
             super().write_raw_rows(slots, raw, numbers)
             return
         columns, start = [], 0
-        for leaf in self._layout.leaves:
+        for leaf in self.layout.leaves:
             column = new_column(leaf, (len(slots),))
             column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
             columns.append(PyTorchComputeBackend.from_raw(column, leaf.space.dtype_name))  # type: ignore[attr-defined]
@@ -291,9 +291,9 @@ class PytorchTensorStorage(SpaceStorage):
     def _save(self, path: Path) -> None:
         with replacing(path) as file:
             if path.suffix == _PICKLED:
-                save_pickled(file, self._tensors, self._layout.leaves)
+                save_pickled(file, self._tensors, self.layout.leaves)
             else:
-                write_tensors(file, self._tensors, self._layout.leaves, len(self))
+                write_tensors(file, self._tensors, self.layout.leaves, len(self))
         self._changed = False
 
     @property
@@ -318,7 +318,7 @@ class TensorColumn(ColumnView):
     def __init__(self, storage: PytorchTensorStorage, keys: tuple[Any, ...]) -> None:
         super().__init__(nested_item(storage.single_instance_space, keys))
         self.capacity = storage.capacity
-        leaves = zip(storage._layout.leaves, storage._tensors, strict=True)
+        leaves = zip(storage.layout.leaves, storage._tensors, strict=True)
         self._tensors = [tensor for leaf, tensor in leaves if leaf.path[: len(keys)] == keys]
         self._build: Callable[[Sequence[Any]], Any] = builder(self.single_instance_space)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -128,8 +128,8 @@ class RowLayout:
         self.dtype = _record_dtype(self.row_leaves)
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
-        # What a leaf that goes into its column as it is has to be: an array of this dtype and shape, or a Python number of
-        # just this type. No value is of the types that stand for none.
+        # A leaf goes into its column as it is if it is an array of this dtype and shape, or a Python number of this
+        # type; no leaf is of type Rows, which stands for none.
         self._checks = [
             (leaf.codec.plain_dtype, leaf.codec.shape, leaf.codec.number_type or Rows) for leaf in self.leaves
         ]
@@ -139,7 +139,8 @@ class RowLayout:
         # For a dict of leaves, which is the usual sample, without the calls that lead to each of them.
         keys = [leaf.path[0] for leaf in self.leaves if len(leaf.path) == 1]
         is_flat = isinstance(space, DictSpace) and len(keys) == len(self.leaves) > 1
-        self._flat_count, self._fetch_flat = (len(keys), operator.itemgetter(*keys)) if is_flat else (-1, self._fetch)
+        self._flat_count = len(keys) if is_flat else -1
+        self._fetch_flat: Callable[[Any], Sequence[Any]] = operator.itemgetter(*keys) if is_flat else self._fetch
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
         self.is_plain = all(codec.plain_dtype is not None for codec in self._codecs)
