@@ -46,12 +46,14 @@ class BatchStorage(SampleStorage):
         Where the samples are.
     identity
         What tells the batch apart from others when it is saved as a mere reference.
+    is_owned
+        Whether the batch is closed with the storage.
     """
 
-    def __init__(self, batch: BatchBase, *, identity: str | None = None) -> None:
+    def __init__(self, batch: BatchBase, *, identity: str | None = None, is_owned: bool = False) -> None:
         if not isinstance(batch.single_space, DictSpace):
             raise TypeError(f"samples of {batch.single_space}, an experience replay wants a dict of arrays")
-        self.batch, self._identity = batch, identity
+        self.batch, self._identity, self._is_owned = batch, identity, is_owned
         self.is_mutable = batch.is_mutable
         self.capacity = getattr(batch, "capacity", None) if batch.is_mutable else len(batch)
         self._is_torch = batch.backend.simplified_name == "pytorch"
@@ -266,6 +268,8 @@ class BatchStorage(SampleStorage):
 
     def close(self) -> None:
         self._overlay = {}
+        if self._is_owned:
+            self.batch.close()
 
     def __repr__(self) -> str:
         return f"BatchStorage({type(self.batch).__name__} of {len(self)})"

@@ -51,7 +51,8 @@ class ExperienceReplay(SampleAccess):
     ----------
     storage
         A `TensorDictStorage`, a batch of UniEnv's (a `ReplayBuffer`, for instance) whose values are arrays in dicts, a
-        storage of TorchRL's, or the number of samples to keep in memory.
+        storage of TorchRL's, or the number of samples to keep in memory. Or a function that returns one of these, whose
+        batch the replay closes: with `as_remote` the function runs in the actor, and again when that is restarted.
     sampler
         One of `unienv_data.samplers`, or an object with the methods of a TorchRL sampler. By default every sample is
         drawn with the same probability.
@@ -75,7 +76,7 @@ class ExperienceReplay(SampleAccess):
     def __init__(
         self,
         *,
-        storage: SampleStorage | BatchBase | int | None = None,
+        storage: SampleStorage | BatchBase | int | Callable[[], Any] | None = None,
         sampler: Any = None,
         writer: Writer | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
@@ -301,6 +302,11 @@ class ExperienceReplay(SampleAccess):
     @property
     def transform(self) -> TransformChain:
         return self._transforms
+
+    @property
+    def priority_key(self) -> str:
+        """The entry of samples that holds their priority."""
+        return self._priority_key
 
     @property
     def initialized(self) -> bool:
@@ -542,6 +548,9 @@ def _as_storage(storage: Any) -> SampleStorage:
         return BatchStorage(storage)
     if is_torchrl_storage(storage):
         return TorchRLStorage(storage)
+    if callable(storage):
+        made = storage()
+        return BatchStorage(made, is_owned=True) if isinstance(made, BatchBase) else _as_storage(made)
     raise TypeError(f"storage is {type(storage).__name__}: wanted a TensorDictStorage, a batch or a number of samples")
 
 
