@@ -81,13 +81,13 @@ def test_a_window_does_not_reach_into_what_is_being_written(
         storage, "storage", count=10, maintain_segment_metadata=True, physical_segments=[(0, 4)]
     )  # so the last six are closed, and in no episode
     segments, seen = buffer._state.segments, []
-    add_all = segments.add_all
+    put = segments.put
 
-    def looked_at(ranges: list[tuple[int, int]]) -> None:
-        add_all(ranges)
+    def looked_at(number: int, ranges: list[tuple[int, int]]) -> None:
+        put(number, ranges)
         seen.append((buffer.read_windows(np.array([8, 9]), WindowQuery(np.array([0, 1, 2]))), len(buffer)))
 
-    monkeypatch.setattr(segments, "add_all", looked_at)
+    monkeypatch.setattr(segments, "put", looked_at)
     buffer.extend({"x": np.full(3, 777.0)})
     ((data, valid, _), length) = seen[0]
     assert length == 10

@@ -128,13 +128,11 @@ def test_indices_of_the_same_library_are_taken_too(backend: ComputeBackend) -> N
 def test_the_steps_of_pack_and_unpack_one_by_one(space: Space) -> None:
     layout = RowLayout(space)
     rows, value = layout.empty(2), sample(space)
-    encoded = layout.encode(value, ())
-    layout.store(encoded, rows.heap)
+    encoded = layout.store(layout.encode(value, ()), rows.heap)
     layout.write(rows, 1, encoded)
     assert_same(space, layout.assemble(rows[1].columns, rows.heap), value)
     batch = concatenate(space, samples(space, 3))
-    encoded = layout.encode(batch, (3,))
-    layout.store(encoded, rows.heap)
+    encoded = layout.store(layout.encode(batch, (3,)), rows.heap)
     layout.write(rows, slice(None), [leaf[1:] for leaf in encoded])
     assert_same(batch_space(space, 2), layout.unpack(rows), concatenate(space, samples(space, 3)[1:]))
 

@@ -17,6 +17,7 @@ from ..base.files import (
     contained,
     ends_with_checksum,
     is_temporary,
+    make_folder,
     remove_leftovers,
     remove_temporaries,
     replace_folder,
@@ -29,7 +30,7 @@ from ._counters import read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._physical import physical_segments
-from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferOptions, BufferState
+from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
@@ -70,6 +71,7 @@ def create(
         state = BufferState.create(storage, folder, options, shared=shared)
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
+        sync_folder(folder)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -78,7 +80,7 @@ def create(
 
 def _make_new(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=False)
+        make_folder(folder)
     except FileExistsError as error:
         goes_on = " go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
         text = f"it is there already:{goes_on if (folder / FILE_NAME).exists() else ''} give another path"
@@ -274,7 +276,7 @@ def _check_is_buffer_alone(folder: Path) -> None:
     """A FileExistsError unless all there is in a folder belongs to one buffer: a dump takes the place of all of it."""
     if not (folder / FILE_NAME).exists():
         raise FileExistsError(f"{folder} is there, and not a replay buffer: give another path")
-    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK}
+    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK, TURNS}
     with contextlib.suppress(StorageCorruptedError):
         own.update(Path(read_metadata(folder).storage_path).parts[:1])
     for path in folder.iterdir():
