@@ -29,7 +29,7 @@ from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
-from ._physical import physical_segments
+from ._segments import physical_segments
 from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ..base.windows import (
     window_frames,
     window_spans,
 )
-from ._physical import logical_segments
+from ._segments import logical_segments
 from ._state import BufferState
 
 # After so many reads that a writer has overtaken, a reader asks the writer to wait, or gives up.

@@ -17,9 +17,8 @@ from ._counters import Header, MappedHeader
 from ._journal import Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
-from ._physical import logical_segments
 from ._recovery import find_loss
-from ._segments import SegmentIndex
+from ._segments import SegmentIndex, logical_segments
 
 HEADER, SEGMENT_FILE, JOURNAL = "header.bin", "segments.bin", "journal.bin"
 #: Held while a folder may be written, and while it is written by several processes.

@@ -28,7 +28,6 @@ from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
-from ._physical import index_with_offset as index_with_offset
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
@@ -475,3 +474,17 @@ class ClosedBuffer:
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the buffer is closed")
+
+
+def index_with_offset(
+    backend: ComputeBackend, index: Any, len_transitions: int, offset: int, device: Any = None
+) -> Any:
+    """The slots of an index into a full ring of `len_transitions` samples, the oldest of which is in slot `offset`.
+
+    An int for an int, else an array of the backend.
+    """
+    position = resolve_index(backend, index, len_transitions)
+    if isinstance(position, int):
+        return (position + offset) % len_transitions
+    slots = (position + offset) % max(len_transitions, 1)
+    return backend.from_numpy(slots, dtype=backend.default_index_dtype, device=device, copy=True)
