@@ -32,10 +32,9 @@ from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
-from ..storages._checks import BLOCKS_FILE, SUMS_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
-from ..storages.packed import PackedStorage
+from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
 
 Ranges = list[tuple[int, int]]

@@ -20,7 +20,9 @@ from ..base._index import resolve_index
 from ..base.files import make_folder, sync_folder
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
-from ._checks import BLOCKS_FILE, SUMS_FILE, BlockSums, RowSums
+from ._checks import BLOCKS_FILE as BLOCKS_FILE
+from ._checks import SUMS_FILE as SUMS_FILE
+from ._checks import BlockSums, RowSums
 from ._packed_column import PackedColumn
 from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
