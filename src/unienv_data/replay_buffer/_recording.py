@@ -24,7 +24,6 @@ from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_
 from .replay_buffer import ReplayBuffer
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
-_ACTION = FIELDS.index("action")
 #: If buffers are looked at before so many steps could be written at once, the next ones are written as they come.
 _FEW_STEPS, _DIRECT_STEPS = 10, 128
 
@@ -97,30 +96,14 @@ class _OneRecorder(Recorder):
 
 
 class _Staging:
-    """The leaves of a step of several slots, as a storage takes them.
+    """The leaves of a step of several slots, as a storage takes them."""
 
-    All but the action comes from the environment, or is counted here. If the environment always gives the same dtypes
-    and shapes, then these are looked at once.
-    """
-
-    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
+    def __init__(self, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
         self._leaves, self._stage, self._count = builder.leaves, buffer.storage.stage_leaves, count
-        self._is_steady = env.has_steady_form and "timestamp" not in builder.needs  # a clock gives what it likes
-        self._action_dtype: Any = None  # with which, and the shape below, all is as it was before
-        self._action_shape: tuple[int, ...] = ()
 
     def leaves(self, data: Sequence[Any]) -> Sequence[Any] | None:
         """Those of a step, in the order of `RowLayout`; None if they have to be converted."""
-        if self._leaves is None:
-            return None
-        leaves, action = self._leaves(data), data[_ACTION]
-        is_array = type(action) is np.ndarray
-        if is_array and action.dtype is self._action_dtype and action.shape == self._action_shape:
-            return leaves
-        staged: Sequence[Any] | None = self._stage(leaves, self._count)
-        if staged is not None and self._is_steady and is_array:
-            self._action_dtype, self._action_shape = action.dtype, action.shape
-        return staged
+        return None if self._leaves is None else self._stage(self._leaves(data), self._count)
 
 
 class _SlotRecorder(Recorder):
@@ -137,7 +120,7 @@ class _SlotRecorder(Recorder):
         is_one_kind = all(type(other.storage) is type(first.storage) for other in others)
         is_one_space = all(other.single_space == first.single_space for other in others)
         is_uniform = is_one_kind and is_one_space
-        self.staging = _Staging(env, first, builders[0], len(buffers)) if is_uniform else None
+        self.staging = _Staging(first, builders[0], len(buffers)) if is_uniform else None
         self._scratch = first.storage.scratch(len(buffers)) if is_uniform else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
@@ -228,7 +211,7 @@ class _BatchRecorder(Recorder):
     def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder, count: int) -> None:
         super().__init__(builder.needs)
         self._buffer, self._build, self._count = buffer, builder.build, count
-        self.staging = _Staging(env, buffer, builder, count)
+        self.staging = _Staging(buffer, builder, count)
         self.env_index = _slot_numbers(env)
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:

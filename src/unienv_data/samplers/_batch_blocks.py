@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.env_base._channel import pickled
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import flatten_space
+from unienv_interface.utils.channel import pickled
 from unienv_interface.utils.shared_block import SharedBlock
 
 from ..base.common import BatchBase

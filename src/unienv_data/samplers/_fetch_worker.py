@@ -14,9 +14,9 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._worker_errors import ErrorReport
+from unienv_interface.utils.channel import Channel, ChannelClosedError, Message
 from unienv_interface.utils.shared_block import SharedBlock
+from unienv_interface.utils.worker_processes import ErrorReport
 
 from ..base.common import BatchBase
 from ..base.sampling import Form

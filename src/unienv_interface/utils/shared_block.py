@@ -1,14 +1,18 @@
-"""Memory that several processes see and that has no name.
+"""Memory that several processes see, and events that wake one of them, neither of which has a name.
 
 A named block outlives a process that is killed, and somebody has to find and remove it. A block here is an open file
-without a directory entry: when the last process that holds it is gone, however it went, so is the memory.
+without a directory entry: when the last process that holds it is gone, however it went, so is the memory. The
+semaphores of `multiprocessing` are named while the workers of a fork server or of spawn live, which is why an event
+here is a descriptor, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -69,6 +73,57 @@ class SharedBlock:
 
 def _received(descriptor: Any, size: int) -> SharedBlock:
     return SharedBlock(descriptor.detach(), size)
+
+
+class SharedEvent:
+    """Wakes a process that blocks on it.
+
+    A process waits for an event by polling the descriptor `fd` for input, so it can wait for a connection at the same
+    time. The event says no more than "look again": what has happened stands in memory that both processes share.
+    It is given to another process as an argument when that process is started, with any start method.
+    """
+
+    def __init__(self, fd: int, write_fd: int) -> None:
+        """Take over the descriptors to read from and to write to, which may be one."""
+        self.fd, self._write_fd = fd, write_fd
+
+    @classmethod
+    def create(cls) -> SharedEvent:
+        if hasattr(os, "eventfd"):
+            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            return cls(fd, fd)
+        fds = os.pipe()
+        for fd in fds:
+            os.set_blocking(fd, False)
+        return cls(*fds)
+
+    def set(self) -> None:
+        """Wake whoever waits, now or later."""
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes, too
+            os.write(self._write_fd, _ONE)
+
+    def clear(self) -> None:
+        """Forget that the event was set. The process that waits calls this before it looks what has happened."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+    def close(self) -> None:
+        """Close the descriptors in this process."""
+        for fd in {self.fd, self._write_fd} - {-1}:
+            os.close(fd)
+        self.fd = self._write_fd = -1
+
+    def __reduce__(self) -> tuple[Callable[[Any, Any], SharedEvent], tuple[Any, Any]]:
+        write = None if self._write_fd == self.fd else reduction.DupFd(self._write_fd)
+        return _received_event, (reduction.DupFd(self.fd), write)
+
+
+_ONE = (1).to_bytes(8, sys.byteorder)  # as an eventfd wants it
+
+
+def _received_event(read: Any, write: Any) -> SharedEvent:
+    fd = read.detach()
+    return SharedEvent(fd, fd if write is None else write.detach())
 
 
 def _reserve(fd: int, size: int) -> None:
