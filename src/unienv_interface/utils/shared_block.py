@@ -8,7 +8,6 @@ here is a descriptor, too.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -78,9 +77,8 @@ def _received(descriptor: Any, size: int) -> SharedBlock:
 class SharedEvent:
     """Wakes a process that blocks on it.
 
-    A process waits for an event by polling the descriptor `fd` for input, so it can wait for a connection at the same
-    time. The event says no more than "look again": what has happened stands in memory that both processes share.
-    It is given to another process as an argument when that process is started, with any start method.
+    The event says no more than "look again": what has happened stands in memory that both processes share. It is given
+    to another process as an argument when that process is started, with any start method.
     """
 
     def __init__(self, fd: int, write_fd: int) -> None:
@@ -89,23 +87,24 @@ class SharedEvent:
 
     @classmethod
     def create(cls) -> SharedEvent:
+        """A new event, not set."""
         if hasattr(os, "eventfd"):
-            fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            fd = os.eventfd(0, os.EFD_CLOEXEC)
             return cls(fd, fd)
-        fds = os.pipe()
-        for fd in fds:
-            os.set_blocking(fd, False)
-        return cls(*fds)
+        fd, write_fd = os.pipe()
+        os.set_blocking(write_fd, False)
+        return cls(fd, write_fd)
 
     def set(self) -> None:
-        """Wake whoever waits, now or later."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes, too
+        """Wake the process that waits, now or later."""
+        try:  # noqa: SIM105 - `suppress` takes as long as the write
             os.write(self._write_fd, _ONE)
+        except BlockingIOError:  # a full pipe wakes, too
+            pass
 
-    def clear(self) -> None:
-        """Forget that the event was set. The process that waits calls this before it looks what has happened."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 4096)
+    def wait(self) -> None:
+        """Block until the event was set since the last wait. To wait for something else, too, poll `fd` first."""
+        os.read(self.fd, 4096)
 
     def close(self) -> None:
         """Close the descriptors in this process."""

@@ -360,7 +360,7 @@ class AsyncVecEnv(VecEnv):
         self, verb: Access, name: str, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Command:
         worker = self._worker_of[index]
-        payload = pickled((verb, index - self._pool.ranges[worker].start, name, args, kwargs))
+        payload = pickled((verb, index, name, args, kwargs))
         what = name if verb == "call" else f"{verb} {name}"
         return self._pool.give(worker, ACCESS, what, self.timeout, payload)
 

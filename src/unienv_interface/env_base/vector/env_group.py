@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from ..env import Env
 SIGNAL_DTYPES = (np.dtype(np.float64), np.dtype(np.bool_), np.dtype(np.bool_))
 
 Access = Literal["call", "get_attr", "set_attr"]
+_WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -59,34 +61,36 @@ class ResultRows:
     terminated: np.ndarray
     truncated: np.ndarray
 
+    @functools.cached_property
+    def vectors(self) -> list[memoryview] | None:
+        """The rows of observations that are vectors: each takes an array of just its dtype and shape."""
+        dtype, shape = self.observations.layout.plain_value
+        return None if dtype is None or len(shape) != 1 else [row.data for row in self.observations.columns[0]]
+
 
 class EnvGroup:
-    """The environments of one process, by their position in the group.
+    """The environments of one process, by their index in the vector environment.
 
     Parameters
     ----------
-    first_index
-        The index of the first of them in the vector environment.
+    first
+        The index of the first of them.
     at_work
         An array of one integer: the index of the environment that is at work.
     """
 
-    def __init__(self, first_index: int = 0, at_work: Any = None) -> None:
-        self.first_index = first_index
-        self.at_work = [first_index] if at_work is None else at_work
+    def __init__(self, first: int = 0, at_work: Any = None) -> None:
+        self.first = first
+        self.at_work = [first] if at_work is None else at_work
         self.envs: list[Env] = []
         self.specs: list[EnvSpec] = []
         self.command = "construction"  # the one under way
 
-    def turn_to(self, position: int) -> None:
-        """Note which environment the process is at work on from now on."""
-        self.at_work[0] = self.first_index + position
-
     def build(self, factories: Sequence[Callable[[], Env]]) -> None:
         """Make the environments. If one cannot be made, the others are closed again."""
         try:
-            for position, factory in enumerate(factories):
-                self.turn_to(position)
+            for index, factory in enumerate(factories, start=self.first):
+                self.at_work[0] = index
                 self.envs.append(factory())
                 self.specs.append(EnvSpec.of(self.envs[-1]))
         except BaseException:
@@ -95,54 +99,55 @@ class EnvGroup:
 
     def reset(
         self,
-        positions: Sequence[int],
+        indices: Sequence[int],
         seeds: Sequence[int | None],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         results: ResultRows,
-        rows: Sequence[int],
     ) -> list[dict[str, Any]]:
-        """Reset the environments at these positions into these rows; returns their infos."""
+        """Reset environments and write what they return to their rows; returns their infos."""
         infos = []
         self.command = "reset"
         observations, contexts = results.observations, results.contexts
-        for position, seed, row in zip(positions, seeds, rows, strict=True):
-            self.turn_to(position)
-            context, observation, info = self.envs[position].reset(*args, seed=seed, **kwargs)
-            observations.layout.pack(observations, row, observation)
+        for index, seed in zip(indices, seeds, strict=True):
+            self.at_work[0] = index
+            context, observation, info = self.envs[index - self.first].reset(*args, seed=seed, **kwargs)
+            observations.layout.pack(observations, index, observation)
             if contexts is not None:
-                contexts.layout.pack(contexts, row, context)
+                contexts.layout.pack(contexts, index, context)
             infos.append(info)
         return infos
 
     def step(
-        self, positions: Sequence[int], action_space: Space, actions: Any, results: ResultRows, rows: Sequence[int]
+        self, indices: Sequence[int], action_space: Space, actions: Any, results: ResultRows
     ) -> list[dict[str, Any]]:
-        """Step the environments at these positions, with one action each, into these rows; returns their infos."""
+        """Step environments, with one action each, and write what they return to their rows; returns their infos."""
         infos = []
-        observations, envs, at_work, first = results.observations, self.envs, self.at_work, self.first_index
-        pack, column = observations.layout.pack, observations.columns[0] if observations.columns else None
-        dtype, shape = observations.layout.plain_value
+        envs, first, at_work = self.envs, self.first, self.at_work
+        observations, vectors = results.observations, results.vectors
         # through memoryviews, which small values are written to fastest
         rewards, terminations, truncations = results.rewards.data, results.terminated.data, results.truncated.data
         self.command = "step"
-        # as many as there are positions: `strict` would cost as much as a small step
-        for position, row, action in zip(positions, rows, _split(action_space, actions, len(positions))):  # noqa: B905
-            at_work[0] = first + position
-            observation, reward, terminated, truncated, info = envs[position].step(action)
-            if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
-                column[row] = observation
+        # equally many: `strict` would cost as much as a small step
+        for index, action in zip(indices, _split(action_space, actions, len(indices))):  # noqa: B905
+            at_work[0] = index
+            step = envs[index - first].step
+            observation, rewards[index], terminations[index], truncations[index], info = step(action)
+            if vectors is None or type(observation) is not np.ndarray:
+                observations.layout.pack(observations, index, observation)
             else:
-                pack(observations, row, observation)
-            rewards[row], terminations[row], truncations[row] = reward, terminated, truncated
+                try:
+                    vectors[index][_WHOLE] = observation
+                except ValueError:  # of another dtype or shape
+                    observations.layout.pack(observations, index, observation)
             infos.append(info)
         return infos
 
-    def access(self, verb: Access, position: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def access(self, verb: Access, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call, get or set an attribute of one environment, found through its wrappers."""
         self.command = name if verb == "call" else f"{verb} {name}"
-        self.turn_to(position)
-        env = self.envs[position]
+        self.at_work[0] = index
+        env = self.envs[index - self.first]
         if verb == "set_attr":
             return env.set_wrapper_attr(name, *args)
         found = env.get_wrapper_attr(name)
@@ -151,13 +156,13 @@ class EnvGroup:
     def close(self, quiet: bool = False) -> None:
         """Close all the environments, also where one of them fails to; then the first failure is raised."""
         first: BaseException | None = None
-        for position, env in enumerate(self.envs):
+        for index, env in enumerate(self.envs, start=self.first):
             try:
                 env.close()
             except BaseException as error:
                 if first is None and not quiet:
                     first, self.command = error, "close"
-                    self.turn_to(position)
+                    self.at_work[0] = index
         self.envs = []
         if first is not None:
             raise first

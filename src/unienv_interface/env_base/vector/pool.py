@@ -27,7 +27,7 @@ from ...utils.worker_processes import (
     start_worker,
 )
 from .memory import DEPTH, PAYLOAD, CommandRing, Control, MemoryPlan
-from .worker import ATTACH, BUILD, CLOSE, FAILED, Factories, worker_main
+from .worker import ATTACH, BUILD, CLOSE, DONE, FAILED, INFOS_IN_ROWS, Factories, worker_main
 
 # Seconds that the parent blocks before it looks whether the workers are alive: a process that an environment has
 # started may hold a worker's pipe open after the worker's death.
@@ -52,6 +52,9 @@ class Answer(NamedTuple):
     payload: bytes
 
 
+_WITHOUT_PAYLOAD = {code: Answer(code, b"") for code in (DONE, FAILED, INFOS_IN_ROWS)}
+
+
 class _Worker(WorkerProcess):
     """A worker process, the commands that it was given, and the answers that nobody has taken yet."""
 
@@ -67,9 +70,7 @@ class _Worker(WorkerProcess):
 
     def note_answers(self) -> None:
         """Note the answers in the ring, whose places are needed again."""
-        answered = self.ring.answered
-        while self.last_seen < answered:
-            number = self.last_seen + 1
+        for number in range(self.last_seen + 1, self.ring.answered + 1):
             if number in self.awaited:
                 self.answers[number] = self.ring.answer_to(number)
             self.last_seen = number  # last, so that an interrupt loses no answer
@@ -86,7 +87,7 @@ class _Worker(WorkerProcess):
         if code is None:
             return None
         if not code & PAYLOAD:
-            return Answer(code, b"")
+            return _WITHOUT_PAYLOAD[code]
         payload = self.payloads.get(number)
         return None if payload is None else Answer(code & ~PAYLOAD, payload)
 
@@ -287,23 +288,20 @@ class WorkerPool:
         failed. An outcome is the answer, or the exception to raise for it: the error of an environment, the death of
         the worker, or a TimeoutError at the deadline. Commands without an outcome are still awaited.
         """
-        workers, wanted = self._workers, len(commands) if least is None else min(least, len(commands))
+        wanted = len(commands) if least is None else min(least, len(commands))
         outcomes: dict[Command, Answer | BaseException] = {}
         failures: dict[Command, BaseException] = {}
         silent = list(commands)
         while True:
-            still_silent = []
             for command in silent:
-                answer = workers[command.worker].answer(command.number)
-                if answer is None:
-                    still_silent.append(command)
-                elif answer.code == FAILED:
+                answer = self._workers[command.worker].answer(command.number)
+                if answer is not None and answer.code == FAILED:
                     failures[command] = self._report(answer.payload).rebuild()
-                else:
+                elif answer is not None:
                     outcomes[command] = answer
-            silent = still_silent
             if failures or len(outcomes) >= wanted:
                 break
+            silent = [command for command in silent if command not in outcomes]
             seconds = _slice(deadline)
             if not self._listen(seconds):
                 failures = self._missing(silent, is_late=seconds == 0)
@@ -351,7 +349,7 @@ class WorkerPool:
         events = self._poll.poll(seconds * 1000)
         for fd, _ in events:
             if fd == self._done.fd:
-                self._done.clear()
+                self._done.wait()  # which does not block now
             else:
                 self._read(self._worker_at[fd])
         return bool(events)

@@ -62,14 +62,14 @@ class SyncVecEnv(VecEnv):
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        positions = indices.tolist()
-        self._heap.drop(positions)
-        self._done = self._group.reset(positions, seeds, args, kwargs, self._results, positions)
+        chosen = indices.tolist()
+        self._heap.drop(chosen)
+        self._done = self._group.reset(chosen, seeds, args, kwargs, self._results)
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        positions = range(self._count) if indices is self._all else indices.tolist()
-        self._heap.drop(positions)
-        infos = self._group.step(positions, self.action_space, action, self._results, positions)
+        chosen = range(self._count) if indices is self._all else indices.tolist()
+        self._heap.drop(chosen)
+        infos = self._group.step(chosen, self.action_space, action, self._results)
         if indices is self._all:
             self._done = self._in_rows(infos)
         else:

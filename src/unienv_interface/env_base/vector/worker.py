@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import select
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,7 +34,7 @@ def worker_main(
     wake: SharedEvent,
     done: SharedEvent,
 ) -> None:
-    """Serve commands until told to close or until the parent is gone; the first command is to build."""
+    """Serve commands until told to close; the first one is to build. The worker is killed if the parent is gone."""
     server = _Server(Channel(connection), worker, factories, own, block, size, done)
     with contextlib.suppress(ChannelClosedError):
         server.run(wake)
@@ -57,8 +56,7 @@ class _Server:
         self.channel, self.factories, self.own, self.block, self.done = channel, factories, own, block, done
         control = Control(block, *size)
         self.ring = control.rings[worker]
-        self.turns = control.turns[own.start : own.stop]
-        self.seeds = control.seeds[own.start : own.stop]
+        self.turns, self.seeds = control.turns[own.start : own.stop], control.seeds
         self.group = EnvGroup(own.start, self.ring.at_work)
         self.heap = PartedHeap(self.ring.at_work)
         self.action_heap = PartedHeap(self.ring.at_work)
@@ -69,19 +67,13 @@ class _Server:
         self.info_form_since = 0  # the command whose answer had the form of `info_rows`
 
     def run(self, wake: SharedEvent) -> None:
-        poll = select.poll()
-        poll.register(wake.fd, select.POLLIN)
-        poll.register(self.channel.fd, 0)  # for its end alone
-        ring, number = self.ring, 0
-        while True:
+        ring, number, is_wanted = self.ring, 0, True
+        while is_wanted:
             while ring.given == number:
-                if any(fd != wake.fd for fd, _ in poll.poll()):
-                    return
-                wake.clear()
+                wake.wait()
             number += 1
             code = ring.take(number)
-            if not self.serve(number, code & ~PAYLOAD, code & PAYLOAD):
-                return
+            is_wanted = self.serve(number, code & ~PAYLOAD, code & PAYLOAD)
 
     def serve(self, number: int, code: int, has_payload: int) -> bool:
         """Carry out one command and answer it; False after the last one."""
@@ -92,10 +84,10 @@ class _Server:
             if code == STEP:
                 answer, result = self.step(number, payload)
             elif code == STEP_SOME:
-                positions = self.positions(number)
-                result = self.results(positions, self.step_some(positions, payload))
+                indices = self.indices(number)
+                result = self.results(indices, self.step_some(indices, payload))
             elif code == RESET_SOME:
-                result = self.reset(self.positions(number), payload)
+                result = self.reset(self.indices(number), payload)
             elif code == ACCESS:
                 result = pickled(self.group.access(*pickle.loads(payload)))
             elif code == ATTACH:
@@ -139,15 +131,14 @@ class _Server:
         self.own_actions = self.areas.actions[self.own.start : self.own.stop]
         self.block.close()
 
-    def positions(self, number: int) -> list[int]:
-        """The positions of the environments that a command for some is for."""
-        return [position for position, turn in enumerate(self.turns.tolist()) if turn == number]
+    def indices(self, number: int) -> list[int]:
+        """The environments that a command for some is for."""
+        return [index for index, turn in zip(self.own, self.turns.tolist(), strict=True) if turn == number]
 
     def step(self, number: int, payload: bytes) -> tuple[int, bytes]:
-        positions = range(len(self.own))
-        infos = self.step_some(positions, payload)
+        infos = self.step_some(self.own, payload)
         if not self.shares_memory or self.heap.parts or not any(infos):
-            return DONE, self.results(positions, infos)
+            return DONE, self.results(self.own, infos)
         rows = self.info_rows
         if rows is not None and self.ring.known_form == self.info_form_since and rows.write(infos):
             return INFOS_IN_ROWS, b""
@@ -155,35 +146,32 @@ class _Server:
         self.info_rows, self.info_form_since = None, number
         if form is not None:
             self.info_rows = InfoRows(form, self.areas.infos, self.own)
-        return DONE, self.results(positions, infos, form)
+        return DONE, self.results(self.own, infos, form)
 
-    def step_some(self, positions: Sequence[int], payload: bytes) -> Infos:
-        is_whole = len(positions) == len(self.own)
-        rows = self.own if is_whole else [self.own[position] for position in positions]
+    def step_some(self, indices: Sequence[int], payload: bytes) -> Infos:
         if payload:
             records, self.action_heap.parts = pickle.loads(payload)
             if records:
-                import_rows(row_arrays(self.areas.actions), rows, records)
-        actions = self.own_actions if is_whole else self.areas.actions.take(rows)
+                import_rows(row_arrays(self.areas.actions), indices, records)
+        actions = self.own_actions if indices is self.own else self.areas.actions.take(indices)
         layout = actions.layout
         # a copy: environments may keep their action, and the parent writes the next one
-        return self.group.step(positions, layout.space, layout.copy_out(actions), self.areas.results, rows)
+        return self.group.step(indices, layout.space, layout.copy_out(actions), self.areas.results)
 
-    def reset(self, positions: Sequence[int], payload: bytes) -> bytes:
+    def reset(self, indices: Sequence[int], payload: bytes) -> bytes:
         args, kwargs = pickle.loads(payload) if payload else ((), {})
-        seeds, rows = self.seeds[positions].tolist(), [self.own[position] for position in positions]
-        return self.results(positions, self.group.reset(positions, seeds, args, kwargs, self.areas.results, rows))
+        seeds = self.seeds[indices].tolist()
+        return self.results(indices, self.group.reset(indices, seeds, args, kwargs, self.areas.results))
 
-    def results(self, positions: Sequence[int], infos: Infos, form: InfoForm | None = None) -> bytes:
+    def results(self, indices: Sequence[int], infos: Infos, form: InfoForm | None = None) -> bytes:
         """What of the results is not in shared memory; nothing at all in the common case."""
-        rows = [self.own[position] for position in positions]
-        records = [] if self.shares_memory else export_rows(result_arrays(self.areas.results), rows)
+        records = [] if self.shares_memory else export_rows(result_arrays(self.areas.results), indices)
         if not records and not self.heap.parts and not any(infos):
             return b""
         try:
             return pickled((infos, self.heap.parts, records, form))
         except Exception:
-            for position, info in zip(positions, infos, strict=True):  # to name the environment in the error
-                self.group.turn_to(position)
+            for index, info in zip(indices, infos, strict=True):  # to name the environment in the error
+                self.ring.at_work[0] = index
                 pickled(info)
             raise
