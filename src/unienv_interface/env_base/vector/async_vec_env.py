@@ -252,13 +252,10 @@ class AsyncVecEnv(VecEnv):
 
     def _infos(self, ended: dict[int, Any], ready: np.ndarray) -> AnyInfos:
         """The infos of environments that are ready: in rows if all are, none if all are empty."""
-        if ready is self._all:
-            firsts = [ended[own[0]] for _, own in self._whole]
-            rows = common_rows(firsts)
-            if rows is not None:
-                return rows
-        if all(info is _NO_INFO for info in ended.values()):
+        if not any(ended.values()):
             return []
+        if ready is self._all and (rows := common_rows([ended[own[0]] for _, own in self._whole])) is not None:
+            return rows
         for worker, rows in self._info_rows.items():
             own = self._whole[worker][1]
             if ended.get(own[0]) is rows:

@@ -63,36 +63,34 @@ class _Worker(WorkerProcess):
         self.ring, self.wake = ring, wake
         self.last_number = 0  # of the commands given
         self.last_seen = 0  # of the answers that are noted here, if they are awaited
-        self.awaited: set[int] = set()
-        self.answers: dict[int, int] = {}
+        self.answers: dict[int, int | None] = {}  # to the commands whose answers are awaited; None until there is one
         self.payloads: dict[int, bytes] = {}
         self.is_mute = False  # nothing more comes through its pipe
 
     def note_answers(self) -> None:
         """Note the answers in the ring, whose places are needed again."""
         for number in range(self.last_seen + 1, self.ring.answered + 1):
-            if number in self.awaited:
+            if number in self.answers:
                 self.answers[number] = self.ring.answer_to(number)
             self.last_seen = number  # last, so that an interrupt loses no answer
 
     def note_payloads(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if message.number in self.awaited:
+            if message.number in self.answers:
                 self.payloads[message.number] = message.payload
 
-    def answer(self, number: int) -> Answer | None:
-        """The answer to a command, if all of it has come."""
+    def has_answered(self, number: int) -> bool:
+        """Whether all of the answer to a command has come."""
         self.note_answers()
         code = self.answers.get(number)
-        if code is None:
-            return None
-        if not code & PAYLOAD:
-            return _WITHOUT_PAYLOAD[code]
-        payload = self.payloads.get(number)
-        return None if payload is None else Answer(code & ~PAYLOAD, payload)
+        return code is not None and (not code & PAYLOAD or number in self.payloads)
+
+    def take_answer(self, number: int) -> Answer:
+        """The answer to a command that has come; it is awaited no longer."""
+        code = self.answers.pop(number) or 0
+        return Answer(code & ~PAYLOAD, self.payloads.pop(number)) if code & PAYLOAD else _WITHOUT_PAYLOAD[code]
 
     def abandon(self, number: int) -> None:
-        self.awaited.discard(number)
         self.answers.pop(number, None)
         self.payloads.pop(number, None)
 
@@ -191,7 +189,7 @@ class WorkerPool:
     def restart(self, index: int, timeout: float | None, *, is_responsive: bool) -> None:
         """End a worker and start another in its place; a responsive one closes its environments first."""
         worker = self._workers[index]
-        worker.awaited.clear()
+        worker.answers.clear()
         self._end([worker], CLOSE_GRACE if is_responsive else 0.0)
         self._stop_listening(worker)
         worker.close()
@@ -230,7 +228,7 @@ class WorkerPool:
             self._flush(worker, what, timeout)
         # the number is taken first: if Ctrl-C comes before the command is in the ring, it is left out
         worker.last_number = number = worker.last_number + 1
-        worker.awaited.add(number)
+        worker.answers[number] = None
         if envs is not None:
             self.control.turns[envs] = number
         if payload is None:
@@ -286,7 +284,7 @@ class WorkerPool:
 
         Returns the outcomes of all of them, or of those that have one as soon as there are `least`, or one that
         failed. An outcome is the answer, or the exception to raise for it: the error of an environment, the death of
-        the worker, or a TimeoutError at the deadline. Commands without an outcome are still awaited.
+        the worker, or a TimeoutError at the deadline. Commands with an outcome are awaited no longer.
         """
         wanted = len(commands) if least is None else min(least, len(commands))
         outcomes: dict[Command, Answer | BaseException] = {}
@@ -294,19 +292,21 @@ class WorkerPool:
         silent = list(commands)
         while True:
             for command in silent:
-                answer = self._workers[command.worker].answer(command.number)
-                if answer is not None and answer.code == FAILED:
-                    failures[command] = self._report(answer.payload).rebuild()
-                elif answer is not None:
-                    outcomes[command] = answer
+                worker = self._workers[command.worker]
+                if worker.has_answered(command.number):
+                    answer = worker.take_answer(command.number)
+                    if answer.code == FAILED:
+                        failures[command] = self._report(answer.payload).rebuild()
+                    else:
+                        outcomes[command] = answer
             if failures or len(outcomes) >= wanted:
                 break
             silent = [command for command in silent if command not in outcomes]
             seconds = _slice(deadline)
             if not self._listen(seconds):
                 failures = self._missing(silent, is_late=seconds == 0)
+        self.abandon(failures)
         outcomes.update(failures)  # last, so that the caller takes what went well first
-        self.abandon(outcomes)
         return outcomes
 
     def _missing(self, silent: Iterable[Command], is_late: bool) -> dict[Command, BaseException]:
@@ -315,7 +315,7 @@ class WorkerPool:
         for command in silent:
             worker = self._workers[command.worker]
             is_gone = worker.is_mute or (not worker.is_running() and not worker.channel.has_unread)
-            if worker.answer(command.number) is not None:
+            if worker.has_answered(command.number):
                 continue  # its last words
             if is_gone:
                 failures[command] = self._death(worker, command.what)
@@ -420,7 +420,7 @@ class WorkerPool:
         for worker in workers:
             while not worker.is_mute and worker.channel.has_unread:
                 self._read(worker)  # its last words
-        answers = [answer for worker in asked if (answer := worker.answer(worker.last_number)) is not None]
+        answers = [w.take_answer(w.last_number) for w in asked if w.has_answered(w.last_number)]
         return [self._report(answer.payload) for answer in answers if answer.code == FAILED]
 
     def _listen_briefly(self) -> None:
