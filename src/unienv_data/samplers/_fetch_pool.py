@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.utils.channel import ChannelClosedError, Message
+from unienv_interface.utils.channel import ChannelClosedError, Message, no_interrupt
 from unienv_interface.utils.worker_processes import (
     KILL_GRACE,
     ErrorReport,
     WorkerDied,
     WorkerProcess,
     end_workers,
-    no_interrupt,
     start_worker,
 )
 

@@ -254,8 +254,9 @@ class AsyncVecEnv(VecEnv):
         """The infos of environments that are ready: in rows if all are, none if all are empty."""
         if not any(ended.values()):
             return []
-        if ready is self._all and (rows := common_rows([ended[own[0]] for _, own in self._whole])) is not None:
-            return rows
+        common = common_rows([ended[own[0]] for _, own in self._whole]) if ready is self._all else None
+        if common is not None:
+            return common
         for worker, rows in self._info_rows.items():
             own = self._whole[worker][1]
             if ended.get(own[0]) is rows:

@@ -124,15 +124,17 @@ class EnvGroup:
         """Step environments, with one action each, and write what they return to their rows; returns their infos."""
         infos = []
         envs, first, at_work = self.envs, self.first, self.at_work
-        observations, vectors = results.observations, results.vectors
-        # through memoryviews, which small values are written to fastest
-        rewards, terminations, truncations = results.rewards.data, results.terminated.data, results.truncated.data
+        observations = results.observations
+        # memoryviews, which small values are written to fastest
+        vectors: Any = results.vectors
+        rewards: Any = results.rewards.data
+        terminated, truncated = results.terminated.data, results.truncated.data
         self.command = "step"
         # equally many: `strict` would cost as much as a small step
         for index, action in zip(indices, _split(action_space, actions, len(indices))):  # noqa: B905
             at_work[0] = index
             step = envs[index - first].step
-            observation, rewards[index], terminations[index], truncations[index], info = step(action)
+            observation, rewards[index], terminated[index], truncated[index], info = step(action)
             if vectors is None or type(observation) is not np.ndarray:
                 observations.layout.pack(observations, index, observation)
             else:
