@@ -199,6 +199,15 @@ def test_workers_of_uneven_pace_give_what_one_process_gives(monkeypatch: pytest.
                 assert env.reset(mask=ended)[1].tolist() == twin.reset(mask=ended)[1].tolist()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_where_there_is_no_eventfd_pipes_wake_workers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    with make_async(counters(3), ctx=context(method)) as env:
+        env.reset(seed=0)
+        for step in range(1, 20):
+            assert env.step(zeros(3))[0][:, 2].tolist() == [step] * 3
+
+
 @only_on_linux
 def test_a_step_that_a_stopped_worker_took_up_late_is_not_taken_for_the_next() -> None:
     twin = SyncVecEnv(counters(3))
