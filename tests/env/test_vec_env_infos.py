@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from collections import defaultdict
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -149,6 +151,21 @@ def test_what_is_handed_out_does_not_change(kind: type) -> None:
         infos = [env.step(action)[4] for _ in range(4)]
         assert [info["whole"].tolist() for info in infos] == [[step] * 4 for step in (1, 2, 3, 4)]
         assert all(info["place"].flags.owndata and info["place"].flags.writeable for info in infos)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: cloudpickle.loads(cloudpickle.dumps(env))])
+def test_a_copy_has_memory_of_its_own(copied: Callable[[Any], Any]) -> None:
+    action = np.zeros((4, 2), np.float32)
+    with make(SyncVecEnv, numbers, copy=False) as env:
+        env.reset(seed=0)
+        env.step(action), env.step(action)
+        other = copied(env)
+        for step in (3, 4):
+            observation, _, _, _, info = other.step(action)
+            assert info["whole"].tolist() == observation[:, 2].tolist() == [step] * 4
+        observation, _, _, _, info = env.step(action)
+        assert info["whole"].tolist() == observation[:, 2].tolist() == [3] * 4
+        other.close()
 
 
 def test_a_form_that_was_in_a_late_answer_is_not_taken_for_known(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ class ResultRows:
     terminated: np.ndarray
     truncated: np.ndarray
 
+    def __reduce__(self) -> tuple[type[ResultRows], tuple[Any, ...]]:
+        # without `vectors`: a copy has its own
+        return ResultRows, (self.observations, self.contexts, self.rewards, self.terminated, self.truncated)
+
     @functools.cached_property
     def vectors(self) -> list[memoryview] | None:
         """The rows of observations that are vectors: each takes an array of just its dtype and shape."""

@@ -74,6 +74,7 @@ class InfoRows:
     """
 
     def __init__(self, form: InfoForm, area: np.ndarray, own: range) -> None:
+        self._made_of = form, area, own
         self.form = form
         self._columns: list[np.ndarray] = [
             np.ndarray(len(area), np.dtype(kind), area, place * area.itemsize, area.strides[:1])
@@ -89,6 +90,9 @@ class InfoRows:
         rest = f"{area.strides[0] - struct.calcsize('=' + row)}x"
         packing = struct.Struct("=" + rest.join([row] * len(own)))
         self._pack = functools.partial(packing.pack_into, area.data, own.start * area.strides[0])
+
+    def __reduce__(self) -> tuple[type[InfoRows], tuple[Any, ...]]:
+        return InfoRows, self._made_of
 
     def write(self, infos: Infos) -> bool:
         """Write the infos of the own environments; False if they are of another form."""
