@@ -27,7 +27,7 @@ from buffers import number_space, numbers, read
 from unienv_data import BatchBase, MultiprocessingSampler, PrioritizedSampler, ReplayBuffer, StepSampler
 from unienv_data.base.sampling import STRUCTURED
 from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.env_base._worker_pool import WorkerDied
+from unienv_interface.env_base.vec_env import WorkerDied
 from unienv_interface.space import BoxSpace, DictSpace, TextSpace
 
 NUMPY = NumpyComputeBackend

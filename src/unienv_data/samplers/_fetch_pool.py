@@ -6,25 +6,29 @@ import contextlib
 import os
 import pickle
 import select
-import signal
-import time
 from collections import deque
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
 
-from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._starting import no_interrupt, start_worker
-from unienv_interface.env_base._worker_errors import ErrorReport
-from unienv_interface.env_base._worker_pool import WorkerDied
+from unienv_interface.utils.channel import ChannelClosedError, Message, no_interrupt
+from unienv_interface.utils.worker_processes import (
+    KILL_GRACE,
+    ErrorReport,
+    WorkerDied,
+    WorkerProcess,
+    end_workers,
+    start_worker,
+)
 
 from ..base.common import BatchBase
 from ..base.sampling import Form
 from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, Portable, request, worker_main
 
-# How long workers may take to end when they are asked, told and killed. Together less than two seconds.
-_CLOSE_GRACE, _TERMINATE_GRACE, _KILL_GRACE = 0.8, 0.3, 0.4
+# Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
+_CLOSE_GRACE = 0.8
 # A batch whose fetch has ended so many workers is not tried again.
 _MOST_DEATHS = 2
 
@@ -63,32 +67,13 @@ class WorkerFetch:
         return f"a batch of {len(self.index)} samples ({shown}{', ...' if len(self.index) > 8 else ''})"
 
 
-class _Worker:
+class _Worker(WorkerProcess):
     """A process, its connection, and the batches it was asked for and has not answered, oldest first."""
 
-    def __init__(self, process: Any, channel: Channel, is_adopted: bool) -> None:
-        self.process, self.channel = process, channel
-        self.is_adopted = is_adopted  # a child of a fork server
+    def __init__(self, process: Any, connection: Connection, is_adopted: bool) -> None:
+        super().__init__(process, connection, is_adopted)
         self.is_ready = False
         self.todo: deque[WorkerFetch] = deque()
-
-    def is_running(self) -> bool:
-        if not self.process.is_alive():
-            return False
-        if self.is_adopted:
-            return True  # the fork server knows, and will say so
-        try:
-            os.kill(self.process.pid, 0)
-        except ProcessLookupError:  # somebody else has reaped it
-            return False
-        return True
-
-    def how_it_ended(self) -> str:
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"exit code {'unknown' if code is None else code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
-        return f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
 
 
 class FetchPool:
@@ -135,7 +120,7 @@ class FetchPool:
         number, self._started = self._started, self._started + 1
         given = Portable((self._source, self._plan))
         with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is ignored
-            process, connection, is_adopted = start_worker(
+            started = start_worker(
                 self._ctx,
                 worker_main,
                 (given, self.blocks.shared, self.blocks.nbytes, (self._seed, number)),
@@ -143,7 +128,7 @@ class FetchPool:
                 name=f"unienv-sampler-{number}",
                 daemon=self._daemon,
             )
-            worker = _Worker(process, Channel(connection), is_adopted)
+            worker = _Worker(*started)
             self._workers[worker.channel.fd] = worker
             self._poll.register(worker.channel.fd, select.POLLIN)
 
@@ -241,10 +226,10 @@ class FetchPool:
         if self._workers.pop(fd, None) is None:
             return
         self._poll.unregister(fd)
-        worker.process.join(_KILL_GRACE)  # its connection ends a moment before itself
+        worker.process.join(KILL_GRACE)  # its connection ends a moment before itself
         if worker.is_running():
             worker.process.kill()  # or it might still write to blocks
-            worker.process.join(_KILL_GRACE)
+            worker.process.join(KILL_GRACE)
         self._receive_last(worker)
         worker.channel.close()
         at_work = f"at {worker.todo[0]}" if worker.todo else "while it had nothing to do"
@@ -296,29 +281,17 @@ class FetchPool:
     def _end(self, workers: list[_Worker]) -> None:
         try:
             for worker in workers:
-                try:
+                with contextlib.suppress(ChannelClosedError):
                     worker.channel.send(0, CLOSE, b"")
-                except ChannelClosedError:
-                    continue
-            self._await_ends(workers, _CLOSE_GRACE)
-            for worker in workers:
-                if worker.is_running():
-                    worker.process.terminate()
-            self._await_ends(workers, _TERMINATE_GRACE)
-        finally:  # an interrupt is answered with force
-            for worker in workers:
-                if worker.is_running():
-                    worker.process.kill()
-            self._await_ends(workers, _KILL_GRACE)
+        finally:
+            end_workers(workers, _CLOSE_GRACE, lambda: self._listen(workers))
 
-    def _await_ends(self, workers: list[_Worker], seconds: float) -> None:
-        """Wait for the end of workers, and discard their answers: a full pipe would block them."""
-        deadline = time.monotonic() + seconds
-        while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:
-            for fd, _ in self._poll.poll(2):
-                for worker in workers:
-                    if worker.channel.fd == fd:
-                        self._discard(worker)
+    def _listen(self, workers: list[_Worker]) -> None:
+        """Read what workers still say, for some milliseconds."""
+        for fd, _ in self._poll.poll(2):
+            for worker in workers:
+                if worker.channel.fd == fd:
+                    self._discard(worker)
 
     def _discard(self, worker: _Worker) -> None:
         try:

@@ -20,12 +20,12 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message, pickled
-from unienv_interface.env_base._worker_errors import ErrorReport
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import flatten_space
+from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, pickled
 from unienv_interface.utils.shared_block import SharedBlock
+from unienv_interface.utils.worker_processes import ErrorReport
 
 from ..base.common import BatchBase
 from ..base.sampling import FLAT, FLAT_WITH_METADATA, STRUCTURED, STRUCTURED_WITH_METADATA, Form

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from unienv_interface.env_base._starting import default_context
 from unienv_interface.space import DictSpace, Space
+from unienv_interface.utils.worker_processes import default_context
 
 from ..base.common import BatchBase
 from ..base.epoch_order import Epoch

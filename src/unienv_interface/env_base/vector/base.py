@@ -9,28 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
-from ..backends.numpy import NumpyComputeBackend
-from ..space import Space, validate
-from ..space.row_layout import Rows
-from ..space.space_utils import batch_utils
-from ..utils.seed_util import next_seed_rng
-from ._env_group import SIGNAL_DTYPES, Access, EnvSpec, Slots
-from ._info_table import AnyInfos, InfoRows, InfoTable
-from ._layers import parse_index, parse_mask
-from ._stacking import stack_infos
-from .env import Env
+from ...backends.base import ComputeBackend
+from ...backends.numpy import NumpyComputeBackend
+from ...space import Space, validate
+from ...space.row_layout import Rows
+from ...space.space_utils import batch_utils
+from ...utils.seed_util import next_seed_rng
+from ..env import Env, parse_index, parse_mask
+from ..stacking import stack_infos
+from .env_group import SIGNAL_DTYPES, Access, EnvSpec, ResultRows
+from .infos import AnyInfos, InfoRows
 
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
 class VecEnv(Env):
-    """A batch of environments. Asking and waiting are two verbs; see `vec_env` for what is promised."""
+    """A batch of environments. Beginning a command and waiting for it are two verbs; see `vec_env`."""
 
-    has_steady_form = True  # all of it comes out of rows, but for infos
     _closed = False
     _copies = True  # observations, so that they are the caller's
-    _slots: Slots  # what `_finish` has waited for
+    _results: ResultRows  # what `_finish` has waited for
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
         """Take over what the environments say of themselves."""
@@ -80,7 +78,7 @@ class VecEnv(Env):
 
     @abc.abstractmethod
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
-        """Wait; returns which environments have their results in `_slots`, `indices` itself if all, and their infos."""
+        """Wait; returns the environments whose results are in `_results`, `indices` itself if all, and their infos."""
 
     @abc.abstractmethod
     def _give_up(self) -> None:
@@ -126,9 +124,9 @@ class VecEnv(Env):
         if indices is None:
             raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
         ready, infos = self._finish(indices, None)
-        contexts = self._slots.contexts
+        contexts = self._results.contexts
         context = None if contexts is None else self._values(contexts, ready, True)
-        return context, self._values(self._slots.observations, ready, self._copies), self._stacked(infos)
+        return context, self._values(self._results.observations, ready, self._copies), self._stacked(infos)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; returns observation, reward, terminated, truncated and infos."""
@@ -175,14 +173,14 @@ class VecEnv(Env):
         ready, infos = self._finish(pending, min_envs)
         if ready is not pending:
             self._stepping = pending[~np.isin(pending, ready)]
-        slots, read_flag = self._slots, self._read_flag
-        rewards, terminated, truncated = slots.rewards, slots.terminated, slots.truncated
+        results, read_flag = self._results, self._read_flag
+        rewards, terminated, truncated = results.rewards, results.terminated, results.truncated
         if ready is not self._all:
             rewards, terminated, truncated = rewards[ready], terminated[ready], truncated[ready]
         info = self._stacked(infos)
         if min_envs is not None or pending is not self._all:
             info["env_index"] = self._backend.from_numpy(ready, device=self._device, copy=True)
-        observation = self._values(slots.observations, ready, self._copies)
+        observation = self._values(results.observations, ready, self._copies)
         return observation, self._read_reward(rewards), read_flag(terminated), read_flag(truncated), info
 
     def _values(self, rows: Rows, ready: np.ndarray, copies: bool) -> Any:
@@ -192,7 +190,7 @@ class VecEnv(Env):
         return rows.layout.copy_out(rows) if copies else rows.layout.unpack(rows)
 
     def _stacked(self, infos: AnyInfos) -> dict[str, Any]:
-        if isinstance(infos, (InfoTable, InfoRows)):
+        if isinstance(infos, InfoRows):
             return infos.stacked(self._backend, self._device)
         return stack_infos(infos, self._backend, self._device) if any(infos) else {}
 
