@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
@@ -103,7 +104,7 @@ class Model:
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
         self.samples: list[int] = []
-        self.episodes: list[int] = []
+        self.episodes: list[float] = []
         self.episode = 0
         self.is_open = False
 
@@ -119,7 +120,12 @@ class Model:
         self.is_open = False
 
     def remove(self, indices: set[int]) -> None:
+        """What is left of an episode on both sides of a gap becomes two: the later part keeps its number."""
         kept = [index for index in range(len(self.samples)) if index not in indices]
+        numbers = list(self.episodes)
+        for left, right in reversed(list(itertools.pairwise(kept))):
+            if numbers[left] == numbers[right]:
+                self.episodes[left] = self.episodes[right] - (1e-6 if right - left > 1 else 0)
         self.samples = [self.samples[index] for index in kept]
         self.episodes = [self.episodes[index] for index in kept]
         self.is_open = self.is_open and self.episode in self.episodes

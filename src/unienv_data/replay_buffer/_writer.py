@@ -143,6 +143,11 @@ class BufferWriter:
                 closing = ended.reshape(-1).nonzero()[0].tolist()
         self._extend_open(encoded, count, closing)
 
+    def extend_all_lanes(self, value: Any, count: int, closing: list[int]) -> None:
+        """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
+        self.check()
+        self._extend_open(self._storage.encode(value, count), count, closing)
+
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
         leaf, spec = value, self._storage.layout.leaves[0]
@@ -330,8 +335,8 @@ class BufferWriter:
         if len(slots):
             self._edit(edit)
 
-    def remove_at(self, idx: Any) -> None:
-        """Remove samples and close the gaps."""
+    def remove_at(self, idx: Any, join: bool) -> None:
+        """Remove samples and close the gaps; an episode is split there, unless its parts are to `join`."""
         self.check()
         counters, state = self._counters, self._state
         head, tail = counters.head, counters.tail
@@ -348,7 +353,8 @@ class BufferWriter:
             counters.tail = tail + removed.size  # nothing has to be moved
             return
         bounds = (tail, min(max(counters.closed, tail), head), head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, state.segments.alive(tail, head)))
+        alive = state.segments.alive(tail, head)
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
 
     def _edit(self, edit: Edit) -> None:
         before = self._counters.edit

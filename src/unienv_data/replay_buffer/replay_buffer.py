@@ -357,6 +357,64 @@ class ReplayBuffer(BatchBase):
         flags = None if ended is None else self._as_flags(ended)
         self._locked(self._writer.extend_lanes, value, flags)
 
+    def extend_from(self, other: BatchBase, chunk_size: int = 8, tqdm: bool = False) -> None:
+        """Copy all samples of another batch, with the episodes that it knows.
+
+        Episodes of several lanes go to the lanes of this buffer if it has as many, and one after the other into a
+        buffer without lanes. A batch that knows no episodes adds none.
+
+        Parameters
+        ----------
+        other
+            The batch to copy from, of the same space.
+        chunk_size
+            How many samples are in memory at a time.
+        tqdm
+            Show a progress bar.
+
+        Raises
+        ------
+        RuntimeError
+            An episode of `append` is open.
+        ValueError
+            The batch has another number of lanes than this buffer.
+        """
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
+        if self._lanes == 1 and self.has_open_segment:
+            raise RuntimeError("extend_from while a segment of append is open: call mark_segment_end first")
+        positions = np.arange(len(other))
+        episodes = other.episodes_of(positions) if self._maintains else None
+        stride = 1 if episodes is None else int(np.max(episodes.stride, initial=1))
+        if self._lanes > 1 and stride != self._lanes:
+            raise ValueError(
+                f"extend_from: the batch has {stride} lanes, the buffer {self._lanes}: copy into a buffer with "
+                f"{'no lanes' if stride == 1 else f'lanes={stride}'}"
+            )
+        starts = np.zeros(0, np.int64) if episodes is None else episodes.start
+        ends = np.zeros(len(other), bool) if episodes is None else positions + 1 >= episodes.stop
+        if stride > 1 and self._lanes == 1:  # episode after episode
+            positions = np.argsort(starts, kind="stable")
+            starts, ends = starts[positions], ends[positions]
+            begins = np.flatnonzero(np.diff(starts, prepend=-1))
+            starts = np.repeat(begins, np.diff(begins, append=len(starts)))
+        size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
+        pieces: Any = range(0, len(other), size)
+        if tqdm:
+            from tqdm import tqdm as progress
+
+            pieces = progress(pieces, unit="chunk")
+        first = self._counters.head
+        for start in pieces:
+            part = slice(start, min(start + size, len(other)))
+            batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
+            closing = np.flatnonzero(ends[part])
+            if self._lanes > 1:
+                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing.tolist())
+            else:
+                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing.tolist()]
+                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended)
+
     def mark_segment_end(self, lanes: Any = None) -> None:
         """Close the open segment; without one, nothing happens.
 
@@ -388,13 +446,21 @@ class ReplayBuffer(BatchBase):
     def set_at(self, idx: Any, value: Any) -> None:
         self._locked(self._writer.set_at, idx, value)
 
-    def remove_at(self, idx: Any) -> None:
-        """Remove samples; those that stay keep their order, and an episode shrinks by what is taken out of it.
+    def remove_at(self, idx: Any, *, join: bool = False) -> None:
+        """Remove samples; those that stay keep their order.
 
         Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together. Of a
         buffer with lanes only the oldest vector steps can be removed.
+
+        Parameters
+        ----------
+        idx
+            The samples to remove.
+        join
+            An episode out of the middle of which samples are removed is split there, so that no window reaches over
+            the gap. True keeps it one episode.
         """
-        self._locked(self._writer.remove_at, idx)
+        self._locked(self._writer.remove_at, idx, join)
 
     def clear(self) -> None:
         """Drop all samples and episodes."""
