@@ -590,3 +590,25 @@ def test_a_refused_folder_is_left_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format version 2, this release reads up to 1"):
         ReplayBuffer.load_from(path, backend=NUMPY, read_only=False)
     assert {file: file.read_bytes() for file in all_files(path)} == before
+
+
+# -- paths that are none -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/data", "gs://bucket/data", "hf://datasets/me/data", "memory://data"])
+def test_urls_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    buffer = ReplayBuffer.create(number_space())
+    for act in (
+        lambda: ReplayBuffer.create(number_space(), cache_path=url),
+        lambda: ReplayBuffer.load_from(url, backend=NUMPY),
+        lambda: buffer.dumps(url),
+    ):
+        with pytest.raises(ValueError, match="is a URL, and buffers lie in local folders: copy the folder here first"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_does_not_exist_is_not_called_corrupted(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        ReplayBuffer.load_from(tmp_path / "nowhere", backend=NUMPY)

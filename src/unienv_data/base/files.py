@@ -242,6 +242,18 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
+def local_path(path: PathLike) -> Path:
+    """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
+    text = os.fspath(path)
+    found = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
+    if found is not None and found[1].lower() != "file":
+        raise ValueError(
+            f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
+            f"{found[1]}:// or a mounted file system, and give the path of the copy"
+        )
+    return Path(text)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder that must not be there yet, and its parents, so that they survive a power cut."""
     missing = [parent for parent in path.parents if not parent.exists()]

@@ -92,6 +92,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             self._layout = RowLayout(self.single_instance_space)
         return self._layout
 
+    @layout.setter
+    def layout(self, layout: RowLayout) -> None:
+        self._layout = layout
+
     @property
     def backend(self) -> ComputeBackend:
         return self.single_instance_space.backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -122,6 +123,8 @@ def load(
 ) -> ReplayBuffer:
     """The buffer in a folder; see `ReplayBuffer.load_from`."""
     backend, device, given = place
+    if not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
     metadata = read_metadata(folder)
     space = read_space(folder, metadata, backend, device)
     if given is not None:

@@ -24,6 +24,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, resolve_index
+from ..base.files import local_path
 from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
@@ -138,7 +139,7 @@ class ReplayBuffer(BatchBase):
             storage_cls,
             single_instance_space,
             args,
-            None if cache_path is None else Path(cache_path),
+            None if cache_path is None else local_path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
             BufferOptions(maintain_segment_metadata or lanes > 1, durable, lanes),
         )
@@ -164,7 +165,7 @@ class ReplayBuffer(BatchBase):
         writer: a PermissionError names the process that is.
         """
         place = (backend, device, single_instance_space)
-        return _folder.load(Path(path), place, read_only, multiprocessing, storage_kwargs)
+        return _folder.load(local_path(path), place, read_only, multiprocessing, storage_kwargs)
 
     is_loadable_from = staticmethod(_folder.is_loadable_from)
     get_length_from_path = staticmethod(_folder.get_length_from_path)
@@ -508,9 +509,9 @@ class ReplayBuffer(BatchBase):
                 _folder.write_description(self, own)
             return
         if self.is_mutable:
-            self._locked(_folder.write_snapshot, self, Path(path))
+            self._locked(_folder.write_snapshot, self, local_path(path))
         else:
-            _folder.write_snapshot(self, Path(path))
+            _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
         """Make what was written durable and give back files and memory. May be called more than once."""
