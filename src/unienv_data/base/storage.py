@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic
@@ -83,18 +84,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         self.single_instance_space = single_instance_space
         self._next_slot: int | None = None
         self._pending = 0
-        self._layout: RowLayout | None = None
 
-    @property
+    @functools.cached_property
     def layout(self) -> RowLayout:
         """The leaves of a sample, and how they lie in a row."""
-        if self._layout is None:
-            self._layout = RowLayout(self.single_instance_space)
-        return self._layout
-
-    @layout.setter
-    def layout(self, layout: RowLayout) -> None:
-        self._layout = layout
+        return RowLayout(self.single_instance_space)
 
     @property
     def backend(self) -> ComputeBackend:

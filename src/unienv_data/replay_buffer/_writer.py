@@ -124,24 +124,28 @@ class BufferWriter:
 
     def extend_lanes(self, value: Any, ended: np.ndarray | None) -> None:
         """Add one sample to every lane, or a block of several steps; `ended` says where episodes end with one."""
-        self.check()
-        if self._lanes == 1:
+        if self._is_refused:
+            raise self._refusal()
+        lanes = self._lanes
+        if lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
-        steps = self._count_steps(value)
-        lead: tuple[int, ...] = (self._lanes,)
-        if steps is not None:
-            lead = (steps, self._lanes)
-            value = self._storage.layout.merge_lead(value, (steps, self._lanes))
-        count = self._lanes * (1 if steps is None else steps)
-        encoded = self._storage.encode(value, count)
+        shape: tuple[int, ...] = (lanes,)
+        try:
+            encoded = self._storage.encode(value, lanes)
+        except ValueError:
+            steps = self._count_steps(value)
+            if steps is None:
+                raise
+            shape = (steps, lanes)
+            encoded = self._storage.encode(self._storage.layout.merge_lead(value, (steps, lanes)), steps * lanes)
         closing: list[int] = []
         if ended is not None:
-            if ended.shape != lead:
-                each = f"each of {self._lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
+            if ended.shape != shape:
+                each = f"each of {lanes} lanes" + ("" if len(shape) == 1 else f" at each of {shape[0]} steps")
                 raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             if np.count_nonzero(ended):
                 closing = ended.reshape(-1).nonzero()[0].tolist()
-        self._extend_open(encoded, count, closing)
+        self._extend_open(encoded, lanes if len(shape) == 1 else shape[0] * lanes, closing)
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int]) -> None:
         """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""

@@ -36,7 +36,7 @@ class ListStorage(SpaceStorage):
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         self.capacity = capacity
-        self._layout = RowLayout(single_instance_space)
+        self.layout = RowLayout(single_instance_space)
         # what slots hold that were never written
         self._blank = self._leaves_of(single_instance_space.create_empty())
         # one entry a slot: the leaves of a sample as `RowLayout` encodes them

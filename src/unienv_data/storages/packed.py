@@ -58,7 +58,7 @@ class PackedStorage(RowStorage):
         sums: RowSums | BlockSums | None = None,
     ) -> None:
         super().__init__(single_instance_space)
-        self._layout = memory.layout
+        self.layout = memory.layout
         self.capacity = capacity
         self.cache_filename = path
         self.is_mutable = mutable
