@@ -91,13 +91,13 @@ class LosesTheLast(Broken):
 class HandsOutViews(Broken):
     def gather(self, slots: Any, length: int) -> Any:
         if isinstance(slots, int):
-            return self._layout.unpack(self._memory.rows[slots])
+            return self.layout.unpack(self._memory.rows[slots])
         return super().gather(slots, length)
 
 
-class GathersPastTheEnd(Broken):
-    def gather_among(self, index: Any, length: int) -> Any:
-        return super().gather_among(index, len(self))
+class StopsAtTheEnd(Broken):
+    def gather(self, slots: Any, length: int) -> Any:
+        return super().gather(np.minimum(slots, len(self) - 1) if isinstance(slots, np.ndarray) else slots, length)
 
 
 class ClipsTheIndex(Broken):
@@ -108,14 +108,14 @@ class ClipsTheIndex(Broken):
 class WritesBeforeItLooks(Broken):
     def set(self, index: Any, value: Any) -> None:
         if isinstance(index, int) and 0 <= index < len(self):
-            self._memory.rows.records[index] = np.zeros((), self._layout.dtype)
+            self._memory.rows.records[index] = np.zeros((), self.layout.dtype)
         super().set(index, value)
 
 
 class KeepsTheFirst(Broken):
     def set(self, index: Any, value: Any) -> None:
         if isinstance(index, list) and index == [1, 1]:
-            index, value = [1], self._layout.unpack(_rows_of(self, value)[:1])
+            index, value = [1], self.layout.unpack(_rows_of(self, value)[:1])
         super().set(index, value)
 
 
@@ -195,7 +195,7 @@ class Overwrites(Broken):
     [
         (LosesTheLast, "every_kind_of_index_writes_the_same"),
         (HandsOutViews, "what_was_read_does_not_change"),
-        (GathersPastTheEnd, "encoding_changes_nothing_and_writing_does"),
+        (StopsAtTheEnd, "encoding_changes_nothing_and_writing_does"),
         (ClipsTheIndex, "an_index_out_of_range_is_refused"),
         (WritesBeforeItLooks, "a_misfit_is_refused_and_changes_nothing"),
         (KeepsTheFirst, "the_last_of_duplicates_stays"),
