@@ -120,8 +120,8 @@ class KeepsTheFirst(Broken):
 
 
 def _rows_of(storage: PackedStorage, value: Any) -> Any:
-    rows = storage._layout.empty(2)
-    storage._layout.pack(rows, slice(None), value)
+    rows = storage.layout.empty(2)
+    storage.layout.pack(rows, slice(None), value)
     return rows
 
 
