@@ -31,6 +31,7 @@ from ._lerobot_meta import (
     V3_VIDEO,
     VERSION,
     VIDEO,
+    load_meta,
     merge_stats,
 )
 from ._lerobot_writing import Cursor, EpisodeTable, TableWriter, VideoCopier, VideoWriter, write_tasks
@@ -113,6 +114,9 @@ def export_lerobot(
     remove_leftovers(target)
     try:
         _write(source, temporary, robot_type, codec, progress or (lambda done, total: None))
+        there = load_meta(temporary).episodes
+        if (len(there.numbers), there.starts[-1]) != (len(source.episodes), source.total):
+            raise RuntimeError(f"{target}: the episodes that were written do not read back")
         replace_folder(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -128,7 +132,7 @@ class _Feature:
 
     name: str
     keys: tuple[Any, ...]
-    space: Space
+    space: Any  # an ArraySpace or a TextSpace
     is_image: bool
 
     @property
@@ -176,7 +180,9 @@ class _Source:
         self.fps = int(rate) if float(rate).is_integer() else float(rate)
         leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
         if mapping is None:
-            mapping = {_feature_name(leaf.path, leaf.space): leaf.name for leaf in leaves.values() if _is_wanted(leaf.path)}
+            mapping = {
+                _feature_name(leaf.path, leaf.space): leaf.name for leaf in leaves.values() if _is_wanted(leaf.path)
+            }
         self.features = {name: _feature(name, column, leaves) for name, column in mapping.items()}
         if not self.features:
             raise ValueError("there is no column to be exported")
@@ -193,7 +199,9 @@ class _Source:
         elif TASK in leaves and isinstance(leaves[TASK].space, TextSpace):
             self.task_keys = leaves[TASK].path
         else:
-            raise ValueError("task is None and there is no text column 'task': say what is done, such as 'pick the cube'")
+            raise ValueError(
+                "task is None and there is no text column 'task': say what is done, such as 'pick the cube'"
+            )
 
     def tasks_of(self, episode: int) -> list[str]:
         """The task of each sample of an episode."""
@@ -240,7 +248,9 @@ def _feature(name: str, column: str | Sequence[Any], leaves: Mapping[str, Any]) 
         raise ValueError(f"feature {name!r}: LeRobot keeps {[*RESERVED, TASK]} to itself, and names have no slash")
     leaf = leaves.get(column) if isinstance(column, str) else None
     if leaf is None:
-        leaf = next((leaf for leaf in leaves.values() if not isinstance(column, str) and leaf.path == tuple(column)), None)
+        leaf = next(
+            (leaf for leaf in leaves.values() if not isinstance(column, str) and leaf.path == tuple(column)), None
+        )
     if leaf is None:
         raise ValueError(f"feature {name!r}: there is no column {column!r}, only {list(leaves)}")
     space = leaf.space
@@ -312,13 +322,13 @@ def _write(source: _Source, root: Path, robot_type: str | None, codec: str, prog
             stats: dict[str, dict[str, np.ndarray]] = {}
             for name, feature in source.features.items():
                 if feature.is_image:
-                    stats[name], place = _write_video(source, feature, number, videos[name])
-                    row |= place
+                    stats[name], video_entries = _write_video(source, feature, number, videos[name])
+                    row |= video_entries
                     continue
                 columns[name] = np.concatenate(list(source.chunks(feature, number)))
                 if feature.dtype != STRING:
                     stats[name] = _as_dict(summarize(columns[name]), columns[name].dtype, count)
-            own = {
+            own: dict[str, np.ndarray] = {
                 "timestamp": (np.arange(count) / source.fps).astype(np.float32),
                 "frame_index": np.arange(count),
                 "episode_index": np.full(count, number),
@@ -329,7 +339,9 @@ def _write(source: _Source, root: Path, robot_type: str | None, codec: str, prog
                 stats[name] = _as_dict(summarize(values[:, None]), values.dtype, count)
             place = tables.add({**columns, **own})
             row |= {"data/chunk_index": place.chunk, "data/file_index": place.file}
-            row |= {f"stats/{name}/{key}": value.tolist() for name, part in stats.items() for key, value in part.items()}
+            row |= {
+                f"stats/{name}/{key}": value.tolist() for name, part in stats.items() for key, value in part.items()
+            }
             table.add(row)
             for name, part in stats.items():
                 by_feature.setdefault(name, []).append(part)
@@ -356,19 +368,21 @@ def _write_video(
     count = len(source.episodes[number])
     looked_at = np.unique(np.linspace(0, count - 1, min(count, _MOST_IMAGES)).astype(np.int64))
     step = max(1, max(feature.shape[:2]) // _IMAGE_SIZE)
-    kept, first = [], 0
-    for frames in source.chunks(feature, number) if isinstance(video, VideoWriter) else ():
-        video.add(frames)
-        here = looked_at[(looked_at >= first) & (looked_at < first + len(frames))] - first
-        kept.append(frames[here, ::step, ::step])
-        first += len(frames)
-    if isinstance(video, VideoCopier):
+    kept = []
+    if isinstance(video, VideoWriter):
+        first = 0
+        for frames in source.chunks(feature, number):
+            video.add(frames)
+            here = looked_at[(looked_at >= first) & (looked_at < first + len(frames))] - first
+            kept.append(frames[here, ::step, ::step])
+            first += len(frames)
+    else:
         frames = source.batch.get_column_at(feature.keys, source.episodes[number][looked_at])
         kept.append(feature.on_host(frames)[:, ::step, ::step])
     place = video.end_episode(count)
     pixels = np.concatenate(kept).reshape(-1, 3)
     figures = _as_dict(summarize(pixels), np.dtype(np.float64), len(looked_at))
-    stats = {k: v if k == "count" else np.asarray(v, np.float64).reshape(3, 1, 1) / 255 for k, v in figures.items()}
+    stats = {key: value if key == "count" else value.reshape(3, 1, 1) / 255 for key, value in figures.items()}
     prefix = f"videos/{feature.name}"
     return stats, {
         f"{prefix}/chunk_index": place.chunk,

@@ -1,4 +1,4 @@
-"""What the `meta` folder of a LeRobot dataset says: features, episodes, tasks and statistics, in v2.0, v2.1 and v3.0."""
+"""What the `meta` folder of a LeRobot dataset says: features, episodes, tasks, statistics; v2.0, v2.1, v3.0."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def load_meta(root: Path) -> DatasetMeta:
     if version.startswith("v3."):
         return DatasetMeta(root, info, _episodes_v3(root, info, videos), _tasks_v3(root))
     if version.startswith("v2."):
-        tasks = {int(row["task_index"]): str(row["task"]) for row in _read_lines(root, "meta/tasks.jsonl", needed=False)}
+        tasks = {
+            int(row["task_index"]): str(row["task"]) for row in _read_lines(root, "meta/tasks.jsonl", needed=False)
+        }
         return DatasetMeta(root, info, _episodes_v2(root, info, videos), tasks)
     raise ValueError(f"{root / INFO}: codebase_version is {version!r}, v2.0, v2.1 and v3.0 can be read")
 

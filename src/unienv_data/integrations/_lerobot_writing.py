@@ -216,7 +216,11 @@ class VideoCopier:
         av = need("av", extra="lerobot")
         with av.open(os.fspath(next(iter(self._copied)))) as container:
             context = container.streams.video[0].codec_context
-            shape, codec, pixel_format = (context.height, context.width, 3), context.codec.canonical_name, context.pix_fmt
+            shape, codec, pixel_format = (
+                (context.height, context.width, 3),
+                context.codec.canonical_name,
+                context.pix_fmt,
+            )
         return video_info(shape, self._fps, codec, pixel_format)
 
 

@@ -27,7 +27,7 @@ class VideoFile:
     """One open video, and where its decoder stands."""
 
     def __init__(self, path: Path) -> None:
-        av = need("av", extra="video")
+        av = need("av", extra="lerobot")
         self.path = path
         self._container = av.open(os.fspath(path))
         if not self._container.streams.video:

@@ -6,6 +6,7 @@ Neither `lerobot` nor PyTorch is needed: tables are read with pyarrow, videos wi
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +54,7 @@ class LeRobotAsUniEnvDataset(BatchBase):
 
     is_mutable = False
     is_segment_aware = True
+    single_space: DictSpace
 
     def __init__(self, meta: DatasetMeta, space: DictSpace, tolerance_s: float = TOLERANCE) -> None:
         super().__init__(space)
@@ -97,7 +99,9 @@ class LeRobotAsUniEnvDataset(BatchBase):
             The metadata contradicts itself, or names a version or a kind of feature that is not known.
         """
         if video_backend not in ("auto", "pyav"):
-            raise ValueError(f"video_backend is {video_backend!r}, videos are decoded with 'pyav', which is 'auto', too")
+            raise ValueError(
+                f"video_backend is {video_backend!r}, videos are decoded with 'pyav', which is 'auto', too"
+            )
         meta = load_meta(Path(dataset_dir))
         space = _space(meta, include_features, exclude_features, decode_video)
         return LeRobotAsUniEnvDataset(meta, space.to(backend, device), tolerance_s)
@@ -161,8 +165,7 @@ class LeRobotAsUniEnvDataset(BatchBase):
         return int(self.meta.episodes.starts[-1])
 
     def get_segments(self) -> list[tuple[int, int]]:
-        starts = self.meta.episodes.starts.tolist()
-        return list(zip(starts[:-1], starts[1:], strict=True))
+        return list(itertools.pairwise(self.meta.episodes.starts.tolist()))
 
     def episodes_of(self, positions: np.ndarray) -> EpisodeBounds:
         starts = self.meta.episodes.starts
@@ -177,12 +180,14 @@ class LeRobotAsUniEnvDataset(BatchBase):
         start, stop = self.meta.episodes.starts[place : place + 2].tolist()
         return self.get_at(slice(start, stop))
 
-    def windows(self, delta_timestamps: Mapping[str, Sequence[float]], tolerance_s: float = TOLERANCE) -> LeRobotWindows:
+    def windows(
+        self, delta_timestamps: Mapping[str, Sequence[float]], tolerance_s: float = TOLERANCE
+    ) -> LeRobotWindows:
         """A view in which some features are windows, given by seconds from each sample."""
         return LeRobotWindows(self, delta_timestamps, tolerance_s)
 
     def get_at(self, idx: Any) -> Any:
-        return self._read(list(self.single_space), idx)
+        return self._read(list(self.single_space.spaces), idx)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not nested_keys:
@@ -243,7 +248,9 @@ class LeRobotAsUniEnvDataset(BatchBase):
         try:
             return self.tasks[index]
         except KeyError:
-            raise ValueError(f"{self.meta.root}: task_index {index} is not among the tasks {sorted(self.tasks)}") from None
+            raise ValueError(
+                f"{self.meta.root}: task_index {index} is not among the tasks {sorted(self.tasks)}"
+            ) from None
 
     def _as_batch_of(self, name: str, values: np.ndarray) -> Any:
         space = self.single_space[name]
@@ -268,6 +275,7 @@ class LeRobotWindows(BatchBase):
 
     is_mutable = False
     is_segment_aware = True
+    single_space: DictSpace
 
     def __init__(
         self,
@@ -288,9 +296,7 @@ class LeRobotWindows(BatchBase):
             f"{name}_is_pad": BinarySpace(batch.backend, (len(offsets),), device=batch.device)
             for name, offsets in self._offsets.items()
         }
-        super().__init__(
-            DictSpace(batch.backend, spaces, batch.device), DictSpace(batch.backend, pads, batch.device)
-        )
+        super().__init__(DictSpace(batch.backend, spaces, batch.device), DictSpace(batch.backend, pads, batch.device))
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -306,17 +312,17 @@ class LeRobotWindows(BatchBase):
         return self.batch.episodes_of(positions)
 
     def get_at(self, idx: Any) -> Any:
-        return self._read(list(self.single_space), idx)[0]
+        return self._read(list(self.single_space.spaces), idx)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
-        return self._read(list(self.single_space), idx)
+        return self._read(list(self.single_space.spaces), idx)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         return self.get_column_at_with_metadata(nested_keys, idx)[0]
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
         if not nested_keys:
-            return self._read(list(self.single_space), idx)
+            return self._read(list(self.single_space.spaces), idx)
         nested_item(self.single_space, nested_keys)
         data, metadata = self._read([nested_keys[0]], idx)
         return data[nested_keys[0]], metadata
@@ -398,7 +404,9 @@ def _feature_space(meta: DatasetMeta, name: str) -> Space:
     try:
         dtype = np.dtype(kind)
     except TypeError:
-        raise ValueError(f"feature {name!r} has dtype {kind!r}, which is not known: name it in exclude_features") from None
+        raise ValueError(
+            f"feature {name!r} has dtype {kind!r}, which is not known: name it in exclude_features"
+        ) from None
     return BoxSpace(backend, -np.inf, np.inf, dtype.name, shape=shape)
 
 
@@ -413,7 +421,7 @@ def _image_shape(shape: tuple[int, ...], names: Any, name: str) -> tuple[int, ..
 
 def _image(value: Mapping[str, Any], root: Path, shape: tuple[int, ...], name: str) -> np.ndarray:
     """An image that lies in a table, or in a file beside it."""
-    image = need("PIL.Image", extra="image")
+    image = need("PIL.Image", extra="lerobot")
     if value.get("bytes") is not None:
         source: Any = io.BytesIO(value["bytes"])
     else:

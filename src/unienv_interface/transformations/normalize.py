@@ -126,9 +126,7 @@ class NormalizeTransformation(DataTransformation):
             dtype = box.dtype if box.dtype_name in dtypes.FLOATING else backend.default_floating_dtype
         low, high = self._low, self._high
         if low is None or high is None:
-            low, high = (
-                (bound.astype(np.float64) - self._offset) / self._scale for bound in box.bounds
-            )
+            low, high = ((bound.astype(np.float64) - self._offset) / self._scale for bound in box.bounds)
             largest = np.finfo(dtypes.host_dtype(backend.dtype_name(dtype))).max if self._new_dtype is None else np.inf
             low, high = np.where(low < -largest, -np.inf, low), np.where(high > largest, np.inf, high)
         try:
@@ -174,11 +172,7 @@ class NormalizeTransformation(DataTransformation):
     def _work_out(self, source: Space, place: Any) -> _Plan:
         box, target = require_box(source, type(self).__name__), self.get_target_space_from_source(source)
         backend = box.backend
-        is_wide = any(
-            space.dtype_name == "float64" or np.dtype(dtypes.host_dtype(space.dtype_name)).kind in "iu"
-            and np.dtype(dtypes.host_dtype(space.dtype_name)).itemsize > 2
-            for space in (box, target)
-        )
+        is_wide = any(_wants_double(space.dtype_name) for space in (box, target))
         compute_dtype = backend.dtype_from_name("float64" if is_wide else "float32")
         compute = backend.dtype_name(compute_dtype)
         into = RoundToIntegers if target.dtype_name in dtypes.INTEGER else ClipFloats
@@ -205,6 +199,12 @@ class _Plan:
     def __call__(self, data: Any) -> Any:
         values = self.backend.astype(data, self.compute_dtype, copy=False)
         return self.finish((values - self.offset) / self.scale)
+
+
+def _wants_double(dtype_name: str) -> bool:
+    """Whether single precision does not tell all values of a dtype apart."""
+    dtype = np.dtype(dtypes.host_dtype(dtype_name))
+    return dtype_name == "float64" or (dtype.kind in "iu" and dtype.itemsize > 2)
 
 
 def _figure(stats: Any, name: str, mode: str) -> np.ndarray:
