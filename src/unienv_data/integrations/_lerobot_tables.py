@@ -27,7 +27,7 @@ class TableFile:
             footer = pq.read_metadata(path)
         except FileNotFoundError:
             raise FileNotFoundError(f"{path}: there is no such file, although the episodes lie in it") from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ValueError(f"{path}: not a Parquet file, or one that was never finished: {error}") from None
         counts = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
         self.path = path
