@@ -1,4 +1,4 @@
-"""LeRobot datasets read equal to what LeRobot gives: `lerobot_folders/` has folders that it wrote, and its own samples."""
+"""LeRobot datasets read equal to what LeRobot gives: `lerobot_folders/` has what it wrote, and its own samples."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_windows_that_cannot_be(deltas: Any, why: str) -> None:
 
 def test_the_tolerance_is_that_of_seconds() -> None:
     assert LeRobotWindows(opened(), {"action": [0.104]}, tolerance_s=0.005).get_at(0)["action"].shape == (1, 6)
-    with pytest.raises(ValueError, match="tolerance 0.003 s"):
+    with pytest.raises(ValueError, match=r"tolerance 0\.003 s"):
         LeRobotWindows(opened(), {"action": [0.104]}, tolerance_s=0.003)
 
 

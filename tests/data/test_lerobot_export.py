@@ -204,9 +204,7 @@ def test_lanes_are_episodes_one_after_the_other(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_exported_says_why_and_leaves_nothing(
-    tmp_path: Path, more: Any, options: Any, why: str
-) -> None:
+def test_what_cannot_be_exported_says_why_and_leaves_nothing(tmp_path: Path, more: Any, options: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         export_lerobot(recorded(**more), tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []

@@ -67,7 +67,7 @@ class NormalizeTransformation(DataTransformation):
         self._plans: SpaceCache[_Plan] = SpaceCache()
 
     @classmethod
-    def from_stats(cls, stats: Any, mode: Mode = "mean_std") -> NormalizeTransformation:
+    def from_stats(cls, stats: Any, mode: Mode = "mean_std", new_dtype: str | None = None) -> NormalizeTransformation:
         """The transformation that normalises a column with these statistics.
 
         Parameters
@@ -78,6 +78,8 @@ class NormalizeTransformation(DataTransformation):
         mode
             `mean_std` gives mean 0 and standard deviation 1; `min_max` maps the extremes to -1 and 1, and `quantile`
             the quantiles 0.01 and 0.99. An entry that does not vary becomes 0.
+        new_dtype
+            The dtype of the results, such as "float32" for images of uint8.
 
         Raises
         ------
@@ -90,7 +92,7 @@ class NormalizeTransformation(DataTransformation):
         one, other = (_figure(stats, name, mode) for name in names)
         offset, scale = (one, other) if mode == "mean_std" else ((one + other) / 2, (other - one) / 2)
         smallest = np.finfo(np.float32).smallest_normal
-        return cls(offset, np.where(scale > smallest, scale, 1.0))
+        return cls(offset, np.where(scale > smallest, scale, 1.0), new_dtype)
 
     @property
     def offset(self) -> Constant:
