@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -192,6 +193,43 @@ print({{"torch", "jax", "lerobot", "datasets"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=100)
     assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_missing_library_names_the_extra() -> None:
+    script = f"""
+import sys
+sys.modules["pyarrow"] = sys.modules["av"] = None
+from unienv_data import *
+from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_interface.backends import NumpyComputeBackend
+try:
+    LeRobotAsUniEnvDataset.from_local({str(V3)!r}, NumpyComputeBackend)
+except ImportError as error:
+    print(error, end="")
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "pyarrow is not installed; get it with: pip install 'unienv[lerobot]'", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_reads_on() -> None:
+    script = f"""
+import os
+from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_interface.backends import NumpyComputeBackend
+dataset = LeRobotAsUniEnvDataset.from_local({str(V3)!r}, NumpyComputeBackend)
+before = dataset.get_at([3, 40])
+child = os.fork()
+for _ in range(20):
+    found = dataset.get_at([3, 40])
+    assert all((found[name] == values).all() for name, values in before.items())
+if child == 0:
+    del dataset
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "7\n", done.stderr
 
 
 def test_the_hub_gives_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

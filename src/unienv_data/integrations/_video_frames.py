@@ -37,6 +37,9 @@ class VideoFile:
         # Threads that work on several frames at once delay the first frame after each seek.
         self._stream.codec_context.thread_type = "SLICE"
         self._stream.codec_context.thread_count = 1
+        # Nor may converting to RGB start threads: a forked process that frees the converter waits for them for ever.
+        self._converter = av.video.reformatter.VideoReformatter()
+        self._convert_options = {"threads": 1} if int(av.__version__.partition(".")[0]) >= 17 else {}
         self._seconds_per_tick = float(self._stream.time_base)
         self._times, self._keys, self._key_seeks = self._index()
         if not len(self._times) or not len(self._keys):
@@ -79,10 +82,13 @@ class VideoFile:
                     f"{tolerance:.6f} s: the timestamps of the data are not those of the video"
                 )
             if frame is not known:
-                known, pixels = frame, frame.to_ndarray(format="rgb24")
+                known, pixels = frame, self._pixels(frame)
             if pixels.shape != out.shape[1:]:
                 raise ValueError(f"{self.path}: frames of shape {pixels.shape}, the features say {out.shape[1:]}")
             out[place] = pixels
+
+    def _pixels(self, frame: Any) -> np.ndarray:
+        return self._converter.reformat(frame, format="rgb24", **self._convert_options).to_ndarray()
 
     def _frame_at(self, tick: float, number: int) -> Any:
         """The frame nearest to a time, which should be this number in the order shown."""

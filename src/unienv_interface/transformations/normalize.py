@@ -129,7 +129,8 @@ class NormalizeTransformation(DataTransformation):
         low, high = self._low, self._high
         if low is None or high is None:
             low, high = ((bound.astype(np.float64) - self._offset) / self._scale for bound in box.bounds)
-            largest = np.finfo(dtypes.host_dtype(backend.dtype_name(dtype))).max if self._new_dtype is None else np.inf
+            name = backend.dtype_name(dtype)
+            largest = np.finfo(dtypes.host_dtype(name)).max if name in dtypes.FLOATING else np.inf
             low, high = np.where(low < -largest, -np.inf, low), np.where(high > largest, np.inf, high)
         try:
             return BoxSpace(backend, low, high, dtype, box.device, box.shape)
