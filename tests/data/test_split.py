@@ -57,6 +57,28 @@ def test_windows_of_a_part_never_cross_an_episode() -> None:
             assert (windows // 100 == windows[:, 2:3] // 100).all()
 
 
+def test_episodes_of_lanes_stay_whole() -> None:
+    with ReplayBuffer.create(SPACE, maintain_segment_metadata=True, lanes=3) as buffer:
+        for step in range(20):
+            ended = np.array([(step + 2 * lane) % 5 == 4 for lane in range(3)])
+            episode = np.array([(step + 2 * lane) // 5 for lane in range(3)])
+            buffer.extend_lanes({"x": 1000 * np.arange(1, 4) + 100 * episode + step}, ended)
+        whole = {tuple(buffer.get_at(np.arange(a, b, 3))["x"].tolist()) for a, b in buffer.get_segments() or []}
+        closed, samples = set(), 0
+        for part in split(buffer, {"a": 0.6, "b": 0.4}).values():
+            samples += len(part)
+            closed |= {tuple(part.get_at(slice(*ends))["x"].tolist()) for ends in part.get_segments() or []}
+            data, metadata = SliceStackedBatch(part, np.arange(-1, 2)).get_at_with_metadata(...)
+            assert (data["x"] // 100 == data["x"][:, 1:2] // 100).all()
+            valid = metadata["slice_valid_mask"]
+            inside = np.diff(data["x"], axis=1) == 1
+            np.testing.assert_array_equal(valid[:, [0, 2]], inside)
+            ends = part.episodes_of(np.arange(len(part)))
+            np.testing.assert_array_equal(valid[:, 2], np.arange(len(part)) + 1 < ends.stop)
+        assert closed == whole
+        assert samples == len(buffer)
+
+
 def test_an_episode_that_was_not_closed_is_in_a_part() -> None:
     with recorded([4] * 3) as buffer:
         buffer.extend({"x": 300 + np.arange(2)})
