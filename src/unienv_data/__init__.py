@@ -12,8 +12,12 @@ from unienv_interface.utils.lazy import lazy_exports
 if TYPE_CHECKING:
     from .base import *  # noqa: F403
     from .batches import *  # noqa: F403
+    from .batches.split import *  # noqa: F403
+    from .batches.statistics import ColumnStatistics as ColumnStatistics
+    from .batches.statistics import column_stats as column_stats
     from .checking import check as check
     from .checking import repair as repair
+    from .integrations.lerobot import export_lerobot as export_lerobot
     from .on_policy import *  # noqa: F403
     from .replay_buffer import *  # noqa: F403
     from .samplers import *  # noqa: F403
@@ -41,7 +45,10 @@ _HOMES = {
         "ToBackendOrDeviceBatch",
         "TransformedBatch",
     ),
+    ".batches.split": ("split",),
+    ".batches.statistics": ("ColumnStatistics", "column_stats"),
     ".checking": ("check", "repair"),
+    ".integrations.lerobot": ("export_lerobot",),
     ".replay_buffer": (
         "BufferStats",
         "FuncReplayBuffer",

@@ -9,6 +9,7 @@ from .flatten_dict_transform import FlattenDictTransformation, UnflattenDictTran
 from .identity import IdentityTransformation
 from .image_resize import ImageResizeTransformation
 from .iter_transform import IterativeTransformation, LeafwiseTransformation, register_leaf_function
+from .normalize import NormalizeTransformation
 from .rescale import RescaleTransformation
 from .serialization_utils import json_to_transformation, register_transformation, transformation_to_json
 from .transformation import DataTransformation
@@ -17,6 +18,7 @@ __all__ = [
     "DataTransformation",
     "IdentityTransformation",
     "RescaleTransformation",
+    "NormalizeTransformation",
     "CropTransformation",
     "ImageResizeTransformation",
     "BatchifyTransformation",
