@@ -26,6 +26,8 @@ from ._segments import SegmentIndex
 # what follows it in bytes and its CRC32, then the numbers of slots, of segments (-1: they stay) and of counters
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
+# The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
+_NONE = -1
 
 
 class Edit:
@@ -115,6 +117,7 @@ class Journal:
             return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
 
         numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
+        numbers_after[numbers_after >= counters.get("head", live.head)] = _NONE
         kept_segments = None if segment_count < 0 else segments
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
@@ -182,9 +185,10 @@ def removal(
     shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     counters = {"head": head, "tail": tail, "closed": int(moved(np.array([closed]))[0]), "segments": len(shrunk)}
-    sources = slots_of(kept)
-    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
     numbers = moved(kept)
-    return Edit(
-        slots_of(numbers), numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk
-    )
+    sources, targets = slots_of(kept), slots_of(numbers)
+    vacated = slots_of(np.arange(head, bounds[2]))
+    sources, targets = np.concatenate([sources, vacated]), np.concatenate([targets, vacated])
+    numbers = np.concatenate([numbers, np.full(len(vacated), _NONE)])
+    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
+    return Edit(targets, numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)

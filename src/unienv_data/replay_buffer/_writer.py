@@ -355,7 +355,7 @@ class BufferWriter:
         try:
             self._state.edit(edit)
         except OSError as error:
-            is_flushed = self._state.durable and self._storage.has_raw_rows and self._state.journal is not None
+            is_flushed = self._state.flushes(edit)
             if self._counters.edit & 1 or (is_flushed and self._counters.edit != before):  # a flush has failed
                 self._fail(error)
             raise
@@ -374,8 +374,8 @@ class BufferWriter:
         counters.tail = head
         counters.base = head  # from slot 0 again
         counters.closed = head
-        if self._lanes == 1:  # readers of lanes go by the numbers of the records alone, which therefore only grow
-            counters.segments = 0
+        if self._lanes == 1 and self._state.folder is None:
+            counters.segments = 0  # readers of lanes, and what is found after a power cut, need new numbers
         self._open_starts = None
         counters.edit += 2
         self._storage.clear()

@@ -135,8 +135,8 @@ class RowSums:
     def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
         """Of each row whether it is whole, wrong, or unknown for want of a checksum.
 
-        With `numbers` a row that holds another sample is wrong, and with `numbers_only` nothing else is looked at. A
-        writer elsewhere may be at work: rows that change meanwhile are looked at again.
+        With `numbers` a row that holds another sample or was never written is wrong, and with `numbers_only` nothing
+        else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
         """
         self._memory.see_all()
         self.fit()
@@ -156,7 +156,8 @@ class RowSums:
             is_whole = seeds == wanted
             if not numbers_only:
                 is_whole &= self._matches(slots[pending], entries)
-            states[pending] = np.where(entries == 0, ROW_UNKNOWN, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
+            never_written = ROW_UNKNOWN if numbers is None else ROW_WRONG
+            states[pending] = np.where(entries == 0, never_written, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
             pending = pending[self._array[slots[pending]] != entries]
         return states
 
