@@ -102,10 +102,8 @@ class Recording:
         self.numbers: list[int] = []
         self.is_open = False
         self.states: list[list[int]] = [[]]  # the durable one, those after it, and the one that is being made
-        self.episode_of: dict[int, Any] = {}
-        self._episode = 0
+        self.first: dict[int, int] = {}  # of a number that was set, the one that was appended in its place
         self.log: list[str] = []
-        self.is_damaged_by_intent = False
 
     def _new(self, count: int) -> list[int]:
         self._last += count
@@ -138,14 +136,11 @@ class Recording:
 
     def _append(self) -> Any:
         (number,) = self._new(1)
-        self.is_open, self.episode_of[number] = True, self._episode
+        self.is_open = True
         return [*self.numbers, number], lambda: self.buffer.append(sample(number, self.leaves)), False
 
     def _extend(self) -> Any:
         numbers = self._new(self.chance.choice([1, 3, 9, 20]))
-        self._episode += 1
-        self.episode_of.update(dict.fromkeys(numbers, self._episode))
-        self._episode += 1
         return [*self.numbers, *numbers], lambda: self.buffer.extend(batch(numbers, self.leaves)), self.durable
 
     def _lanes(self) -> Any:
@@ -161,15 +156,15 @@ class Recording:
         return [*self.numbers, *numbers], lambda: self.buffer.extend_lanes(values, ended), is_durable
 
     def _end(self) -> Any:
-        is_durable = self.durable and (self.is_open or self.buffer.has_open_segment)
-        self.is_open, self._episode = False, self._episode + 1
+        is_durable = self.durable and self.buffer.has_open_segment
+        self.is_open = False
         return self.numbers, self.buffer.mark_segment_end, is_durable
 
     def _set(self) -> Any:
         places = self.chance.sample(range(len(self.numbers)), min(len(self.numbers), self.chance.choice([1, 3])))
         after, numbers = list(self.numbers), self._new(len(places))
         for place, number in zip(places, numbers, strict=True):
-            after[place], self.episode_of[number] = number, self.episode_of.get(after[place])
+            after[place], self.first[number] = number, self.first.get(after[place], after[place])
         return after, lambda: self.buffer.set_at(places, batch(numbers, self.leaves)), self.durable
 
     def _remove(self) -> Any:
@@ -182,7 +177,7 @@ class Recording:
         return self.numbers[count:], lambda: self.buffer.remove_at(list(range(count))), False
 
     def _clear(self) -> Any:
-        self.is_open, self._episode = False, self._episode + 1
+        self.is_open = False
         return [], self.buffer.clear, False
 
     def _flush(self) -> Any:
@@ -317,14 +312,15 @@ def check_image(folder: Path, recording: Recording, what: str) -> None:
         )
         if not findings:
             numbers = [number for number, is_right in found]
-            assert _follows(numbers, states), f"{what}: found {numbers}, and nothing is said; {states}"
+            assert _follows(numbers, states, recording.first), f"{what}: found {numbers}, and nothing is said; {states}"
         _check_writing(folder, recording, [number for number, _ in found], bool(findings), what)
         if findings:
             repaired = folder.with_name(f"{folder.name}-repaired")
             try:
                 report = unienv_data.repair(folder, repaired)
             except StorageCorruptedError as error:
-                assert not kept, f"{what}: {error}"
+                if kept:
+                    raise AssertionError(f"{what}: {error}") from error
                 return
             again, rest = _look(repaired, leaves, what)
             assert again == [], f"{what}: {report}, then {again}"
@@ -332,18 +328,25 @@ def check_image(folder: Path, recording: Recording, what: str) -> None:
             assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
 
 
+def _opened(folder: Path, *, read_only: bool) -> ReplayBuffer | str:
+    """The buffer, or why it is refused."""
+    try:
+        return ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only)
+    except StorageCorruptedError as error:
+        return str(error)
+
+
 def _look(folder: Path, leaves: str, what: str) -> tuple[list[str], list[tuple[int, bool]]]:
     """What verify says, and the numbers of the samples, each with whether it is called right."""
-    try:
-        buffer = ReplayBuffer.load_from(folder, backend=NUMPY)
-    except StorageCorruptedError as error:
-        if "read_only=False" not in str(error):
-            raise AssertionError(f"{what}: {error}") from error
-        try:
-            buffer = ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False)
-        except StorageCorruptedError as refusal:
-            assert "unienv repair" in str(refusal), f"{what}: {error}, then {refusal}"
-            buffer = ReplayBuffer.load_from(folder, backend=NUMPY)
+    buffer = _opened(folder, read_only=True)
+    if isinstance(buffer, str):
+        if "read_only=False" not in buffer:
+            raise AssertionError(f"{what}: {buffer}")
+        made = _opened(folder, read_only=False)
+        if isinstance(made, ReplayBuffer):
+            made.close()
+        buffer = _opened(folder, read_only=True)
+    assert isinstance(buffer, ReplayBuffer), f"{what}: {buffer}"
     with buffer:
         findings = buffer.verify()
         numbers = np.asarray(buffer.sample_numbers)
@@ -362,43 +365,24 @@ def _look(folder: Path, leaves: str, what: str) -> tuple[list[str], list[tuple[i
         return findings, found
 
 
-def _follows(numbers: list[int], states: list[list[int]]) -> bool:
-    """Whether these are one of the states, or on the way from one to the next."""
-    if any(numbers == state for state in states):
-        return True
-    newest = {number for state in states for number in state}
-    if not set(numbers) <= newest:
+def _follows(numbers: list[int], states: list[list[int]], first: dict[int, int]) -> bool:
+    """Whether these are a state, without some of the oldest and newest, some of them before they were set."""
+    if not set(numbers) <= {number for state in states for number in state}:
         return False
-    # the oldest gone already, the newest not yet there, and of a change in place some of it
-    return any(_is_between(numbers, state) for state in states) or any(
-        _is_mixture(numbers, one, other) for one in states for other in states
-    )
-
-
-def _is_between(numbers: list[int], state: list[int]) -> bool:
-    if not numbers:
-        return True
-    return any(state[start : start + len(numbers)] == numbers for start in range(len(state) - len(numbers) + 1))
-
-
-def _is_mixture(numbers: list[int], one: list[int], other: list[int]) -> bool:
-    """Whether each is what one of two states of the same samples has in that place."""
-    if len(one) != len(other):
-        return False
-    for start in range(len(one) - len(numbers) + 1):
-        pairs = zip(numbers, one[start:], other[start:], strict=False)
-        if all(number in (first, second) for number, first, second in pairs):
+    found, length = [first.get(number, number) for number in numbers], len(numbers)
+    for state in states:
+        appended = [first.get(number, number) for number in state]
+        if any(appended[start : start + length] == found for start in range(len(state) - length + 1)):
             return True
-    return False
+    return not numbers
 
 
 def _check_writing(folder: Path, recording: Recording, found: list[int], has_findings: bool, what: str) -> None:
     """To write is refused with a way out, or goes on from what a reader finds, and what was wrong stays reported."""
-    try:
-        buffer = ReplayBuffer.load_from(folder, backend=NUMPY, read_only=False)
-    except StorageCorruptedError as error:
-        assert "unienv repair" in str(error), f"{what}: {error}"
-        assert has_findings, f"{what}: {error}"
+    buffer = _opened(folder, read_only=False)
+    if isinstance(buffer, str):
+        assert has_findings, f"{what}: {buffer}"
+        assert "unienv repair" in buffer, f"{what}: {buffer}"
         return
     with buffer:
         assert len(buffer) == len(found), f"{what}: {len(buffer)} samples to write, {len(found)} to read"
