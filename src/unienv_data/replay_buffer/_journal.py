@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base.files import reserve
 from ..base.mapped import MappedFile
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
@@ -167,6 +167,8 @@ def removal(
 
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
     the closed segments alive. A segment shrinks by what is taken out of it, and is gone when nothing is left.
+
+    A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
     """
     tail, closed, head = bounds
     count, first, last = len(removed), int(removed[0]), int(removed[-1])
@@ -185,6 +187,14 @@ def removal(
     shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     counters = {"head": head, "tail": tail, "closed": int(moved(np.array([closed]))[0]), "segments": len(shrunk)}
+    is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
+    if is_wrong.any():
+        places = kept[is_wrong] - bounds[0]
+        raise StorageCorruptedError(
+            f"{storage.cache_filename}: samples {places.min()} to {places.max()} would have to be moved, and "
+            f"{len(places)} of them do not match their checksum: first keep what is whole with `unienv repair` "
+            f"(unienv_data.repair), or overwrite or remove those as well"
+        )
     numbers = moved(kept)
     sources, targets = slots_of(kept), slots_of(numbers)
     vacated = slots_of(np.arange(head, bounds[2]))

@@ -64,6 +64,7 @@ class BufferState:
         if isinstance(self.write_lock, SharedWriteLock):
             self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
+        self.failure: Exception | None = None  # after which nothing is written any more, nor made durable
         self.edit_timeout = _EDIT_TIMEOUT  # seconds that a reader waits for a writer that changes samples in place
         self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
 
@@ -321,6 +322,8 @@ class BufferState:
         """
         begun = time.monotonic()
         deadline = begun + _PATIENCE
+        if self.failure is not None:
+            raise self.as_failed()
         while self.counters.edit & 1 and not self.is_writing_here():
             time.sleep(0.0002)
             if time.monotonic() < deadline:
@@ -341,6 +344,17 @@ class BufferState:
                     f"for {self.edit_timeout} s; if it is stopped, let it go on or end it"
                 )
             deadline = time.monotonic() + _PATIENCE
+
+    def as_failed(self) -> OSError:
+        """What to raise once a flush or an edit has failed."""
+        where = self.folder or self.storage.cache_filename
+        if self.counters.edit & 1:
+            what = "samples are half changed: open the buffer again with read_only=False to finish that"
+        else:
+            what = "a flush has failed, what was written since may be lost"
+        error = OSError(f"{where}: {what}")
+        error.__cause__ = self.failure
+        return error
 
     # -- edits -----------------------------------------------------------------------------------------------
 
@@ -391,10 +405,14 @@ class BufferState:
         self.segments.sync()
 
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then. May be called more than once."""
+        """Give back files and locks; what was written is durable by then, unless that has failed before.
+
+        May be called more than once.
+        """
         if self.is_closed:
             return
-        if self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held:
+        is_ours = self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held
+        if is_ours and self.failure is None:
             self.write_lock.run(self._finish)
         self.is_closed = True
         self.write_lock.close()  # before what others may be about to write to

@@ -98,6 +98,10 @@ class RowSums:
         """The same for any rows, an array of slots or a slice, each with its number."""
         self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots)
 
+    def call_wrong(self, slots: np.ndarray) -> None:
+        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        self._array[slots] ^= np.uint64(1)
+
     def _sums(self, slots: Any) -> np.ndarray:
         """The checksums of rows."""
         totals = self._row_words()[slots].dot(self._constants)
@@ -256,8 +260,7 @@ class BlockSums:
         sums = RowSums.create(self._memory, folder)
         reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
         sums.put_at(range(len(numbers)), numbers.tolist())
-        entries = sums._array
-        entries[: len(numbers)][states == ROW_WRONG] ^= np.uint64(1)
+        sums.call_wrong(np.flatnonzero(states == ROW_WRONG))
         sums.sync()
         self.close()
         (folder / BLOCKS_FILE).unlink()
