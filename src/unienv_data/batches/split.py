@@ -107,7 +107,7 @@ class _EpisodesInTurn(SubIndexedBatch):
         return Episodes(self._starts[place - 1], self._starts[place], 1)
 
     # Episodes follow one another here, so windows are laid out here, and not in the batch underneath.
-    stretches_of = BatchBase.stretches_of
+    episode_bounds = BatchBase.episode_bounds
     read_windows = BatchBase.read_windows
 
 
