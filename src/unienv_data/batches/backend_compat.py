@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
 from unienv_interface.wrapper.backend_compat import data_to
 
 from ..base.common import BatchBase, resolve_index
@@ -23,8 +23,8 @@ class ToBackendOrDeviceBatch(BatchView):
     Without `backend` it stays; without `device` it stays too, or is the default one of a new backend.
     """
 
-    def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
-        self.target_backend = backend or batch.backend
+    def __init__(self, batch: BatchBase, backend: BackendLike | None = None, device: Any = None) -> None:
+        self.target_backend = batch.backend if backend is None else parse_backend(backend)
         self.target_device = batch.device if device is None and self.target_backend is batch.backend else device
         metadata_space = batch.single_metadata_space
         if metadata_space is not None:

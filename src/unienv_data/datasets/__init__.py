@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ._minari_export import export_minari as export_minari
-    from ._tensordict_storage import TensorDictStorage as TensorDictStorage
-    from ._writers import ImmutableDatasetWriter as ImmutableDatasetWriter
-    from ._writers import RoundRobinWriter as RoundRobinWriter
-    from .experience_replay import ExperienceReplay as ExperienceReplay
-    from .minari import MinariExperienceReplay as MinariExperienceReplay
+    from ._minari_export import export_minari
+    from ._tensordict_storage import TensorDictStorage
+    from ._writers import ImmutableDatasetWriter, RoundRobinWriter
+    from .experience_replay import ExperienceReplay
+    from .minari import MinariExperienceReplay
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".experience_replay": ["ExperienceReplay"],
+            ".minari": ["MinariExperienceReplay"],
+            "._minari_export": ["export_minari"],
+            "._tensordict_storage": ["TensorDictStorage"],
+            "._writers": ["ImmutableDatasetWriter", "RoundRobinWriter"],
+        },
+    )
 
-_HOMES = {
-    ".experience_replay": ("ExperienceReplay",),
-    ".minari": ("MinariExperienceReplay",),
-    "._minari_export": ("export_minari",),
-    "._tensordict_storage": ("TensorDictStorage",),
-    "._writers": ("ImmutableDatasetWriter", "RoundRobinWriter"),
-}
-
-__all__ = [name for names in _HOMES.values() for name in names]
-
-__getattr__ = lazy_exports(__name__, _HOMES)
+__all__ = [
+    "ExperienceReplay",
+    "MinariExperienceReplay",
+    "export_minari",
+    "TensorDictStorage",
+    "ImmutableDatasetWriter",
+    "RoundRobinWriter",
+]

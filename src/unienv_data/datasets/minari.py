@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
@@ -123,7 +123,7 @@ class MinariExperienceReplay(ExperienceReplay):
         """The folder that samples are read from; trajectories are split when they are read, so it is the same."""
         return self.data_path_root
 
-    def as_batch(self, backend: ComputeBackend | None = None, device: Any = None) -> TransitionBatch:
+    def as_batch(self, backend: BackendLike | None = None, device: Any = None) -> TransitionBatch:
         """The steps as a batch, on PyTorch unless another backend is named, with episodes as segments.
 
         Texts are strings and tuples are tuples there. Entries that were set on this replay are as they were recorded.
@@ -132,7 +132,7 @@ class MinariExperienceReplay(ExperienceReplay):
             from unienv_interface.backends.pytorch import PyTorchComputeBackend
 
             backend = PyTorchComputeBackend
-        return TransitionBatch(self._rows, backend, device)
+        return TransitionBatch(self._rows, parse_backend(backend), device)
 
     def verify(self) -> list[str]:
         """What is wrong with the converted data, one sentence each; empty if nothing is."""
