@@ -5,7 +5,11 @@ The names here are those of the packages below, which are imported when a name i
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    raise ImportError("UniEnv needs Linux or macOS (file locks, semaphores, mapped files): on Windows, run it in WSL 2")
 
 from .utils.lazy import lazy_exports
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from .words import did_you_mean
 
+# What a package has for itself, and nobody looks for in it.
+_ITS_OWN = {"TYPE_CHECKING", "annotations", "lazy_exports"}
+
 
 def lazy_exports(
     package: str, modules: Mapping[str, Sequence[str]]
@@ -21,7 +24,7 @@ def lazy_exports(
     home = {name: module for module, names in modules.items() for name in names}
 
     def names_there() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home})
+        return sorted({*vars(sys.modules[package]), *home} - _ITS_OWN)
 
     def load(name: str) -> Any:
         if name not in home:
