@@ -73,7 +73,8 @@ class Squares(BatchBase):
         return 1000
 
     def get_at(self, idx: Any) -> np.ndarray:
-        return np.square(np.atleast_2d(np.arange(1000, dtype=np.float32)[idx]).T)
+        squares = np.arange(1000, dtype=np.float32)[:, None] ** 2
+        return np.asarray(squares[idx])
 
 
 class InMemory(SpaceStorage):

@@ -190,8 +190,8 @@ def _read_npz(path: Path) -> ReplayBuffer:
     flags = [columns[name].astype(bool).reshape(length) for name in _ENDS if name in columns]
     space = construct_space_from_data({name: column[0, ...] for name, column in columns.items()}, "numpy")
     buffer = ReplayBuffer.create(space, capacity=length, keep_episodes=bool(flags))
-    stops = np.flatnonzero(np.logical_or.reduce(flags)) + 1 if flags else []
-    for start, stop in itertools.pairwise(sorted({0, *map(int, stops), length})):
+    stops: list[int] = (np.flatnonzero(np.logical_or.reduce(flags)) + 1).tolist() if flags else []
+    for start, stop in itertools.pairwise(sorted({0, *stops, length})):
         buffer.extend({name: column[start:stop] for name, column in columns.items()})
     return buffer
 
