@@ -66,7 +66,9 @@ def errors_of(checker: str, *options: str | Path, programs: list[Path]) -> tuple
     environ = {**os.environ, "MYPYPATH": str(SRC)}
     done = subprocess.run(command, cwd=programs[0].parent, env=environ, capture_output=True, text=True, timeout=110)
     found = re.findall(r"([\w.]+\.py:\d+)(?::\d+)?(?: -)?:? error:", done.stdout)
-    return sorted(set(found), key=lambda place: (place.split(":")[0], int(place.split(":")[1]))), done.stdout + done.stderr
+    return sorted(
+        set(found), key=lambda place: (place.split(":")[0], int(place.split(":")[1]))
+    ), done.stdout + done.stderr
 
 
 def test_mypy_finds_what_is_wrong_and_nothing_else(programs: list[Path], tmp_path: Path) -> None:

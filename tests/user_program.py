@@ -29,12 +29,6 @@ from unienv_interface.wrapper import FrameStackWrapper, TimeLimitWrapper
 
 if TYPE_CHECKING:
     import unienv_data
-    from unienv_data import ReplayBufer  # wrong
-    from unienv_data.samplers import PrioritisedSampler  # wrong
-    from unienv_interface import AsyncVectorEnv  # wrong
-    from unienv_interface.backends import NumpyBackend  # wrong
-    from unienv_interface.env_base import SyncVectorEnv  # wrong
-    from unienv_interface.wrapper import FrameStack  # wrong
 
 
 class Walk(Env):
@@ -156,10 +150,10 @@ def misspelt() -> None:
     unienv.load("walk", backend="tensorflow")  # wrong
     unienv.load("walk").sampler(batchsize=4)  # wrong
     unienv.load("walk").windows(befor=4)  # wrong
-    unienv_data.StepSampeler  # wrong
+    print(unienv_data.StepSampeler)  # wrong
     StepSampler(Squares(), batch_sz=4)  # wrong
     FrameStackedBatch(Squares(), prefetch=4)  # wrong
     AsyncVecEnv([Walk], workers=4)  # wrong
     ReplayBuffer.load_from("walk", backend="numpi")  # wrong
-    ReplayBuffer.load_from("walk", backend="numpy").sgements  # wrong
+    print(ReplayBuffer.load_from("walk", backend="numpy").sgements)  # wrong
     BoxSpace("nump", 0, 1, np.float32, shape=())  # wrong

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -200,7 +201,7 @@ def _open_minari(dataset_id: str, backend: ComputeBackend, device: Any) -> Data:
     from unienv_data.datasets.minari import MinariExperienceReplay, local_folder
 
     is_local = (local_folder() / dataset_id / "data").is_dir()
-    replay = MinariExperienceReplay(dataset_id, load_from_local_minari=is_local)
+    replay = MinariExperienceReplay(dataset_id, load_from_local_minari=is_local, progress=sys.stderr.isatty())
     return Data(replay.as_batch(backend, device), replay)
 
 
