@@ -88,6 +88,8 @@ def test_a_minari_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             while not any(collector.step(seed % 2)[2:4]):
                 pass
         collector.create_dataset("pole/random-v0")
+        collector.close()
+        collector._tmp_dir.cleanup()  # or it warns of having to do so itself
     names: dict[str, Any] = {"unienv": unienv}
     exec(tasks()["5"].replace("mujoco/hopper/expert-v0", "pole/random-v0"), names)
     assert tuple(names["batch"]["observation"].shape) == (256, 4)
