@@ -14,7 +14,7 @@ REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<extras>[\w,-]+)\])?(>=(?P<v
 
 def listed(text, name):
     """The strings of a list in a TOML file that is written as ours is."""
-    (found,) = re.findall(r"^{} = \[(.*?)\]\s*(?:#[^\n]*)?$".format(re.escape(name)), text, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(rf"^{re.escape(name)} = \[(.*?)\]\s*(?:#[^\n]*)?$", text, re.MULTILINE | re.DOTALL)
     without_comments = re.sub(r"#[^\n\"]*$", "", found, flags=re.MULTILINE)
     return re.findall(r'"([^"]+)"', without_comments)
 
@@ -23,7 +23,7 @@ def applies(marker):
     """Whether a marker of ours, such as python_version >= '3.11', holds here."""
     found = re.match(r"\s*python_version\s*(>=|<)\s*'3\.(\d+)'\s*$", marker)
     if found is None:
-        sys.exit("tools/lowest.py does not know the marker {!r}".format(marker))
+        sys.exit(f"tools/lowest.py does not know the marker {marker!r}")
     is_newer = sys.version_info[1] >= int(found.group(2))
     return is_newer if found.group(1) == ">=" else not is_newer
 
@@ -47,5 +47,5 @@ def lowest(text, names):
 
 if __name__ == "__main__":
     with open(os.path.join(ROOT, "pyproject.toml")) as file:
-        for package, version in sorted(lowest(file.read(), ["dependencies"] + sys.argv[1:]).items()):
-            print("{}=={}".format(package, version))
+        for package, version in sorted(lowest(file.read(), ["dependencies", *sys.argv[1:]]).items()):
+            print(f"{package}=={version}")
