@@ -17,7 +17,7 @@ FOR_WORK = {"all", "dev", "docs", "bench"}
 def extras() -> dict[str, str]:
     """The text of each extra."""
     section = PROJECT.split("[project.optional-dependencies]")[1].split("\n[tool")[0]
-    return dict(re.findall(r"^(\w+) = \[(.*?)\](?:  #.*)?$", section, re.MULTILINE | re.DOTALL))
+    return dict(re.findall(r"^(\w+) = \[(.*?)\](?:  #[^\n]*)?$", section, re.MULTILINE | re.DOTALL))
 
 
 def test_all_brings_every_extra_of_users() -> None:

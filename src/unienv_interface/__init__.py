@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.platform == "win32":
-    raise ImportError("UniEnv needs Linux or macOS (file locks, semaphores, mapped files): on Windows, run it in WSL 2")
+    raise ImportError("UniEnv needs the file locks and semaphores of POSIX, which Windows lacks: run it in WSL 2 there")
 
 from .utils.lazy import lazy_exports
 
