@@ -37,7 +37,7 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
     if isinstance(backend, ComputeBackend):
         return backend
     if not isinstance(backend, str):
-        raise TypeError(f"backend is {backend!r}, wanted 'numpy', 'torch', 'jax' or a ComputeBackend")
+        raise TypeError(f"backend is {backend!r}, wanted a ComputeBackend such as NumpyComputeBackend")
     return deserialize_backend("pytorch" if backend == "torch" else backend)
 
 
@@ -60,7 +60,7 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
         from .jax import JaxComputeBackend
 
         return JaxComputeBackend
-    near = did_you_mean(backend_str, (*_BACKENDS, "torch"))
+    near = did_you_mean(backend_str, _BACKENDS if backend_str == "torch" else (*_BACKENDS, "torch"))
     raise ValueError(f"unknown backend {backend_str!r}, the backends are {', '.join(_BACKENDS)}{near}")
 
 
