@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from typing_extensions import Self, TypeVar
@@ -368,4 +368,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
 
 # `BatchSampler` is built on what is defined here, and is found here too.
-__getattr__ = lazy_exports(__package__, {".sampling": ("BatchSampler",)})
+if TYPE_CHECKING:
+    from .sampling import BatchSampler as BatchSampler
+else:
+    __getattr__, __dir__ = lazy_exports(__name__, {"unienv_data.base.sampling": ("BatchSampler",)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.wrapper.backend_compat import data_to
 
@@ -36,8 +36,8 @@ class ToBackendOrDeviceBatch(BatchView):
     >>> StepSampler(tensors, 256).sample()
     """
 
-    def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
-        self.target_backend = backend or batch.backend
+    def __init__(self, batch: BatchBase, backend: BackendLike | None = None, device: Any = None) -> None:
+        self.target_backend = batch.backend if backend is None else parse_backend(backend)
         self.target_device = batch.device if device is None and self.target_backend is batch.backend else device
         metadata_space = batch.single_metadata_space
         if metadata_space is not None:
