@@ -124,7 +124,10 @@ def test_a_copy_of_what_is_damaged_says_so(damaged: Path, tmp_path: Path) -> Non
 
 def test_what_is_damaged_is_not_moved(damaged: Path) -> None:
     with ReplayBuffer.load_from(damaged, read_only=False, **LOAD) as buffer:
-        with pytest.raises(StorageCorruptedError, match=r"samples 8 to 8 would have to be moved, and 1 of them do not match .*`unienv repair`"):
+        with pytest.raises(
+            StorageCorruptedError,
+            match=r"samples 8 to 8 would have to be moved, and 1 of them do not match .*`unienv repair`",
+        ):
             buffer.remove_at([6])
         assert len(buffer) == 10
         assert len(buffer.verify()) == 1
