@@ -25,9 +25,10 @@ from ._index import IndexableType, convert_index_to_backendarray, is_single, res
 from .nested import nested_item
 from .windows import Episodes, Limits, WindowQuery, Windows, lay_out, parse_offsets, split_axis
 
-__all__ = ["BatchBase", "BatchT", "IndexableType", "convert_index_to_backendarray", "resolve_index"]
+__all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
 BatchT = TypeVar("BatchT", default=Any)
+WrapperBatchT = TypeVar("WrapperBatchT", default=Any)
 
 
 class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -280,5 +281,17 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return unflatten_data(self._batched_space(value.shape[0]), value, start_dim=1)
 
 
-# `BatchSampler` is built on what is defined here, and is found here too.
-__getattr__ = lazy_exports(__package__, {".sampling": ("BatchSampler",)})
+# `BatchSampler` and its type variables are built on what is defined here, and are found here too.
+__getattr__ = lazy_exports(
+    __package__,
+    {
+        ".sampling": (
+            "BatchSampler",
+            "SamplerArrayType",
+            "SamplerBatchT",
+            "SamplerDeviceType",
+            "SamplerDtypeType",
+            "SamplerRNGType",
+        )
+    },
+)

@@ -299,7 +299,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""
         return self.get(slots)
 
-    def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
+    def write_raw_rows(self, slots: Any, raw: Any, numbers: np.ndarray) -> None:
         """Write what `raw_rows` gave to these slots, as the samples of these numbers."""
         self.set(slots, raw)
 

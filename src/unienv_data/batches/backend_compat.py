@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.wrapper.backend_compat import data_to
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, WrapperBatchT, resolve_index
 from ..base.windows import Limits, WindowQuery, Windows
 from ._view import BatchView
 
 __all__ = ["ToBackendOrDeviceBatch", "data_to"]
 
 
-class ToBackendOrDeviceBatch(BatchView):
+class ToBackendOrDeviceBatch(
+    BatchView[WrapperBatchT, WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT],
+    Generic[
+        WrapperBatchT,
+        WrapperBArrayT,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """The batch on another backend, device or both: everything that goes in or comes out is moved.
 
     Without `backend` it stays; without `device` it stays too, or is the default one of a new backend.

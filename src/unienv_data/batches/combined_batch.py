@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from ._joined import joined
 from ._view import with_space, with_value
@@ -33,7 +33,7 @@ class _Part(NamedTuple):
     places: np.ndarray
 
 
-class CombinedBatch(BatchBase):
+class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Any number of batches of one space as one batch: first all samples of the first, then those of the second, ...
 
     An index is looked up by binary search, each source that is hit is asked once, and samples come in the order they

@@ -151,7 +151,7 @@ class BufferWriter:
                 leaf = leaf[key]
         except (LookupError, TypeError):
             return None  # which `encode` will say more about
-        shape = getattr(leaf, "shape", ())
+        shape: tuple[int, ...] = getattr(leaf, "shape", ())
         return int(shape[0]) if len(shape) == len(spec.codec.shape) + 2 else None
 
     def _extend_open(self, encoded: Any, count: int, closing: list[int]) -> None:

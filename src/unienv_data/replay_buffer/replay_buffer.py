@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
@@ -49,7 +49,7 @@ class BufferStats:
     segments: int | None
 
 
-class ReplayBuffer(BatchBase):
+class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Ring-buffer style batch storage built on top of a SpaceStorage.
 
     Index 0 is the oldest sample. `append` adds one sample to the episode that is open, opening one if need be, and

@@ -9,18 +9,45 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.env_base._starting import default_context
 from unienv_interface.space import DictSpace, Space
 
-from ..base.common import BatchBase
+from ..base.common import BatchBase, BatchT
 from ..base.epoch_order import Epoch
-from ..base.sampling import BatchSampler, Direct, Draw, Form, IndexBatch, Pipeline, drawn_state
+from ..base.sampling import (
+    BatchSampler,
+    Direct,
+    Draw,
+    Form,
+    IndexBatch,
+    Pipeline,
+    SamplerArrayType,
+    SamplerBatchT,
+    SamplerDeviceType,
+    SamplerDtypeType,
+    SamplerRNGType,
+    drawn_state,
+)
 from ._ahead import Ahead
 from ._batch_blocks import BatchPlan
 from ._fetch_pool import Fetch, FetchPool
 
 
-class MultiprocessingSampler(BatchSampler):
+class MultiprocessingSampler(
+    BatchSampler[
+        SamplerBatchT,
+        SamplerArrayType,
+        SamplerDeviceType,
+        SamplerDtypeType,
+        SamplerRNGType,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """The batches of another sampler, fetched by `n_workers` processes.
 
     Which samples come is drawn in this process: the same seed gives the same batches in the same order with any number

@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.backends.dtypes import raw_dtype
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace
 
 from ..base._index import resolve_index
+from ..base.common import BatchT
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._column_view import ColumnView
@@ -26,7 +28,7 @@ DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
 
 
-class ColumnStorage(SpaceStorage):
+class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage over columns, one per leaf of the space.
 
     A column is an array of the leaf's dtype in a row (see `RowLayout`), with the samples along its first axis. A

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from unienv_interface.backends import ComputeBackend, deserialize_backend, serialize_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.space import Space
 from unienv_interface.wrapper.backend_compat import data_to
 
+from ..base.common import BatchT, WrapperBatchT
 from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
@@ -23,7 +26,21 @@ __all__ = ["ToBackendOrDeviceStorage", "data_to"]
 
 
 @register_storage("to_backend_or_device")
-class ToBackendOrDeviceStorage(WrappingStorage):
+class ToBackendOrDeviceStorage(
+    WrappingStorage[WrapperBatchT, WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT],
+    Generic[
+        WrapperBatchT,
+        WrapperBArrayT,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """Holds samples on another backend, device or both, and moves them on the way in and out.
 
     The samples are those of `single_instance_space`, on its backend and device; the storage inside has the same on

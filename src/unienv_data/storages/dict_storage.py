@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 
 from ..base.files import contained, json_field
@@ -42,7 +43,7 @@ def get_chained_residual_space(
 
 
 @register_storage("dict")
-class DictStorage(ComposedStorage):
+class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Samples taken apart: each of some fields in a storage of its own, and all the rest in one for "*".
 
     A field is named by the keys that lead to it, joined by `nested_separator`; "obs/*" stands for what is left of

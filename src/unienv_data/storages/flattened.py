@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import flatten_data, flatten_space, unflatten_data
 
+from ..base.common import BatchT
 from ..base.storage import SpaceStorage
 from ._composed import PathLike
 from ._composed_folder import read_description
@@ -20,7 +22,7 @@ __all__ = ["FlattenedStorage"]
 
 
 @register_storage("flattened")
-class FlattenedStorage(WrappingStorage):
+class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Every sample as one flat array (see `flatten_data`), in a storage inside: for storages that hold arrays only.
 
     Flat reads and writes go straight to the storage inside. The leaves of a sample get one common dtype there, so

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLeaf
 
@@ -45,7 +46,7 @@ PathLike = str | os.PathLike[str]
 
 
 @register_storage("npz")
-class NPZStorage(ColumnStorage):
+class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A folder with an `N.npz` per sample, for few large samples that other programs read with `numpy.load`.
 
     A sample of a dictionary has an array per leaf ("obs/rgb"), any other the array `data`. A file is replaced as a

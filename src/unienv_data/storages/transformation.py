@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space
 from unienv_interface.transformations import DataTransformation
 from unienv_interface.transformations.serialization_utils import json_to_transformation, transformation_to_json
 
+from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._composed import PathLike
 from ._composed_folder import read_description
@@ -25,7 +27,7 @@ _PICKLED = "data_transformation.pkl"
 
 
 @register_storage("transformed")
-class TransformedStorage(WrappingStorage):
+class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Stores what a transformation makes of every sample, and reads through its inverse.
 
     `data_transformation` leads from `single_instance_space` to the space of the storage inside. What is read is what

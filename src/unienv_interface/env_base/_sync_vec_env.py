@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ..space.row_layout import RowLayout
 from ._env_group import Access, EnvGroup, Slots
 from ._info_table import INFO_ROW, AnyInfos, InfoRows, Infos, InfoTable
 from ._vec_core import Call, VecEnv
 from ._vec_memory import PartedHeap
-from .env import Env
+from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
 
-class SyncVecEnv(VecEnv):
+class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """Run multiple non-batched environments synchronously in one process."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
 from ..space import Space, validate
 from ..space.row_layout import Rows
@@ -19,12 +19,12 @@ from ._env_group import SIGNAL_DTYPES, Access, EnvSpec, Slots
 from ._info_table import AnyInfos, InfoRows, InfoTable
 from ._layers import parse_index, parse_mask
 from ._stacking import stack_infos
-from .env import Env
+from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
-class VecEnv(Env):
+class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """A batch of environments. Asking and waiting are two verbs; see `vec_env` for what is promised."""
 
     has_steady_form = True  # all of it comes out of rows, but for infos

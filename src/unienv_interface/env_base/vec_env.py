@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ..space.row_layout import Rows
 from ._channel import pickled
 from ._env_group import Access
@@ -50,7 +51,7 @@ from ._vec_memory import (
 )
 from ._worker import ACCESS, IN_MEMORY, RESET, RESET_SEEDED, STEP, STEP_ALL
 from ._worker_pool import WorkerDied, WorkerPool
-from .env import Env
+from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
 __all__ = ["AsyncVecEnv", "SyncVecEnv", "VecEnv", "WorkerDied", "data_stack"]
 
@@ -63,7 +64,7 @@ class _Reset(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class AsyncVecEnv(VecEnv):
+class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """Run multiple non-batched environments in separate worker processes."""
 
     def __init__(
