@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from ..base.files import (
     contained,
     ends_with_checksum,
     is_temporary,
+    new_folder,
     remove_leftovers,
     remove_temporaries,
     replace_folder,
@@ -59,8 +61,10 @@ def create(
         state = BufferState.in_memory(storage, options, shared=shared and storage.is_mutable)
         return ReplayBuffer(storage, name, state=state)
     name_of(cls)
-    _make_new(folder)
-    try:
+    if (folder / FILE_NAME).exists():
+        goes_on = "go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
+        raise FileExistsError(errno.EEXIST, f"it is there already: {goes_on} give another path", str(folder))
+    with new_folder(folder):
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
         if storage.cache_filename is None:
             raise ValueError(
@@ -70,19 +74,7 @@ def create(
         state = BufferState.create(storage, folder, options, shared=shared)
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return buffer
-
-
-def _make_new(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=False)
-    except FileExistsError as error:
-        goes_on = " go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
-        text = f"it is there already:{goes_on if (folder / FILE_NAME).exists() else ''} give another path"
-        raise FileExistsError(error.errno, text, str(folder)) from None
 
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:

@@ -103,6 +103,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._writer, self._locked = BufferWriter(state), state.write_lock.run
         self._last_look: WindowLook | None = None
         self.is_segment_aware = state.maintains or storage.is_segment_aware
+        storage.follow(state.open_length)
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     ) -> ReplayBuffer:
         """Create a new replay buffer and its backing storage; a `PackedStorage` if no class is named.
 
-        With `cache_path` the folder must not exist; the buffer can be loaded from the moment this returns. With
+        With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
         side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
         storage's.

@@ -18,10 +18,10 @@ from unienv_interface.space.space_utils import flatten_data, is_flattenable, unf
 
 from ..base._index import resolve_index
 from ..base.common import BatchT
-from ..base.files import write_json
+from ..base.files import new_folder, write_json
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._batch_spaces import BatchSpaces
-from ._composed_folder import FORMAT_VERSION, new_folder
+from ._composed_folder import FORMAT_VERSION
 from .registry import name_of
 
 PathLike = str | os.PathLike[str]

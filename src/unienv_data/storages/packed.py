@@ -6,7 +6,6 @@ A batch is one gather of rows, and its columns are views of that. On disk a rand
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.files import make_folder, sync_folder
+from ..base.files import new_folder, sync_folder
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import BLOCKS_FILE, SUMS_FILE, BlockSums, RowSums
+from ._options import checks_options
 from ._packed_column import PackedColumn
 from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
@@ -74,6 +74,7 @@ class PackedStorage(RowStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,
@@ -82,7 +83,7 @@ class PackedStorage(RowStorage):
         cache_path: str | os.PathLike[str] | None = None,
         multiprocessing: bool = False,
     ) -> PackedStorage:
-        """A new storage. With `cache_path` there must not be such a folder yet, and the files lie in it."""
+        """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         layout = RowLayout(single_instance_space)
@@ -97,15 +98,11 @@ class PackedStorage(RowStorage):
 
     @classmethod
     def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
-        make_folder(path)
-        try:
+        with new_folder(path):
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
             sums = RowSums.create(memory, path)
             sync_folder(path)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
         return cls(layout.space, memory, capacity=capacity, path=path, sums=sums)
 
     @classmethod
