@@ -26,6 +26,7 @@ ROOMS = {
     ],
     "unienv_data": [
         "base",
+        "transformations",
         "storages",
         "batches",
         "samplers",

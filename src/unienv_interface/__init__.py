@@ -38,6 +38,8 @@ _HOMES = {
         "DictTransformation",
         "FlattenDictTransformation",
         "IdentityTransformation",
+        "ImageCompressTransformation",
+        "ImageDecompressTransformation",
         "ImageResizeTransformation",
         "IterativeTransformation",
         "LeafwiseTransformation",

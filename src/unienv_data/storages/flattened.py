@@ -130,9 +130,8 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         return flat if self._narrow_dtype is None else self.backend.astype(flat, self._flat_dtype)
 
     def set_flattened(self, index: Any, value: Any) -> None:
-        self.inner_storage.set(
-            index, value if self._narrow_dtype is None else self._narrowed(value, self._narrow_dtype)
-        )
+        flat = value if self._narrow_dtype is None else self._narrowed(value, self._narrow_dtype)
+        self.inner_storage.set(index, flat)
 
 
 def _flat_spaces(space: Space, content: Mapping[str, Any], path: Path) -> Iterator[Space]:
