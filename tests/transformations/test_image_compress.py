@@ -75,7 +75,7 @@ def test_quality_goes_down_until_the_file_fits_or_it_is_an_error() -> None:
     file, quality = made.encode_to_size(noise, 1500)
     assert len(file) <= 1500
     assert quality in range(25, 95, 10)
-    with pytest.raises(ValueError, match="an image takes .* bytes as JPEG of quality 25, there is room for 100"):
+    with pytest.raises(ValueError, match=r"an image takes .* bytes as JPEG of quality 25, there is room for 100"):
         made.encode_to_size(noise, 100)
 
 

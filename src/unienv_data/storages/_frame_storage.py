@@ -46,7 +46,7 @@ class FrameStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGT
         raise NotImplementedError
 
     @classmethod
-    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{cls.__name__} only reads so far: record to a PackedStorage")
 
     def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:

@@ -68,7 +68,7 @@ class ToBackendOrDeviceStorage(
             self._home = self.current_backend.device(self.current_backend.empty((0,)))
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         single_instance_space: Space,
         inner_storage_cls: type[SpaceStorage] = PackedStorage,

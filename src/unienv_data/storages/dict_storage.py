@@ -78,7 +78,7 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         return {**self.__dict__, "_columns": {}}
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         single_instance_space: Space,
         storage_cls_map: Mapping[str, type[SpaceStorage]] | None = None,

@@ -53,7 +53,7 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         self._narrow_dtype = None if flat_space.dtype == self._flat_dtype else flat_space.dtype
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         single_instance_space: Space,
         inner_storage_cls: type[SpaceStorage] = PackedStorage,
@@ -134,7 +134,7 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         self.inner_storage.set(index, flat)
 
 
-def _flat_spaces(space: Space, content: Mapping[str, Any], path: Path) -> Iterator[Space]:
+def _flat_spaces(space: Space, content: dict[str, Any], path: Path) -> Iterator[Space]:
     """The spaces that the storage inside may be of: that which its folder names, or in the reference's all there are.
 
     For integers beside floats the reference takes the dtype that the backend promotes to: on NumPy ours, on the others

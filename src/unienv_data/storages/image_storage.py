@@ -73,7 +73,7 @@ class ImageStorage(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def _frame(self, path: Path) -> np.ndarray:
         pillow = need("PIL.Image", extra="image")
-        height, width = self.single_instance_space.shape[:2]
+        height, width = self.layout.leaves[0].codec.shape[:2]
         with os.fdopen(open_regular(path, writable=False), "rb") as file:
             try:
                 with pillow.open(file, formats=[self.format]) as image:

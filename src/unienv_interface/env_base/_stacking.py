@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
     """
     if isinstance(data, Mapping):
         return {key: data_stack(value, backend, device) for key, value in data.items()}
-    if not isinstance(data, Sequence) or isinstance(data, (str, bytes)):
+    if not isinstance(data, (Sequence, Iterator)) or isinstance(data, (str, bytes)):
         return data
     values = list(data)
     kinds = set(map(type, values))  # mostly one: to ask that is much quicker than to ask every value

@@ -155,10 +155,10 @@ class ImageCompressTransformation(DataTransformation):
             quality -= _QUALITY_STEP
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageDecompressTransformation:
-        space = need_source_space(self, source_space)
-        self.validate_source_space(space)
-        height, width = space.shape[-self._axes :][:2]
-        channels = space.shape[-1] if self.last_channel else None
+        box = require_box(need_source_space(self, source_space), type(self).__name__)
+        self.validate_source_space(box)
+        height, width = box.shape[-self._axes :][:2]
+        channels = box.shape[-1] if self.last_channel else None
         return ImageDecompressTransformation(height, width, channels, self.mode, self.format)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
@@ -248,11 +248,11 @@ class ImageDecompressTransformation(DataTransformation):
         return pixels[..., None] if self.target_channels == 1 else pixels
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageCompressTransformation:
-        space = need_source_space(self, source_space)
-        self.validate_source_space(space)
+        box = require_box(need_source_space(self, source_space), type(self).__name__)
+        self.validate_source_space(box)
         has_channels = self.target_channels is not None
         return ImageCompressTransformation(
-            max_size_bytes=space.shape[-1], mode=self.mode, format=self.format or "JPEG", last_channel=has_channels
+            max_size_bytes=box.shape[-1], mode=self.mode, format=self.format or "JPEG", last_channel=has_channels
         )
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
