@@ -96,7 +96,7 @@ def _apart(data: Any) -> Any:
     return data.contiguous() if PyTorchComputeBackend.is_backendarray(data) else data
 
 
-class PyTorchAsUniEnvDataset(BatchBase[BatchT]):
+class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
     """A map-style PyTorch dataset as a read-only batch of tensors.
 
     Its space is found from the first item: dicts and tuples of tensors, arrays, numbers and texts, as the default

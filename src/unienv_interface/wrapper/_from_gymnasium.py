@@ -34,7 +34,7 @@ _WAY_OUT = (
 )
 
 
-class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame]):
+class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, Any]):
     """A `gymnasium.Env`, or a `gymnasium.vector.VectorEnv` as a batch, on any backend.
 
     Observations are the caller's: the environment cannot change them afterwards. One environment gives rewards and
