@@ -31,6 +31,7 @@ ROOMS = {
         "batches",
         "samplers",
         "replay_buffer",
+        "on_policy",
         "datasets",
         "integrations",
         "checking",
@@ -61,18 +62,10 @@ TO_BE_REMOVED = {
     ("unienv_data.checking", "unienv_data.replay_buffer._state"),
     ("unienv_data.checking", "unienv_data.storages._composed"),
     ("unienv_data.checking", "unienv_data.storages._row_memory"),
-    ("unienv_data.datasets", "unienv_data.base._index"),
-    ("unienv_data.integrations", "unienv_data.datasets._tensordict_storage"),
-    ("unienv_data.integrations", "unienv_data.datasets._tensordicts"),
     ("unienv_data.integrations", "unienv_data.samplers._fetch_worker"),
     ("unienv_data.replay_buffer", "unienv_data.base._index"),
     ("unienv_data.samplers", "unienv_data.base._index"),
-    ("unienv_data.samplers", "unienv_interface.env_base._channel"),
-    ("unienv_data.samplers", "unienv_interface.env_base._starting"),
-    ("unienv_data.samplers", "unienv_interface.env_base._worker_errors"),
-    ("unienv_data.samplers", "unienv_interface.env_base._worker_pool"),
     ("unienv_data.storages", "unienv_data.base._index"),
-    ("unienv_interface.wrapper", "unienv_interface.env_base._stacking"),
 }
 
 

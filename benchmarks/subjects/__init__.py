@@ -15,6 +15,7 @@ SUBJECTS = (
     "images",
     "windows",
     "prioritized",
+    "functional",
     "writing",
     "files",
     "vector",

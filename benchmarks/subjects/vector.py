@@ -1,16 +1,22 @@
 """Vector environments with random actions: 8 and 64 of CartPole, Pendulum and HalfCheetah, 16 that give images.
 
-Ours are told with a mask which episodes to begin anew, and that is timed with the rest. Gymnasium's spend the step
-after an episode's end on that, which is no transition and is not counted.
+Ours are told with a mask which episodes to begin anew, and that is timed with the rest. Gymnasium's and EnvPool's spend
+the step after an episode's end on that, which is no transition and is not counted.
+
+A learner works on the same cores as a rule, so there are works with busy processes beside the contenders, too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from harness import Contender, Work, floor, ours, peer
+from harness import Contender, Work, floor, ours, peer, unable
 
 from ._peers import SB3, TIANSHOU
 
@@ -24,10 +30,14 @@ ENVIRONMENTS = (
     ("HalfCheetah-v5", 64),
     ("images", 16),
 )
+# With how many busy processes beside, on any number of cores.
+BUSY = (("CartPole-v1", 8, 2), ("CartPole-v1", 8, 4), ("HalfCheetah-v5", 8, 2), ("HalfCheetah-v5", 8, 4))
+BUSY_MANY = ("HalfCheetah-v5", 64, 4)
 
 
 def works() -> list[Work]:
-    return [work for name, count in ENVIRONMENTS for work in _works(name, count)]
+    idle = [work for name, count in ENVIRONMENTS for work in _works(name, count)]
+    return [*idle, *(_busy_work(*setting) for setting in (*BUSY, BUSY_MANY))]
 
 
 def _works(name: str, count: int) -> tuple[Work, Work]:
@@ -40,11 +50,56 @@ def _works(name: str, count: int) -> tuple[Work, Work]:
         make.gymnasium_sync(),
         make.sb3_subprocesses(),
         make.tianshou_shared_memory(),
+        make.envpool(),
     )
     return (
         Work("vector", f"{count} {name}, one process", "transitions/s", here, per_call=None),
         Work("vector", f"{count} {name}, workers", "transitions/s", apart, per_call=None),
     )
+
+
+def _busy_work(name: str, count: int, busy: int) -> Work:
+    make, others = Makers(name, count), BusyProcesses(busy)
+    contenders = (
+        make.asynchronous(),
+        make.sync("unienv, one process"),
+        make.gymnasium_async(),
+        make.gymnasium_sync(),
+        make.envpool(),
+    )
+    beside = tuple([others.beside(contender) for contender in contenders])
+    return Work("vector", f"{count} {name}, workers, {busy} busy beside", "transitions/s", beside, per_call=None)
+
+
+class BusyProcesses:
+    """Processes that compute without pause for as long as any contender of a work is set up."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._users = count, 0
+        self._processes: list[subprocess.Popen] = []
+
+    def beside(self, contender: Contender) -> Contender:
+        @contextlib.contextmanager
+        def make() -> Iterator[Any]:
+            with contender.make() as made, self._running():
+                yield made
+
+        return replace(contender, make=make)
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        if not self._users:
+            command = [sys.executable, "-c", "while True: pass"]
+            self._processes = [subprocess.Popen(command) for _ in range(self._count)]
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                for process in self._processes:
+                    process.kill()
+                    process.wait()
 
 
 def make_env(name: str) -> Any:
@@ -107,8 +162,8 @@ class Makers:
 
     # -- ours ----------------------------------------------------------------------------------------------
 
-    def sync(self) -> Contender:
-        @ours("unienv", "SyncVecEnv of FromGymnasiumEnv", *self.needs)
+    def sync(self, name: str = "unienv") -> Contender:
+        @ours(name, "SyncVecEnv of FromGymnasiumEnv", *self.needs)
         def run() -> Iterator[Callable]:
             from unienv_interface import SyncVecEnv
 
@@ -199,6 +254,31 @@ class Makers:
             yield stepping(step, actions_for(self.name, self.count))
         finally:
             env.close()
+
+    def envpool(self) -> Contender:
+        if self.name == "images":
+            return unable("envpool", "environments are its own, in C++")
+
+        @peer("envpool", "make_gymnasium, a thread per core", "envpool", "gymnasium")
+        def run() -> Iterator[Callable]:
+            import envpool
+            from record import cores
+
+            env = envpool.make_gymnasium(self.name, num_envs=self.count, num_threads=min(cores(), self.count), seed=0)
+            actions = [action.astype(env.action_space.dtype) for action in actions_for(self.name, self.count)]
+            env.reset()
+
+            def step(action: np.ndarray) -> int:
+                _, _, terminated, truncated, _ = env.step(action)
+                ended = terminated | truncated
+                return self.count - int(ended.sum()) if ended.any() else self.count
+
+            try:
+                yield stepping(step, actions)
+            finally:
+                env.close()
+
+        return run
 
     def sb3_dummy(self) -> Contender:
         @peer("stable-baselines3", "DummyVecEnv", *SB3, *self.needs)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .batches import *  # noqa: F403
     from .checking import check as check
     from .checking import repair as repair
+    from .on_policy import *  # noqa: F403
     from .replay_buffer import *  # noqa: F403
     from .samplers import *  # noqa: F403
 
@@ -41,7 +42,14 @@ _HOMES = {
         "TransformedBatch",
     ),
     ".checking": ("check", "repair"),
-    ".replay_buffer": ("BufferStats", "ReplayBuffer", "ReplayBufferCollectionWrapper", "transition_space"),
+    ".replay_buffer": (
+        "BufferStats",
+        "FuncReplayBuffer",
+        "ReplayBuffer",
+        "ReplayBufferCollectionWrapper",
+        "transition_space",
+    ),
+    ".on_policy": ("Advantages", "Rollout", "discounted_returns", "gae", "rollout"),
     ".samplers": (
         "IndexBatch",
         "IndexSampler",

@@ -139,6 +139,11 @@ def test_raw_bits_round_trip(backend: ComputeBackend, dtype: str) -> None:
     assert raw.dtype == dtypes.raw_dtype(name)
     assert_same(None, backend.from_raw(raw.copy(), name), array)
     assert_same(None, backend.from_raw(raw.reshape(2, 3).copy(), name), backend.reshape(array, (2, 3)))
+    device = backend.device(array)
+    for decode in (backend.raw_decoder(name), backend.raw_decoder(name, device=device)):
+        decoded = decode(raw.reshape(2, 3).copy())
+        assert_same(None, decoded, backend.reshape(array, (2, 3)))
+        assert backend.same_device(backend.device(decoded), device)
 
 
 @every_backend

@@ -132,7 +132,7 @@ def flipped_segment(path: Path) -> str:
 
 def lost_checksum(path: Path) -> str:
     write(path, episodes())
-    with (path / "storage" / "checks.bin").open("r+b") as file:
+    with (path / "storage" / "sums.bin").open("r+b") as file:
         file.write(bytes(8))
     return "samples have no checksum, damage to them cannot be told"
 

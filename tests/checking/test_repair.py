@@ -33,19 +33,17 @@ from recordings import (
 
 from unienv_data import ReplayBuffer, StorageCorruptedError, check, repair
 from unienv_data.checking import RepairReport, _reading
-from unienv_data.storages import _checks
 from unienv_interface.space import DictSpace, DynamicBoxSpace
 from unienv_interface.space.row_layout import RowLayout
 
 BOUNDS = np.concatenate([[0], np.cumsum(LENGTHS)])
 ROW = RowLayout(transition_space()).nbytes
-STRETCH = 8 * 1024 // ROW  # rows that have a checksum together
+HIT = 700  # a row, in which a bit is flipped
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_reading, "MOST_ROWS", 150)
-    monkeypatch.setattr(_checks, "_BLOCK_BYTES", STRETCH * ROW)
 
 
 def expected_after_loss(lost: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
@@ -106,13 +104,13 @@ def test_environments_side_by_side_become_episodes_one_after_the_other(tmp_path:
 
 def test_damaged_rows_are_left_out_and_their_episodes_split(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
-    flip(source / "storage" / "rows.bin", STRETCH * ROW + 5)
+    flip(source / "storage" / "rows.bin", HIT * ROW + 5)
     before, lost = fingerprint(source), nothing_lost()
-    lost[STRETCH : 2 * STRETCH] = True
+    lost[HIT] = True
     report = repair(source, tmp_path / "new")
     (why,) = report.left_out
-    assert why == f"samples {STRETCH} to {2 * STRETCH - 1}: the bytes on disk are not those that were written"
-    assert (report.samples_before, report.samples) == (2000, 2000 - STRETCH)
+    assert why == f"sample {HIT}: the bytes on disk are not those that were written"
+    assert (report.samples_before, report.samples) == (2000, 2000 - 1)
     check_kept(tmp_path / "new", lost)
     assert fingerprint(source) == before
     assert {finding.kind for finding in check(tmp_path / "new").findings} == set()
@@ -120,9 +118,9 @@ def test_damaged_rows_are_left_out_and_their_episodes_split(tmp_path: Path) -> N
 
 def test_whole_episodes_only(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
-    flip(source / "storage" / "rows.bin", STRETCH * ROW + 5)
+    flip(source / "storage" / "rows.bin", HIT * ROW + 5)
     report = repair(source, tmp_path / "new", whole_episodes=True)
-    touched = [not (stop <= STRETCH or start >= 2 * STRETCH) for start, stop in itertools.pairwise(BOUNDS)]
+    touched = [not (stop <= HIT or start > HIT) for start, stop in itertools.pairwise(BOUNDS)]
     lost = np.repeat(touched, LENGTHS)
     check_kept(tmp_path / "new", lost)
     assert any("not whole" in text for text in report.left_out)
@@ -142,7 +140,7 @@ def test_a_ring_is_unrolled(tmp_path: Path) -> None:
     flip(source / "header.bin", 64)
     flip(source / "storage" / "rows.bin", 0)  # slot 0 is not the oldest sample
     report = repair(source, tmp_path / "other")
-    assert report.samples == 1200 - STRETCH
+    assert report.samples == 1200 - 1
 
 
 @pytest.mark.parametrize("was_closed", [True, False])
@@ -160,7 +158,7 @@ def test_rows_that_were_cut_off(tmp_path: Path, was_closed: bool) -> None:
     cut(source / "storage" / "rows.bin", 1500 * ROW + 3)
     report = repair(source, tmp_path / "new")
     lost = nothing_lost()
-    lost[1500 // STRETCH * STRETCH :] = True  # of the stretch that was cut, nothing is known to be sound
+    lost[1500:] = True
     check_kept(tmp_path / "new", lost)
     assert any("the files end before them" in text for text in report.left_out)
 
@@ -181,11 +179,11 @@ def no_header(source: Path) -> None:
 
 
 def no_checks(source: Path) -> None:
-    (source / "storage" / "checks.bin").unlink()
+    (source / "storage" / "sums.bin").unlink()
 
 
 def cut_checks(source: Path) -> None:
-    cut(source / "storage" / "checks.bin", 8)
+    cut(source / "storage" / "sums.bin", 8)
 
 
 def padded_rows(source: Path) -> None:
@@ -269,10 +267,10 @@ def test_damage_that_no_checksum_tells_of_is_said_to_be_possible(tmp_path: Path)
     source = write(tmp_path / "r", episodes())
     assert repair(source, tmp_path / "whole").notes == []
     for name, size in (("some", 8), ("none", 0)):
-        cut(source / "storage" / "checks.bin", size)
+        cut(source / "storage" / "sums.bin", size)
         report = repair(source, tmp_path / name)
         (note,) = [note for note in report.notes if "have no checksum, damage to them cannot be told" in note]
-        assert f"{2000 if not size else 2000 - STRETCH:,} samples" in note
+        assert f"{2000 if not size else 2000 - size // 8:,} samples" in note
 
 
 def test_a_lost_record_is_found_again_by_the_flags(tmp_path: Path) -> None:
@@ -357,7 +355,7 @@ def test_of_a_ring_without_counters_the_order_is_lost(tmp_path: Path) -> None:
 
 
 def test_if_nothing_is_sound_there_is_no_new_recording(tmp_path: Path) -> None:
-    source = write(tmp_path / "r", [np.zeros(3, np.float32)], floats())
+    source = write(tmp_path / "r", [np.ones(1, np.float32)], floats())
     flip(source / "storage" / "rows.bin", 0)
     assert "no sample can be kept" in refusal(StorageCorruptedError, source, tmp_path / "new")
     assert list(tmp_path.iterdir()) == [source]
@@ -384,12 +382,12 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_progress_counts_samples_once_when_read_and_once_when_written(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
-    flip(source / "storage" / "rows.bin", STRETCH * ROW + 5)
+    flip(source / "storage" / "rows.bin", HIT * ROW + 5)
     calls: list[tuple[int, int]] = []
     repair(source, tmp_path / "new", progress=lambda done, total: calls.append((done, total)))
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[0] == (150, 4000)
-    assert calls[-1] == (4000 - STRETCH, 4000 - STRETCH)
+    assert calls[-1] == (4000 - 1, 4000 - 1)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -399,7 +397,7 @@ def test_whatever_is_kept_is_what_was_written(tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("repair")
     source = write(folder / "r", episodes())
     # not rows and their checksums at once: then nothing tells which rows are sound
-    names = ["header.bin", "segments.bin", "journal.bin", data.draw(st.sampled_from(["rows.bin", "checks.bin"]))]
+    names = ["header.bin", "segments.bin", "journal.bin", data.draw(st.sampled_from(["rows.bin", "sums.bin"]))]
     for name in data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True)):
         file = source / name if (source / name).exists() else source / "storage" / name
         size = file.stat().st_size

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
 import numpy as np
-import pytest
 
-from unienv_data.storages import _checks
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
-from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import BoxSpace, DictSpace
 
 
@@ -46,11 +44,6 @@ def read(batch: Any, backend: ComputeBackend = NumpyComputeBackend) -> list[int]
     values, copies = (backend.to_numpy(part) for part in (batch["number"], batch["inner"]["copies"]))
     assert np.array_equal(np.repeat(values[..., None], 3, axis=-1), copies), (values, copies)
     return values.tolist()
-
-
-def check_stretches_of(rows: int, patch: pytest.MonkeyPatch) -> None:
-    """Have so many numbered samples to a checksum, in buffers on disk, so that stretches are entered and left often."""
-    patch.setattr(_checks, "_BLOCK_BYTES", rows * RowLayout(number_space()).nbytes)
 
 
 def contents(buffer: Any) -> list[int]:
@@ -111,7 +104,7 @@ class Model:
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
         self.samples: list[int] = []
-        self.episodes: list[int] = []
+        self.episodes: list[float] = []
         self.episode = 0
         self.is_open = False
 
@@ -127,7 +120,12 @@ class Model:
         self.is_open = False
 
     def remove(self, indices: set[int]) -> None:
+        """What is left of an episode on both sides of a gap becomes two: the later part keeps its number."""
         kept = [index for index in range(len(self.samples)) if index not in indices]
+        numbers = list(self.episodes)
+        for left, right in reversed(list(itertools.pairwise(kept))):
+            if numbers[left] == numbers[right]:
+                self.episodes[left] = self.episodes[right] - (1e-6 if right - left > 1 else 0)
         self.samples = [self.samples[index] for index in kept]
         self.episodes = [self.episodes[index] for index in kept]
         self.is_open = self.is_open and self.episode in self.episodes

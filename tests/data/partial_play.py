@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.env_base._vec_core import derive_seeds
+from unienv_interface.env_base.vector.base import derive_seeds
 
 Rows = list[dict[str, Any]]
 

@@ -25,8 +25,9 @@ import pytest
 from buffers import number_space, numbers, read
 
 from unienv_data import BatchBase, MultiprocessingSampler, PrioritizedSampler, ReplayBuffer, StepSampler
+from unienv_data.base.sampling import STRUCTURED
 from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.env_base._worker_pool import WorkerDied
+from unienv_interface.env_base.vec_env import WorkerDied
 from unienv_interface.space import BoxSpace, DictSpace, TextSpace
 
 NUMPY = NumpyComputeBackend
@@ -127,7 +128,7 @@ def held_batches_stay(data: Any, ctx: Any) -> None:
         sampler.take_back()
         deadline = time.monotonic() + 10
         while len(pool.blocks._free) < 3 and time.monotonic() < deadline:
-            pool._look(0.01)  # what was cancelled is fetched to its end first
+            pool._receive_all(0.01)  # what was cancelled is fetched to its end first
         assert sorted(pool.blocks._free) == [0, 1, 2]
         last = sampler.sample()
         before = plain(last)
@@ -347,9 +348,9 @@ def idle_deaths_are_told(buffer: ReplayBuffer, ctx: Any) -> None:
 
 def kill_idle(pool: Any) -> None:
     """Kill the only worker once it has done all it was asked for."""
-    (worker,) = pool._at.values()
+    (worker,) = pool._workers.values()
     while worker.todo:
-        pool._look(0.01)
+        pool._receive_all(0.01)
     os.kill(worker.process.pid, signal.SIGKILL)
     worker.process.join()
 
@@ -364,8 +365,8 @@ def hanging_workers_are_ended(buffer: ReplayBuffer, ctx: Any) -> None:
         time.sleep(600)
 
     sampler = MultiprocessingSampler(StepSampler(Playing(buffer, hang), 10, seed=0), 2, 4, ctx)
-    sampler._ahead._fill(sampler.sampler.draw, "get_at")
-    workers = [worker.process for worker in sampler._workers()._at.values()]
+    sampler._prefetcher._fill(sampler.sampler.draw, STRUCTURED)
+    workers = [worker.process for worker in sampler._running_pool()._workers.values()]
     start = time.monotonic()
     sampler.close()
     assert time.monotonic() - start < 2.0
@@ -405,7 +406,7 @@ def leaves(ctx: Any) -> None:
             next(sampler.epoch_iter())
         forgotten = MultiprocessingSampler(StepSampler(buffer, 10, seed=0), 1, 2, ctx)
         forgotten.sample()
-        workers = [worker.process for worker in forgotten._workers()._at.values()]
+        workers = [worker.process for worker in forgotten._running_pool()._workers.values()]
         del forgotten, batch
         gc.collect()
         assert not any(worker.is_alive() for worker in workers)
@@ -448,7 +449,7 @@ def die(ctx: Any, *, killed: bool) -> None:
     """End without a close, with workers at work."""
     sampler = MultiprocessingSampler(StepSampler(shared_buffer(), 10, seed=0), 2, 4, ctx)
     sampler.sample()
-    print(*(worker.process.pid for worker in sampler._workers()._at.values()), flush=True)
+    print(*(worker.process.pid for worker in sampler._running_pool()._workers.values()), flush=True)
     if killed:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -111,8 +111,8 @@ def test_a_full_disk_leaves_no_hole_in_an_episode(mode: str, monkeypatch: pytest
         def full(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        patch.setattr(second.storage, "ready", (0, 0))
-        patch.setattr(second.storage, "prepare", full)
+        patch.setattr(second.storage, "reserved", (0, 0))
+        patch.setattr(second.storage, "reserve", full)
         with pytest.raises(OSError, match="No space left"):
             wrapper.step(np.zeros((3, 2), np.float32))
     with pytest.raises(RuntimeError, match="reset of slots"):

@@ -83,7 +83,7 @@ def test_closing_goes_on_after_a_buffer_that_fails() -> None:
     wrapper.reset()
     act(wrapper)
     assert all(buffer.has_open_segment for buffer in buffers[1:])
-    buffers[1]._writer._poison(OSError(5, "Input/output error"))
+    buffers[1]._writer._fail(OSError(5, "Input/output error"))
     with pytest.raises(OSError, match="a flush has failed"):
         wrapper.close()
     assert [buffer.has_open_segment for buffer in buffers] == [False, True, False]

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from unienv_data import ReplayBuffer
 from unienv_data.datasets import ExperienceReplay, ImmutableDatasetWriter, RoundRobinWriter, TensorDictStorage
-from unienv_data.samplers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement
+from unienv_data.samplers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement, SliceSampler
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -207,6 +207,19 @@ def test_parts_are_exchanged_and_the_previous_one_returned() -> None:
         ExperienceReplay(storage="somewhere")
 
 
+@pytest.mark.parametrize("size", [None, 12])
+def test_slices_of_episodes_that_an_entry_tells_apart(size: int | None) -> None:
+    sampler = SliceSampler(slice_len=2, episode_key="episode", seed=0)
+    replay = ExperienceReplay(storage=TensorDictStorage(size), sampler=sampler, batch_size=20)
+    for episode in range(8):
+        replay.extend(numbers(*range(3 * episode, 3 * episode + 3), episode=torch.full((3,), episode)))
+        sample = replay.sample()
+        pairs = sample["x"].reshape(10, 2)
+        assert (pairs[:, 1] - pairs[:, 0] == 1).all()
+        assert (sample["episode"].reshape(10, 2).diff() == 0).all()
+        assert set(sample["episode"].tolist()) <= set(replay["episode"].tolist())
+
+
 # -- priorities --------------------------------------------------------------------------------------------
 
 
@@ -237,8 +250,6 @@ def test_entries_are_set_in_place() -> None:
     replay.update_({"x": torch.arange(4), "next": {"done": torch.ones(4, dtype=torch.bool)}}, keys_to_update=["x"])
     assert contents(replay) == [0, 1, 2, 3]
     assert replay["next", "done"].tolist() == [True, False, False, True]
-    with pytest.raises(KeyError, match="no entry"):
-        replay.set_("z", 1)
     with pytest.raises(ValueError, match="want"):
         replay.set_("x", torch.zeros(3))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 import warnings
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -25,9 +27,21 @@ with warnings.catch_warnings():
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+from unienv_data import ReplayBuffer  # noqa: E402
 from unienv_data.datasets import ExperienceReplay, MinariExperienceReplay  # noqa: E402
-from unienv_data.integrations.ray import RemoteReplayError, ReplayActor, Ticket, packed, unpacked  # noqa: E402
-from unienv_data.samplers import RandomSampler, SamplerWithoutReplacement  # noqa: E402
+from unienv_data.integrations.ray import (  # noqa: E402
+    RemoteReplay,
+    RemoteReplayError,
+    ReplayActor,
+    ReplayRestartedError,
+    ReplayRestartedWarning,
+    Ticket,
+    packed,
+    unpacked,
+)
+from unienv_data.samplers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement  # noqa: E402
+from unienv_interface.backends import NumpyComputeBackend  # noqa: E402
+from unienv_interface.space import BoxSpace, DictSpace  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +67,11 @@ def cluster() -> Iterator[Any]:
 def numbers(*values: int) -> TensorDict:
     x = torch.tensor(values)
     return TensorDict({"x": x, "next": {"y": x.to(torch.float32)[:, None]}}, [len(values)])
+
+
+def made_of(cls: Any, **options: Any) -> bytes:
+    """What an actor makes its replay of."""
+    return cloudpickle.dumps((cls, (), packed(options)))
 
 
 def test_a_batch_is_one_buffer() -> None:
@@ -146,27 +165,186 @@ def _eventually(ask: Any, before: Any = (8.0,)) -> Any:
         assert time.monotonic() < deadline, "nothing has changed"
 
 
+def kill(handle: Any) -> None:
+    ray.kill(handle, no_restart=False)
+
+
+def _generation(replay: Any, wanted: int) -> None:
+    """Block until the actor has begun anew so often."""
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            if replay.generation >= wanted:
+                return
+        except RemoteReplayError:
+            pass
+        assert time.monotonic() < deadline, f"the actor is not in generation {wanted}"
+        time.sleep(0.05)
+
+
+def test_priorities_in_an_actor(cluster: Any) -> None:
+    """The sampler is the actor's own; of a batch only the priorities go back."""
+    make = ExperienceReplay.as_remote({"num_cpus": 0})
+    with make(storage=50, batch_size=8, sampler=PrioritizedSampler(alpha=1.0, seed=0), priority_key="error") as replay:
+        replay.extend(numbers(*range(20)))
+        batch = replay.sample()
+        assert "weight" in set(batch.keys())
+        batch["error"] = torch.full((8,), 1e-6)
+        sent = []
+        call = replay._call
+        replay._call = lambda *args: (sent.append(args), call(*args))[1]
+        replay.update_tensordict_priority(batch)
+        assert set(sent[0][1].keys()) == {"index", "number", "error"}
+        replay.update_priority(np.arange(20), torch.tensor([1e-6] * 19 + [9.0]))
+        assert replay.sample(30)["x"].unique().tolist() == [19]
+        replay.set_sampler(PrioritizedSampler(seed=1))
+        assert len(replay.sample()) == 8
+        state = replay.state_dict()
+        replay.empty()
+        replay.load_state_dict(state)
+        assert replay["x"].tolist() == list(range(20))
+
+
+def test_a_living_replay_is_attached_to_and_not_emptied(cluster: Any) -> None:
+    options = {"num_cpus": 0, "name": "shared", "get_if_exists": True, "max_restarts": 1}
+    make = ExperienceReplay.as_remote(options)
+    with make(storage=50, batch_size=4) as replay:
+        replay.extend(numbers(1, 2, 3))
+        other = make(storage=7)
+        assert other["x"].tolist() == [1, 2, 3]
+        other.extend(numbers(4))
+        connected = RemoteReplay.connect("shared")
+        assert connected["x"].tolist() == replay["x"].tolist() == [1, 2, 3, 4]
+        assert connected.generation == 0
+        with pytest.raises(TypeError, match="has a ExperienceReplay: give another name"):
+            MinariExperienceReplay.as_remote(options)("some-v0", 4)
+        assert len(replay) == 4
+    with pytest.raises(RemoteReplayError, match=r"no actor 'nobody' in the namespace .* lifetime='detached'"):
+        RemoteReplay.connect("nobody")
+
+
+_DRIVER = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import ray, torch
+from tensordict import TensorDict
+from unienv_data.datasets import ExperienceReplay
+
+ray.init(address=sys.argv[1], namespace="lab", log_to_driver=False)
+options = {"name": "detached", "lifetime": "detached", "num_cpus": 0, "max_restarts": 1}
+ExperienceReplay.as_remote(options)(storage=9).extend(TensorDict({"x": torch.arange(3)}, [3]))
+"""
+
+
+def test_a_driver_that_comes_later_connects_to_a_detached_replay(cluster: Any) -> None:
+    command = [sys.executable, "-c", _DRIVER, cluster.address]
+    subprocess.run(command, check=True, capture_output=True, timeout=90)
+    with RemoteReplay.connect("detached", "lab") as replay:
+        assert replay["x"].tolist() == [0, 1, 2]
+    with pytest.raises(RemoteReplayError, match="no actor 'detached'"):
+        RemoteReplay.connect("detached", "lab")
+
+
+def test_a_restart_that_loses_everything_is_an_error_once(cluster: Any) -> None:
+    make = ExperienceReplay.as_remote({"num_cpus": 0, "max_restarts": 2})
+    with make(storage=9) as replay:
+        replay.extend(numbers(1, 2))
+        kill(replay._handle)
+        _generation(replay, 1)
+        with pytest.raises(ReplayRestartedError, match="all samples are lost, for nothing was saved"):
+            replay.extend(numbers(3))
+        assert replay.extend(numbers(4)).tolist() == [0]
+        assert replay["x"].tolist() == [4]
+        assert replay.generation == 1
+
+
+def test_a_restart_from_a_dump_is_a_warning_once(cluster: Any, tmp_path: Path) -> None:
+    make = ExperienceReplay.as_remote({"num_cpus": 0, "max_restarts": 2})
+    with make(storage=9) as replay:
+        replay.extend(numbers(1, 2))
+        replay.dumps(tmp_path / "saved")
+        replay.extend(numbers(3))
+        kill(replay._handle)
+        _generation(replay, 1)
+        with pytest.warns(ReplayRestartedWarning, match=r"goes on from what was saved in .*saved: what came after"):
+            assert replay["x"].tolist() == [1, 2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(replay) == 2
+
+
+def test_a_keeper_that_dies_does_not_take_the_replay_with_it(cluster: Any, tmp_path: Path) -> None:
+    make = ExperienceReplay.as_remote({"num_cpus": 0, "max_restarts": 3})
+    with make(storage=9) as replay:
+        replay.extend(numbers(1, 2))
+        replay.dumps(tmp_path / "saved")
+        keeper = ray.get_actor(replay._about.keeper_name, replay._about.namespace)
+        kill(keeper)
+        assert ray.get(keeper.get.remote(), timeout=60).saved == str(tmp_path / "saved")
+        kill(replay._handle)
+        _generation(replay, 1)
+        assert replay["x"].tolist() == [1, 2]
+        kill(keeper)
+        replay.extend(numbers(3))
+        replay.dumps(tmp_path / "again")  # while the keeper restarts
+        assert ray.get(keeper.get.remote(), timeout=60).saved == str(tmp_path / "again")
+        kill(replay._handle)
+        _generation(replay, 2)
+        assert replay["x"].tolist() == [1, 2, 3]
+
+
+def test_a_buffer_on_disk_loses_nothing_when_its_actor_dies(cluster: Any, tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+
+    def storage() -> ReplayBuffer:
+        if path.exists():
+            return ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False)
+        space = DictSpace(NumpyComputeBackend, {"x": BoxSpace(NumpyComputeBackend, -99, 99, "int64", shape=())})
+        return ReplayBuffer.create(space, capacity=6, cache_path=path)
+
+    make = ExperienceReplay.as_remote({"num_cpus": 0, "max_restarts": 2})
+    with make(storage=storage, batch_size=4) as replay:
+        for x in range(9):
+            replay.extend(TensorDict({"x": torch.tensor([x])}, [1]))
+            if x == 3:
+                replay.dumps(tmp_path / "saved")
+        kill(replay._handle)
+        _generation(replay, 1)
+        with pytest.warns(ReplayRestartedWarning, match="its storage has kept 6 samples"):
+            assert replay["x"].tolist() == [3, 4, 5, 6, 7, 8]
+        replay.extend(TensorDict({"x": torch.tensor([9])}, [1]))
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as buffer:
+        assert buffer.get_at(...)["x"].tolist() == [4, 5, 6, 7, 8, 9]
+
+
 def test_what_goes_wrong_in_the_constructor_is_not_taken_for_a_death() -> None:
     actor = ReplayActor(None)
     with pytest.raises(TypeError, match="storage is str"):
-        actor.make(ExperienceReplay, (), {"storage": "somewhere"})
+        actor.make(made_of(ExperienceReplay, storage="somewhere"))
+
+
+def test_an_actor_that_knows_nothing_says_so() -> None:
+    actor = ReplayActor(None)  # as after its keeper has died with it
+    for ask in (lambda: actor.call("__len__", (), {}), lambda: actor.get("batch_size"), actor.about):
+        with pytest.raises(RemoteReplayError, match="make the replay again, and load what was saved"):
+            ask()
 
 
 def test_a_call_that_ray_repeats_happens_once() -> None:
     actor = ReplayActor(None)
-    actor.make(ExperienceReplay, (), {"storage": 8})
+    actor.make(made_of(ExperienceReplay, storage=8))
     call = ("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0))
-    first, again = (unpacked(actor.call(*call)) for _ in range(2))
+    first, again = (unpacked(actor.call(*call).result) for _ in range(2))
     assert first.tolist() == again.tolist() == [0, 1]
-    assert actor.call("__len__", (), {}) == 2
+    assert actor.call("__len__", (), {}) == (0, 2)
     actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 1))
-    assert actor.call("__len__", (), {}) == 4
+    assert actor.call("__len__", (), {}) == (0, 4)
 
 
 def test_an_actor_that_outlives_its_closing_answers_nobody() -> None:
     """Ray ends it some time after it was told to, and calls of others arrive until then."""
     actor = ReplayActor(None)
-    actor.make(ExperienceReplay, (), {"storage": 8})
+    actor.make(made_of(ExperienceReplay, storage=8))
     actor.call("extend", packed((numbers(1, 2),)), {}, Ticket("client", 0))
     actor.call("close", (), {})
     for late in (

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from buffers import check_stretches_of, contents, number, number_space, numbers, read
+from buffers import contents, number, number_space, numbers, read
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lane_model import LaneModel
 from test_replay_buffer_processes import HERE, run
 
-from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data import CombinedBatch, ReplayBuffer, StorageCorruptedError
 from unienv_data.base.files import write_json
 from unienv_interface.backends import NumpyComputeBackend
 
@@ -45,16 +45,14 @@ class LaneMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="lanes"))
-        self.next_value, self.patch = 0, pytest.MonkeyPatch()
+        self.next_value = 0
 
     @initialize(
         lanes=st.sampled_from([2, 3, 8]),
         steps=st.sampled_from([1, 2, 7, None]),
         place=st.sampled_from(["memory", "shared", "disk", "shared disk"]),
-        stretch=st.sampled_from([1, 12, 1000]),
     )
-    def make(self, lanes: int, steps: int | None, place: str, stretch: int) -> None:
-        check_stretches_of(stretch, self.patch)
+    def make(self, lanes: int, steps: int | None, place: str) -> None:
         self.on_disk, self.shared = "disk" in place, "shared" in place
         capacity = None if steps is None else steps * lanes
         self.model = LaneModel(lanes, capacity)
@@ -145,7 +143,6 @@ class LaneMachine(RuleBasedStateMachine):
         if hasattr(self, "buffer"):
             self.reader.close()
             self.buffer.close()
-        self.patch.undo()
         shutil.rmtree(self.folder)
 
 
@@ -297,7 +294,7 @@ def test_a_block_of_steps_is_the_steps_one_by_one(capacity: int | None, tmp_path
         ended = rng.random((steps, 3)) < 0.4
         for step in range(steps):
             one.extend_lanes(numbers(values[step]), ended[step])
-        block = {key: value for key, value in numbers(values.reshape(-1)).items()}
+        block = numbers(values.reshape(-1))
         many.extend_lanes(
             {
                 "number": block["number"].reshape(steps, 3),
@@ -407,3 +404,54 @@ def test_nothing_acknowledged_is_lost_in_forty_kills() -> None:
 @pytest.mark.soak
 def test_nothing_acknowledged_is_lost_in_a_thousand_kills() -> None:
     assert "1000 kills" in run(str(HERE / "kill_lanes.py"), "--kills", "1000", "--seed", "1000")
+
+
+# -- copies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 7, 1000])
+@pytest.mark.parametrize("kind", ["all", "slice", "combined"])
+def test_a_copy_has_the_episodes_of_its_source(kind: str, chunk_size: int, tmp_path: Path) -> None:
+    source = ReplayBuffer.create(number_space(), maintain_segment_metadata=True)
+    lengths = [3, 1, 8, 5, 2]
+    for episode, length in enumerate(lengths):
+        source.extend(numbers([100 * episode + step for step in range(length)]))
+    batch: Any = source
+    if kind == "slice":
+        batch = source.get_slice(slice(2, 15))
+    elif kind == "combined":
+        batch = CombinedBatch([source, source])
+    copied = ReplayBuffer.create(number_space(), cache_path=tmp_path / "copy", maintain_segment_metadata=True)
+    copied.extend_from(batch, chunk_size=chunk_size)
+    assert contents(copied) == contents(batch)
+    assert copied.get_segments() == batch.get_segments()
+    assert copied.verify() == []
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 1000])
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_lanes_are_copied_to_lanes_or_one_after_the_other(lanes: int, chunk_size: int) -> None:
+    source = make(3)
+    ends = [[False, True, False], [True, False, False], [False, False, True], [True, True, True]]
+    for step, ended in enumerate(ends):
+        source.extend_lanes(numbers([10 * step, 10 * step + 1, 10 * step + 2]), np.array(ended))
+    copied = ReplayBuffer.create(number_space(), maintain_segment_metadata=True, lanes=lanes)
+    copied.extend_from(source, chunk_size=chunk_size)
+    if lanes == 3:
+        assert contents(copied) == contents(source)
+        assert copied.get_segments() == source.get_segments()
+        return
+    wanted = [[0, 10], [1], [2, 12, 22], [11, 21, 31], [20, 30], [32]]
+    found = [contents(copied)[start:stop] for start, stop in copied.get_segments() or []]
+    assert found == wanted
+
+
+def test_a_source_without_episodes_adds_none() -> None:
+    source = ReplayBuffer.create(number_space())
+    source.extend(numbers(range(20)))
+    copied = ReplayBuffer.create(number_space(), maintain_segment_metadata=True)
+    copied.extend_from(source)
+    assert contents(copied) == list(range(20))
+    assert copied.get_segments() == []
+    with pytest.raises(ValueError, match="the batch has 1 lanes, the buffer 3"):
+        make(3).extend_from(source)

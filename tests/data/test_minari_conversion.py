@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 from minari_cases import BOXES, boxes, minari, minari_folder, record, write
 
 from unienv_data import StorageCorruptedError
@@ -475,20 +476,53 @@ def _flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink], ids=["cut", "flipped", "removed"])
-@pytest.mark.parametrize("name", ["dataset.json", "episodes.bin", "flags.bin", "rows/rows.bin"])
-def test_a_damaged_copy_is_found(name: str, damage: Any, root: Path) -> None:
-    write(ID, [boxes(200)], *BOXES)
-    replay(root).close()
+@pytest.mark.parametrize("name", ["dataset.json", "episodes.bin", "flags.bin", "rows.bin", "block-0.bin"])
+def test_a_damaged_copy_says_what_to_do_and_force_repairs_it(name: str, damage: Any, root: Path) -> None:
+    large = {"observations": np.arange(31.0 * 600).reshape(31, 600)}  # more than a page: with a file of its own
+    write(ID, [{**boxes(30), **large}], spaces.Box(-np.inf, np.inf, (600,), np.float64), BOXES[1])
+    with replay(root) as data:
+        whole = data[:]
     damage(root / ID / name)
-    if damage is _flip and name in ("flags.bin", "rows/rows.bin"):
+    if damage is _flip and name in ("flags.bin", "rows.bin", "block-0.bin"):
         with replay(root) as data:
-            assert len(data.verify()) == 1
-    elif damage is Path.unlink and name == "dataset.json":
-        with pytest.raises(FileExistsError, match="not a converted dataset"):
-            replay(root)
+            assert [finding.partition(": ")[0] for finding in data.verify()] == [str(root / ID / name)]
     else:
-        with pytest.raises(StorageCorruptedError, match=name.rpartition("/")[2]):
-            replay(root)
+        for local in (True, False):
+            with pytest.raises(StorageCorruptedError, match=rf'{name}.* download="force" makes it again'):
+                replay(root, load_from_local_minari=local)
+    with replay(root, download="force") as data:
+        assert data.verify() == []
+        assert (data[:] == whole).all()
+
+
+def test_a_half_made_copy_says_what_to_do_and_force_repairs_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a copy whose process was killed, and which somebody has moved to its place."""
+    write(ID, [boxes(5)], *BOXES)
+    (root / ID).mkdir(parents=True)
+    for name in ("rows.bin", "flags.bin", ".dataset.json.123.tmp"):
+        (root / ID / name).write_bytes(b"half")
+    for options in ({}, {"load_from_local_minari": False}, {"load_from_local_minari": False, "download": False}):
+        with pytest.raises(StorageCorruptedError, match=r'dataset.json is missing.* download="force" makes it again'):
+            replay(root, **options)
+    with replay(root, download="force") as data:
+        assert len(data) == 5
+    assert {path.name for path in (root / ID).iterdir()} == {"rows.bin", "flags.bin", "episodes.bin", "dataset.json"}
+    (root / ID / "dataset.json").unlink()
+    monkeypatch.setattr(minari, "download_dataset", lambda dataset_id: write(dataset_id, [boxes(7)], *BOXES))
+    with replay(root, download="force", load_from_local_minari=False) as data:
+        assert len(data) == 7
+
+
+def test_a_copy_of_another_format_version_says_what_to_do(root: Path) -> None:
+    from unienv_data.base.files import read_json, write_json
+
+    write(ID, [boxes(5)], *BOXES)
+    replay(root).close()
+    marker = read_json(root / ID / "dataset.json", checksum=True)
+    write_json(root / ID / "dataset.json", {**marker, "format_version": 1})
+    with pytest.raises(StorageCorruptedError, match=r'format version 1.* download="force" makes it again'):
+        replay(root)
+    replay(root, download="force").close()
 
 
 def test_similar_names_need_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 from minari_cases import BOXES, SCRIPT, boxes, minari_folder, record, write
 from tensordict import TensorDict
 
-from unienv_data import CombinedBatch, SliceStackedBatch
+from unienv_data import CombinedBatch, SliceStackedBatch, StorageCorruptedError
 from unienv_data.datasets import ExperienceReplay, MinariExperienceReplay, TensorDictStorage
 from unienv_data.samplers import (
     MultiprocessingSampler,
@@ -119,13 +119,41 @@ def test_trajectories_are_padded_and_masked_in_order(folder: Path, data: MinariE
         (batch,) = split
         assert batch.batch_size == torch.Size([len(SCRIPT), max(LENGTHS)])
         assert batch["mask"].sum(1).tolist() == LENGTHS
-        steps = batch[batch["mask"]].exclude("mask", "index")
+        assert batch["traj_ids"].tolist() == [[n] * length + [0] * (5 - length) for n, length in enumerate(LENGTHS)]
+        steps = batch[batch["mask"]].exclude("mask", "index", "traj_ids")
         assert (steps == data[:]).all()
         padding = batch[~batch["mask"]].exclude("index")
         assert not any(value.any() for value in padding.values(True, True))
         assert (split[2] == batch[2].exclude("index")).all()
+        assert torch.equal(split["traj_ids"], batch["traj_ids"])
         split.set_at_(("next", "reward"), 5.0, 1)
         assert split[:]["next", "reward"].sum() - batch["next", "reward"].sum() == 5 - data["next", "reward"][3]
+        split.write_all(batch)
+        assert (split[:] == batch.exclude("index")).all()
+        for key in ("mask", "traj_ids"):
+            with pytest.raises(RuntimeError, match=f"{key} says which steps a trajectory has: it cannot be set"):
+                split.set_(key, 1)
+        split.set_("weight", batch["action"][..., 0])
+        assert torch.equal(split["weight"], batch["action"][..., 0])
+        assert split.data_path == folder / "converted" / "goal-v0_split"
+        assert split.data_path_root == data.data_path == folder / "converted" / "goal-v0"
+
+
+def test_trajectories_keep_the_masks_of_the_dataset(tmp_path: Path) -> None:
+    infos = [{"late": np.arange(1, 4)}, {}, {"late": np.arange(10, 13)}]
+    episodes = [boxes(steps, seed=steps, infos=info) for steps, info in zip((3, 4, 2), infos, strict=True)]
+    with minari_folder(tmp_path / "minari"):
+        write("odd-v0", episodes, *BOXES)
+    with replay(tmp_path, "odd-v0", split_trajs=True) as split, replay(tmp_path, "odd-v0") as data:
+        batch = split[:]
+        valid = batch["mask", "valid"]
+        assert valid.sum(1).tolist() == [3, 4, 2]
+        late = [[False, True, True, False], [False] * 4, [True, True, False, False]]
+        assert batch["mask", "info", "late"].tolist() == late
+        assert torch.equal(batch["mask", "info", "late"][valid], data["mask", "info", "late"])
+        assert torch.equal(batch["next", "mask", "info", "late"][valid], data["next", "mask", "info", "late"])
+        assert torch.equal(split["mask", "valid"], valid)
+        assert set(split["mask"].keys(True, True)) == {"valid", ("info", "late")}
 
 
 def test_a_trajectory_also_ends_where_a_step_says_so(tmp_path: Path) -> None:
@@ -135,6 +163,144 @@ def test_a_trajectory_also_ends_where_a_step_says_so(tmp_path: Path) -> None:
         write("ends-v0", [episode, boxes(2)], *BOXES)
     with replay(tmp_path, "ends-v0", split_trajs=True) as split:
         assert split[:]["mask"].sum(1).tolist() == [2, 4, 2]
+
+
+# -- what the dataset says -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["box", "goal", "discrete", "image", "text", "tuple", "multi", "integers"])
+def test_the_spaces_of_the_metadata_know_what_is_in_them(case: str, tmp_path: Path) -> None:
+    with minari_folder(tmp_path / "minari"):
+        record(case, "some-v0")
+    with replay(tmp_path, "some-v0") as data, replay(tmp_path, "some-v0", split_trajs=True) as split:
+        for part in ("observation", "action"):
+            space = data.metadata[f"{part}_space"]
+            for sample in (data[0], data.sample(), split[:]):
+                assert space.is_in(sample[part])
+            assert space == data.as_batch().single_space.spaces[part] or case in ("text", "tuple")
+            assert not space.is_in(torch.full((4, 7), 1e9))
+            assert not space.is_in(TensorDict({"other": torch.zeros(3)}, [3]))
+        assert data.metadata["total_steps"] == STEPS
+
+
+def test_the_spaces_of_the_metadata_keep_their_bounds(data: MinariExperienceReplay) -> None:
+    space = data.metadata["action_space"]
+    assert space.is_in(torch.ones(3, 2))
+    assert not space.is_in(torch.full((3, 2), 1.5))
+    assert not space.is_in(torch.ones(3, 2, dtype=torch.float64))
+    observation = {key: torch.zeros(5, size, dtype=torch.float64) for key, size in (("observation", 4),)}
+    assert not data.metadata["observation_space"].is_in(observation)
+
+
+# -- other processes ---------------------------------------------------------------------------------------
+
+
+def same(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_data_loader_work_on_the_replay_itself(folder: Path, start: str) -> None:
+    with replay(folder, transform=lambda td: td.set("twice", td["action"] * 2), prefetch=2) as data:
+        data.set_(("next", "reward"), 3.0)
+        data.set_("value", torch.arange(STEPS))
+        data.sample()
+        loader = torch.utils.data.DataLoader(
+            data, batch_size=5, num_workers=2, collate_fn=same, multiprocessing_context=start
+        )
+        batches = list(loader)
+        assert [len(batch) for batch in batches] == [5, 5, 5, 1]
+        assert (torch.cat(batches) == data[:]).all()
+
+
+def test_a_pickled_dataset_is_opened_again_and_goes_on(folder: Path) -> None:
+    with replay(folder, sampler=RandomSampler(seed=3), prefetch=2) as data:
+        data.set_("value", torch.arange(STEPS))
+        data.sample()
+        content = pickle.dumps(data)
+        assert len(content) < 12_000
+        with pickle.loads(content) as copy:
+            assert (copy.dataset_id, copy.data_path, len(copy)) == ("goal-v0", data.data_path, STEPS)
+            for _ in range(5):
+                assert (copy.sample() == data.sample()).all()
+            copy.set_("value", 0)
+            assert data["value"].tolist() == list(range(STEPS))
+
+
+def test_a_pickled_dataset_that_was_converted_again_is_an_error(tmp_path: Path) -> None:
+    with minari_folder(tmp_path / "minari"):
+        path = write("some-v0", [boxes(3)], *BOXES)
+    with replay(tmp_path, "some-v0") as data:
+        content = pickle.dumps(data)
+        assert len(pickle.loads(content)) == 3
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+        path.parent.rmdir()
+        with minari_folder(tmp_path / "minari"):
+            write("some-v0", [boxes(3, seed=1)], *BOXES)
+        replay(tmp_path, "some-v0").close()
+        with pytest.raises(StorageCorruptedError, match="was converted again meanwhile"):
+            pickle.loads(content)
+
+
+def test_the_state_of_a_dataset_is_a_reference_with_what_was_set(folder: Path, tmp_path: Path) -> None:
+    with replay(folder, sampler=RandomSampler(seed=1), prefetch=2) as data:
+        data.set_("value", torch.arange(STEPS))
+        data.sample()
+        torch.save(data.state_dict(), tmp_path / "state.pt")
+        wanted = [data.sample() for _ in range(4)]
+    state = torch.load(tmp_path / "state.pt", weights_only=False)
+    with replay(folder, sampler=RandomSampler(seed=9), prefetch=2) as data:
+        data.load_state_dict(state)
+        for batch in wanted:
+            assert (data.sample() == batch).all()
+    with minari_folder(tmp_path / "minari"):
+        write("goal-v0", [boxes(3)], *BOXES)
+    with replay(tmp_path, prefetch=2) as other, pytest.raises(ValueError, match="another space"):
+        other.load_state_dict(state)
+
+
+def test_a_group_of_entries(data: MinariExperienceReplay) -> None:
+    after = data["next"]
+    assert after.batch_size == torch.Size([STEPS])
+    assert (after == data[:]["next"]).all()
+    assert (data["next", "observation"] == after["observation"]).all()
+
+
+# -- entries that are set, and hooks -----------------------------------------------------------------------
+
+
+def test_hooks_of_a_dataset(folder: Path, tmp_path: Path, data: MinariExperienceReplay) -> None:
+    """A dump that passed hooks has the samples, not a reference; it loads into a replay of the dataset."""
+    data.set_("value", torch.arange(STEPS))
+    wanted = data[:]
+    data.register_save_hook(lambda td: td.exclude("info", ("next", "info")))
+    data.dumps(tmp_path / "saved")
+    infos = {"info": wanted["info"], "next": {"info": wanted["next", "info"]}}
+    with replay(folder) as other:
+        with pytest.raises(ValueError, match=r"info/\w+.* is missing.*register_load_hook"):
+            other.loads(tmp_path / "saved")
+        assert "value" not in other[0].keys()  # noqa: SIM118 - of a TensorDict
+        other.register_load_hook(lambda td: td.update(infos))
+        other.loads(tmp_path / "saved")
+        assert (other[:] == wanted).all()
+    free = ExperienceReplay(storage=STEPS, writer=None)
+    free.extend(wanted)
+    free.dumps(tmp_path / "free")
+    with replay(folder) as other, pytest.raises(ValueError, match="saved with a RoundRobinWriter"):
+        other.loads(tmp_path / "free")
+
+
+def test_hooks_see_trajectories(folder: Path, tmp_path: Path) -> None:
+    with replay(folder, split_trajs=True) as split:
+        wanted = split[:]
+        split.register_save_hook(lambda td: td)
+        split.dumps(tmp_path / "saved")
+        split.set_(("next", "reward"), 0.0)
+        split.loads(tmp_path / "saved")
+        assert (split[:] == wanted).all()
 
 
 # -- as a batch --------------------------------------------------------------------------------------------

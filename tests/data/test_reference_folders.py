@@ -507,7 +507,7 @@ def test_slots_follow_from_an_index_and_the_offset(index: Any, wanted: Any) -> N
 # -- links -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["metadata.json", "header.bin", "segments.bin", "rows.bin", "checks.bin"])
+@pytest.mark.parametrize("name", ["metadata.json", "header.bin", "segments.bin", "rows.bin", "sums.bin"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_hard_link_is_refused(name: str, read_only: bool, tmp_path: Path) -> None:
     from buffers import number_space, numbers

@@ -164,12 +164,13 @@ def test_samples_are_overwritten_in_place(make: Any) -> None:
         buffer.set_at(5, number(1))
 
 
+@pytest.mark.parametrize("join", [False, True])
 @pytest.mark.parametrize(
     "removed", [[0], [0, 1, 2], [6], [3], [0, 6], [1, 2, 5], [-1, -2], list(range(7)), []], ids=str
 )
 @pytest.mark.parametrize("capacity", [7, None])
-def test_removing_keeps_order_and_shrinks_segments(
-    make: Any, capacity: int | None, removed: list[int], tmp_path: Path
+def test_removing_keeps_order_and_splits_segments(
+    make: Any, capacity: int | None, removed: list[int], join: bool, tmp_path: Path
 ) -> None:
     buffer = make(capacity=capacity, maintain_segment_metadata=True)
     buffer.extend(numbers([-3, -2, -1]))
@@ -178,12 +179,13 @@ def test_removing_keeps_order_and_shrinks_segments(
     buffer.extend(numbers([3, 4]))
     buffer.append(number(5))
     buffer.append(number(6))
-    buffer.remove_at(removed)
+    buffer.remove_at(removed, join=join)
     gone = {index % 7 for index in removed}
     kept = [value for value in range(7) if value not in gone]
     assert contents(buffer) == kept
     buffer.mark_segment_end()
-    episodes = [[value for value in episode if value not in gone] for episode in ([0, 1, 2], [3, 4], [5, 6])]
+    parts = [[0, 1, 2], [3, 4], [5, 6]] if 1 not in gone or join else [[0], [2], [3, 4], [5, 6]]
+    episodes = [[value for value in episode if value not in gone] for episode in parts]
     starts = np.cumsum([0, *map(len, episodes)]).tolist()
     wanted = [(start, start + len(episode)) for start, episode in zip(starts[:-1], episodes, strict=True) if episode]
     assert buffer.get_segments() == wanted

@@ -18,6 +18,7 @@ from buffers import contents, number, number_space, numbers
 from catalogue import SPACES, samples
 from test_replay_buffer_processes import HERE, SOURCE, run
 
+import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.base.mapped import MappedFile
 from unienv_interface.backends import NumpyComputeBackend
@@ -99,7 +100,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path, capacity: int | None) -> None:
 @pytest.mark.soak
 def test_every_flipped_bit_of_the_small_files_is_found(tmp_path: Path) -> None:
     path = with_everything(tmp_path / "buffer", 11)  # just as many as there are: nothing is left over
-    for name in ("header.bin", "metadata.json", "segments.bin", "storage/checks.bin", "storage/heap.bin"):
+    for name in ("header.bin", "metadata.json", "segments.bin", "storage/sums.bin", "storage/heap.bin"):
         keep = path / name
         data = bytearray(keep.read_bytes())
         for bit in range(8 * len(data)):
@@ -156,7 +157,7 @@ def test_files_that_grow_can_be_opened_at_any_instant(tmp_path: Path, monkeypatc
         monkeypatch.setattr(MappedFile, "extend", extend)
         for written in range(0, 20_000, 100):
             buffer.extend(numbers(range(written, written + 100)))
-    assert {"rows.bin", "checks.bin"} <= set(grown)
+    assert {"rows.bin", "sums.bin"} <= set(grown)
 
 
 def test_swapped_files_are_found(tmp_path: Path) -> None:
@@ -180,8 +181,8 @@ def test_rows_of_another_buffer_are_found(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "other" / "storage" / "rows.bin", tmp_path / "one" / "storage" / "rows.bin")
     with ReplayBuffer.load_from(tmp_path / "one", backend=NUMPY) as buffer:
         (finding,) = buffer.verify()
-        assert "rows 0 to 3 do not match their checksum" in finding
-        assert str(tmp_path / "one" / "storage") in finding
+        assert "samples 0 to 2 do not match their checksum" in finding
+        assert str(tmp_path / "one") in finding
 
 
 def test_a_damaged_header_has_no_length(tmp_path: Path) -> None:
@@ -210,24 +211,64 @@ def pretend_the_machine_has_booted(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_after_a_power_cut_what_was_flushed_counts(tmp_path: Path, durable: bool) -> None:
-    path = tmp_path / "buffer"
-    buffer = ReplayBuffer.create(
-        number_space(), capacity=8, cache_path=path, maintain_segment_metadata=True, durable=durable
-    )
+def killed_after_a_flush(path: Path, *, capacity: int | None = 8) -> None:
+    """A buffer whose writer flushed 1 and 2, wrote 3, 4 and 5, and was killed; and the machine has booted since."""
+    buffer = ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path, maintain_segment_metadata=True)
     buffer.extend(numbers([1, 2]))
     buffer.flush()
     buffer.extend(numbers([3, 4]))
     buffer.append(number(5))
     del buffer
     pretend_the_machine_has_booted(path)
-    wanted = [1, 2, 3, 4] if durable else [1, 2]
-    assert ReplayBuffer.get_length_from_path(path) == len(wanted)
-    for read_only in (True, False, True):
-        with ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only) as found:
-            assert contents(found) == wanted
-            assert found.get_segments() == ([(0, 2), (2, 4)] if durable else [(0, 2)])
+
+
+@pytest.mark.parametrize("capacity", [8, None])
+def test_after_a_restart_in_order_all_that_was_acknowledged_is_there(tmp_path: Path, capacity: int | None) -> None:
+    killed_after_a_flush(tmp_path / "buffer", capacity=capacity)
+    shutil.copytree(tmp_path / "buffer", tmp_path / "copy")
+    for path in (tmp_path / "buffer", tmp_path / "copy"):
+        assert ReplayBuffer.get_length_from_path(path) == 5
+        for read_only in (True, False, True):
+            with ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only) as found:
+                assert contents(found) == [1, 2, 3, 4, 5]
+                assert found.get_segments() == [(0, 2), (2, 4)]
+                assert found.verify() == []
+
+
+def test_what_a_power_cut_has_left_in_part_is_kept_out_of_reads(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    killed_after_a_flush(path)
+    rows = path / "storage" / "rows.bin"
+    size = rows.stat().st_size // 8
+    with rows.open("r+b") as file:  # that of 4 has not reached the disk, that of 5 has
+        file.seek(3 * size)
+        file.write(bytes(size))
+    with ReplayBuffer.load_from(path, backend=NUMPY) as found:
+        assert contents(found) == [1, 2, 3]
+        (finding,) = found.verify()
+        assert "samples 3 to 4 (2) were written after the last flush" in finding
+    with pytest.raises(StorageCorruptedError, match=r"samples 3 to 4 \(2\).* keep what is whole with `unienv repair`"):
+        ReplayBuffer.load_from(path, backend=NUMPY, read_only=False)
+    unienv_data.repair(path, tmp_path / "repaired")
+    with ReplayBuffer.load_from(tmp_path / "repaired", backend=NUMPY) as found:
+        assert contents(found) == [1, 2, 3, 5]
+
+
+def test_samples_that_a_power_cut_has_let_be_overwritten_are_kept_out_of_reads(tmp_path: Path) -> None:
+    """The counters have not reached the disk, the rows in the place of the oldest samples have."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), capacity=8, cache_path=path)
+    buffer.extend(numbers(range(8)))
+    buffer.flush()
+    header = (path / "header.bin").read_bytes()
+    buffer.extend(numbers([8, 9, 10]))
+    del buffer
+    (path / "header.bin").write_bytes(header)
+    pretend_the_machine_has_booted(path)
+    with ReplayBuffer.load_from(path, backend=NUMPY) as found:
+        assert contents(found) == [3, 4, 5, 6, 7]
+        (finding,) = found.verify()
+        assert "the oldest 3 samples were overwritten after the last flush" in finding
 
 
 def test_a_failed_flush_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +325,7 @@ def test_a_limit_to_file_sizes_is_an_error_and_nothing_is_lost(tmp_path: Path) -
 READ = """
 import sys
 from buffers import contents
+import unienv_data
 from unienv_data import ReplayBuffer
 from unienv_interface.backends import NumpyComputeBackend
 buffer = ReplayBuffer.load_from(sys.argv[1], backend=NumpyComputeBackend)
@@ -510,7 +552,7 @@ def test_hostile_metadata_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     assert "all refused" in run("-c", WATCHED, str(origin), given="\n".join(folders))
 
 
-@pytest.mark.parametrize("name", ["rows.bin", "checks.bin", "header.bin", "segments.bin", "metadata.json"])
+@pytest.mark.parametrize("name", ["rows.bin", "sums.bin", "header.bin", "segments.bin", "metadata.json"])
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "absolute link"])
 def test_what_is_no_plain_file_is_refused(tmp_path: Path, name: str, kind: str) -> None:
     path = tmp_path / "buffer"
@@ -548,3 +590,25 @@ def test_a_refused_folder_is_left_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format version 2, this release reads up to 1"):
         ReplayBuffer.load_from(path, backend=NUMPY, read_only=False)
     assert {file: file.read_bytes() for file in all_files(path)} == before
+
+
+# -- paths that are none -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/data", "gs://bucket/data", "hf://datasets/me/data", "memory://data"])
+def test_urls_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    buffer = ReplayBuffer.create(number_space())
+    for act in (
+        lambda: ReplayBuffer.create(number_space(), cache_path=url),
+        lambda: ReplayBuffer.load_from(url, backend=NUMPY),
+        lambda: buffer.dumps(url),
+    ):
+        with pytest.raises(ValueError, match="is a URL, and buffers lie in local folders: copy the folder here first"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_does_not_exist_is_not_called_corrupted(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        ReplayBuffer.load_from(tmp_path / "nowhere", backend=NUMPY)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from buffers import Model, check_stretches_of, contents, number, number_space, numbers, read
+from buffers import Model, contents, number, number_space, numbers, read
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -24,16 +24,14 @@ class BufferMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="model"))
-        self.next_value, self.patch = 0, pytest.MonkeyPatch()
+        self.next_value = 0
 
     @initialize(
         capacity=st.sampled_from([1, 2, 7, 40, None]),
         place=st.sampled_from(["memory", "shared", "disk", "shared disk"]),
         durable=st.booleans(),
-        stretch=st.sampled_from([1, 3, 1000]),
     )
-    def make(self, capacity: int | None, place: str, durable: bool, stretch: int) -> None:
-        check_stretches_of(stretch, self.patch)
+    def make(self, capacity: int | None, place: str, durable: bool) -> None:
         self.on_disk, self.shared = "disk" in place, "shared" in place
         self.model = Model(capacity)
         self.buffer = ReplayBuffer.create(
@@ -169,7 +167,6 @@ class BufferMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "buffer"):
             self.buffer.close()
-        self.patch.undo()
         shutil.rmtree(self.folder)
 
 

@@ -81,13 +81,13 @@ def test_a_window_does_not_reach_into_what_is_being_written(
         storage, "storage", count=10, maintain_segment_metadata=True, physical_segments=[(0, 4)]
     )  # so the last six are closed, and in no episode
     segments, seen = buffer._state.segments, []
-    add_all = segments.add_all
+    put = segments.put
 
-    def looked_at(ranges: list[tuple[int, int]]) -> None:
-        add_all(ranges)
+    def looked_at(number: int, ranges: list[tuple[int, int]]) -> None:
+        put(number, ranges)
         seen.append((buffer.read_windows(np.array([8, 9]), WindowQuery(np.array([0, 1, 2]))), len(buffer)))
 
-    monkeypatch.setattr(segments, "add_all", looked_at)
+    monkeypatch.setattr(segments, "put", looked_at)
     buffer.extend({"x": np.full(3, 777.0)})
     ((data, valid, _), length) = seen[0]
     assert length == 10
@@ -120,6 +120,22 @@ def test_the_newest_is_the_newest_however_far_a_writer_gets() -> None:
 
     buffer._reader._counters = Hooked(buffer._counters, "tail", overtake)
     assert buffer.get_at(np.array([-1]))["x"].tolist() == [11.0]
+
+
+def test_a_reader_in_the_middle_of_its_own_threads_edit_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a signal handler: the edit goes on only when the handler returns."""
+    buffer = ReplayBuffer.create(SPACE, capacity=4, maintain_segment_metadata=True)
+    buffer.extend({"x": np.arange(6.0)[:4]})
+    monkeypatch.setattr(buffer._state, "is_writing_here", lambda: True, raising=False)
+    monkeypatch.setattr(buffer._state, "wait_for_edit", lambda: pytest.fail("it waits for itself"))
+    buffer._counters.edit += 1
+    assert buffer.get_at(np.array([0, -1]))["x"].tolist() == [0.0, 3.0]
+    assert buffer.get_segments() == [(0, 4)]
+    assert buffer.get_windows_at(np.array([1]), np.array([-2, 0]))[1].tolist() == [[False, True]]
+    buffer._counters.coming += 1  # and an append that has overwritten one
+    buffer._counters.tail += 1
+    with pytest.raises(IndexError, match="out of range for a length of 3"):
+        buffer.get_at(3)
 
 
 def in_a_child(work: Callable[[], None]) -> int:

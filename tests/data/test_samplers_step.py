@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import sys
 import threading
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from buffers import number_space, numbers, read
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unienv_data
 from unienv_data import (
     BatchBase,
     BatchSampler,
@@ -434,3 +438,28 @@ def test_rows_that_are_moved_hold_what_was_read() -> None:
         leaf.untyped_storage().data_ptr() for name, leaf in moved.items() if name in ("float32", "float64", "int16")
     }
     assert len(rows) == 1  # views of one copy
+
+
+# -- how much stands between a sampler and its batch -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", [NumpyComputeBackend, PyTorchComputeBackend], ids=str)
+def test_a_batch_takes_few_calls(backend: Any) -> None:
+    """Of our own functions, however many samples and columns the batch has."""
+    columns = {name: BoxSpace(backend, -1e9, 1e9, "float32", shape=(3,)) for name in "abcdef"}
+    buffer = ReplayBuffer.create(DictSpace(backend, columns), capacity=1000)
+    buffer.extend({name: backend.zeros((1000, 3), dtype=space.dtype) for name, space in columns.items()})
+    sampler = StepSampler(buffer, 256, seed=0)
+    sampler.sample()
+    ours, calls = str(Path(unienv_data.__file__).parents[1]), []
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            calls.append(frame.f_code.co_name)
+
+    sys.setprofile(watch)
+    try:
+        sampler.sample()
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 18, calls

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unienv_data import PrioritizedSampler
+from unienv_data.samplers import _sum_tree
 from unienv_data.samplers._sum_tree import LARGEST_WEIGHT, SumTree
 
 TINY = 5e-324
@@ -47,8 +54,6 @@ def test_only_slots_with_a_weight_are_drawn(weights: list[float], first: int, un
 
 def test_a_product_that_rounds_up_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the library's product had made something of nothing."""
-    from unienv_data.samplers import _sum_tree
-
     weights = np.zeros(20_000)
     weights[[3, 19_999]] = 1.0
     tree = filled(len(weights), weights)
@@ -79,26 +84,57 @@ def test_draws_are_in_proportion(size: int) -> None:
     assert np.abs(tree.draw(uniform) - expected).max() <= 1  # but for rounding, the slot where the sum is reached
 
 
+@pytest.mark.parametrize("large", [5000, _sum_tree._LARGE])
 @given(data=st.data())
-def test_updates_are_as_of_an_array(data: st.DataObject) -> None:
-    size = data.draw(st.sampled_from([3, 100, 5000, 70_000]))
-    tree, model = SumTree(size), np.zeros(size)
+def test_updates_are_as_of_an_array(large: int, data: st.DataObject) -> None:
+    """With blocks that share a weight, in trees from a size on that is small here, and without."""
+    size = data.draw(st.sampled_from([3, 100, 5000, 70_000, 1_100_000]))
+    with mock.patch.object(_sum_tree, "_LARGE", large):
+        tree, model = SumTree(size), np.zeros(size)
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     for _ in range(4):
-        slots = rng.integers(0, size, 50)
-        slots[10:20] = slots[0]  # more than once: the last counts
-        weights = rng.random(50)
-        tree.set(slots, weights)
-        for slot, weight in zip(slots, weights, strict=True):
-            model[slot] = weight
+        for _ in range(data.draw(st.integers(0, 2))):
+            slots = rng.integers(0, size, data.draw(st.sampled_from([50, size // 8 + 50])))
+            slots[10:20] = slots[0]  # more than once: the last counts
+            weights = rng.random(len(slots))
+            tree.set(slots, weights)
+            last = dict(zip(slots.tolist(), weights.tolist(), strict=True))
+            model[list(last)] = list(last.values())
         start, stop = sorted(rng.integers(0, size + 1, 2).tolist())
-        tree.set_range(start, stop, 0.25)
-        model[start:stop] = 0.25
-        assert np.array_equal(tree.get(np.arange(size)), model)
+        value = data.draw(st.sampled_from([0.25, 0.0, rng.random(stop - start)]))
+        tree.set_range(start, stop, value)
+        model[start:stop] = value
+        assert tree.largest() == model.max()
         assert tree.total() == pytest.approx(model.sum())
-        for level, below in zip(tree._levels[1:], tree._levels[:-1], strict=True):
-            sums = below.reshape(-1, 16).sum(axis=1)
-            assert np.allclose(level[: len(sums)], sums)
+        some = rng.integers(0, size, 20)
+        assert np.array_equal(tree.get(some), model[some])
+        if model.any():
+            uniform = rng.random(200)
+            drawn = tree.draw(uniform)
+            cumulative = np.cumsum(model)
+            assert (model[drawn] > 0).all()
+            wanted = uniform * cumulative[-1]
+            assert (cumulative[drawn] >= wanted - 1e-9 * cumulative[-1]).all()
+            assert (cumulative[drawn] - model[drawn] <= wanted + 1e-9 * cumulative[-1]).all()
+    assert np.array_equal(tree.get(np.arange(size)), model)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the memory of the process from /proc")
+def test_the_first_draw_of_many_samples_takes_little_memory() -> None:
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    class Rows:
+        sample_numbers = range(10**8)
+
+        def __len__(self) -> int:
+            return len(self.sample_numbers)
+
+    sampler, before = PrioritizedSampler(seed=0), resident_bytes()
+    index, _ = sampler.sample(Rows(), 256)
+    assert resident_bytes() - before < 10**8  # a byte a row; the weights alone would take eight
+    sampler.update_priority(index, np.linspace(1, 5, 256))
+    assert len(sampler.sample(Rows(), 256).index) == 256
 
 
 def test_a_sum_that_is_no_number_is_an_error() -> None:

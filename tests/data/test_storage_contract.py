@@ -91,13 +91,13 @@ class LosesTheLast(Broken):
 class HandsOutViews(Broken):
     def gather(self, slots: Any, length: int) -> Any:
         if isinstance(slots, int):
-            return self._layout.unpack(self._memory.rows[slots])
+            return self.layout.unpack(self._memory.rows[slots])
         return super().gather(slots, length)
 
 
-class GathersPastTheEnd(Broken):
-    def gather_among(self, index: Any, length: int) -> Any:
-        return super().gather_among(index, len(self))
+class StopsAtTheEnd(Broken):
+    def gather(self, slots: Any, length: int) -> Any:
+        return super().gather(np.minimum(slots, len(self) - 1) if isinstance(slots, np.ndarray) else slots, length)
 
 
 class ClipsTheIndex(Broken):
@@ -108,20 +108,20 @@ class ClipsTheIndex(Broken):
 class WritesBeforeItLooks(Broken):
     def set(self, index: Any, value: Any) -> None:
         if isinstance(index, int) and 0 <= index < len(self):
-            self._memory.rows.records[index] = np.zeros((), self._layout.dtype)
+            self._memory.rows.records[index] = np.zeros((), self.layout.dtype)
         super().set(index, value)
 
 
 class KeepsTheFirst(Broken):
     def set(self, index: Any, value: Any) -> None:
         if isinstance(index, list) and index == [1, 1]:
-            index, value = [1], self._layout.unpack(_rows_of(self, value)[:1])
+            index, value = [1], self.layout.unpack(_rows_of(self, value)[:1])
         super().set(index, value)
 
 
 def _rows_of(storage: PackedStorage, value: Any) -> Any:
-    rows = storage._layout.empty(2)
-    storage._layout.pack(rows, slice(None), value)
+    rows = storage.layout.empty(2)
+    storage.layout.pack(rows, slice(None), value)
     return rows
 
 
@@ -138,7 +138,7 @@ class IgnoresReadOnly(Broken):
 
 
 class ForgetsOnDump(Broken):
-    def snapshot(self, path: Any, slots: Any) -> None:
+    def snapshot(self, path: Any, slots: Any, number: int = 0) -> None:
         super().snapshot(path, [(0, len(self) - 1)])
 
 
@@ -168,7 +168,7 @@ class EncodesInPlace(Broken):
     def encode(self, value: Any, count: int | None) -> Any:
         encoded = super().encode(value, count)
         if count == 3:
-            self.write(slice(0, 3), encoded)
+            self.write(slice(0, 3), encoded, 0)
         return encoded
 
 
@@ -195,7 +195,7 @@ class Overwrites(Broken):
     [
         (LosesTheLast, "every_kind_of_index_writes_the_same"),
         (HandsOutViews, "what_was_read_does_not_change"),
-        (GathersPastTheEnd, "encoding_changes_nothing_and_writing_does"),
+        (StopsAtTheEnd, "encoding_changes_nothing_and_writing_does"),
         (ClipsTheIndex, "an_index_out_of_range_is_refused"),
         (WritesBeforeItLooks, "a_misfit_is_refused_and_changes_nothing"),
         (KeepsTheFirst, "the_last_of_duplicates_stays"),

@@ -228,7 +228,7 @@ def test_parts_of_different_lengths_are_found(tmp_path: Path) -> None:
     shorter = ReplayBuffer.create(DictStorage, number_space(), **keys)
     shorter.extend(numbers(range(5)))
     shorter.dumps(tmp_path / "b")
-    for name in ("rows.bin", "checks.bin"):
+    for name in ("rows.bin", "sums.bin"):
         part = Path("storage") / "part-0" / name
         (tmp_path / "short" / part).write_bytes((tmp_path / "b" / part).read_bytes())
     with pytest.raises(StorageCorruptedError):

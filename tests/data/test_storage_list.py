@@ -82,10 +82,10 @@ def test_a_capacity_of_nothing_is_refused() -> None:
         ListStorage.create(number_space(), capacity=0)
 
 
-def test_what_was_staged_does_not_change_with_its_source() -> None:
+def test_what_was_encoded_does_not_change_with_its_source() -> None:
     storage = ListStorage.create(number_space(), capacity=3)
     batch = numbers([1, 2])
-    staged = storage.encode(batch, 2)
+    encoded = storage.encode(batch, 2)
     batch["number"][:] = 7
-    storage.write(slice(0, 2), staged)
+    storage.write(slice(0, 2), encoded, 0)
     assert np.array_equal(storage.get([0, 1])["number"], [1, 2])

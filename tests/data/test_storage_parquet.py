@@ -87,8 +87,8 @@ def test_a_misspelt_compression_is_refused(compression: Any, match: str, tmp_pat
 def test_appending_touches_no_file_until_a_piece_must_go(tmp_path: Path) -> None:
     storage = ParquetStorage.create(BOX, capacity=None, cache_path=tmp_path / "a", piece_size=100, cache_bytes=2000)
     for slot in range(150):
-        storage.prepare(slot, slot + 1)
-        storage.write(slot, storage.stage(ROWS[slot % 10], None))
+        storage.reserve(slot, slot + 1)
+        storage.write(slot, storage.encode(ROWS[slot % 10], None), slot)
         assert len(parts(tmp_path / "a")) == (slot >= 100)
     storage.close()
     assert np.array_equal(load(tmp_path / "a", capacity=None).get(...), np.tile(ROWS, (15, 1, 1)))

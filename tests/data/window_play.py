@@ -28,11 +28,10 @@ OFFSETS = {"dense": list(range(-5, 6)), "gaps": [-7, -3, 0, 2, 6]}
 
 
 def space() -> DictSpace:
-    """The episode, the step in it, and both in a payload long enough to be torn."""
-    whole = BoxSpace(NumpyComputeBackend, 0, 2**62, "int64", shape=(2,))
-    return DictSpace(
-        NumpyComputeBackend, {"at": whole, "load": BoxSpace(NumpyComputeBackend, 0, 2**62, "int64", shape=(PAYLOAD,))}
-    )
+    """The episode and the step in it, alone and in a payload long enough to be torn, and the episode as a key."""
+    shapes = {"at": (2,), "load": (PAYLOAD,), "episode_id": ()}
+    spaces = {name: BoxSpace(NumpyComputeBackend, 0, 2**62, "int64", shape=shape) for name, shape in shapes.items()}
+    return DictSpace(NumpyComputeBackend, spaces)
 
 
 def length_of(episode: Any) -> Any:
@@ -42,7 +41,8 @@ def length_of(episode: Any) -> Any:
 def episode_of(number: int) -> dict[str, np.ndarray]:
     steps = np.arange(length_of(number))
     at = np.stack([np.full_like(steps, number), steps], axis=1)
-    return {"at": at, "load": np.repeat(number * 1000 + steps[:, None], PAYLOAD, axis=1)}
+    load = np.repeat(number * 1000 + steps[:, None], PAYLOAD, axis=1)
+    return {"at": at, "load": load, "episode_id": np.full_like(steps, number)}
 
 
 def write_on(folder: Path) -> None:
@@ -97,14 +97,16 @@ def play(seconds: float) -> None:
         ReplayBuffer.create(space(), capacity=RING, cache_path=folder, maintain_segment_metadata=True).close()
         writer = multiprocessing.get_context("fork").Process(target=write_on, args=(folder,), daemon=True)
         writer.start()
-        counts = dict.fromkeys(("dense", "gaps", "combined", "part", "every_other"), 0)
+        counts = dict.fromkeys(("dense", "gaps", "masked", "combined", "part", "every_other"), 0)
         with ReplayBuffer.load_from(folder, backend=NumpyComputeBackend) as buffer:
             while len(buffer) < RING // 2:
                 time.sleep(0.001)
             part = buffer.get_slice(slice(3, 25))
+            by_id = SliceStackedBatch.get_valid_mask_function_with_episodeid_key()
             stacks = {
                 "dense": (SliceStackedBatch(buffer, OFFSETS["dense"]), OFFSETS["dense"]),
                 "gaps": (SliceStackedBatch(buffer, OFFSETS["gaps"]), OFFSETS["gaps"]),
+                "masked": (SliceStackedBatch(buffer, OFFSETS["dense"], by_id), OFFSETS["dense"]),
                 "combined": (SliceStackedBatch(CombinedBatch([buffer, buffer]), OFFSETS["dense"]), OFFSETS["dense"]),
                 "part": (SliceStackedBatch(part, OFFSETS["dense"]), OFFSETS["dense"]),
                 "every_other": (SliceStackedBatch(buffer.get_slice(slice(1, 30, 2)), [-2, -1, 0, 1]), [-4, -2, 0, 2]),

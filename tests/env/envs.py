@@ -222,8 +222,6 @@ class CountFuncEnv(FuncEnv):
         state = CountState(seed, resets, **fresh)
         observation = self._observe(state)
         context = None if self.context_space is None else state.start[..., None]
-        if mask is not None:
-            observation, context = observation[mask], None if context is None else context[mask]
         return state, context, observation, {}
 
     def step(self, state: CountState, action: Any) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:

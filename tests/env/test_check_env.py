@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from envs import CountEnv
+from envs import CountEnv, CountFuncEnv
 
-from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.env_base import Env, Wrapper
+from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
+from unienv_interface.env_base import Env, FuncEnvBasedEnv, Wrapper
 from unienv_interface.space.spaces import BoxSpace
 from unienv_interface.testing import EnvContract, EnvContractError, check_env
 from unienv_interface.testing._env_probe import CLAUSES
@@ -170,6 +170,33 @@ class Lenient(CountEnv):
         return getattr(self, name, None)
 
 
+class RowsOnly(CountFuncEnv):
+    """A functional environment that selects with the mask, as an environment with a state does."""
+
+    def reset(self, state: Any, *, mask: Any = None, **kwargs: Any) -> Any:
+        state, context, observation, info = super().reset(state, mask=mask, **kwargs)
+        return state, context, observation if mask is None else observation[mask], info
+
+
+class ResetsAll(CountFuncEnv):
+    """A functional environment that begins new episodes in all slots, whatever the mask."""
+
+    def reset(self, state: Any, *, mask: Any = None, **kwargs: Any) -> Any:
+        return super().reset(state, **kwargs)
+
+
+class LooksAtTheMask(CountFuncEnv):
+    """A functional environment whose reset hangs on the values of the mask."""
+
+    def reset(self, state: Any, *, mask: Any = None, **kwargs: Any) -> Any:
+        return super().reset(state, mask=None if mask is not None and bool(mask.all()) else mask, **kwargs)
+
+
+def _on_jax() -> ComputeBackend:
+    backend: ComputeBackend = pytest.importorskip("unienv_interface.backends.jax").JaxComputeBackend
+    return backend
+
+
 # The clause that breaks, what the error says, and the environment.
 BROKEN: dict[str, tuple[str, str, Callable[[], Env]]] = {
     "unbatched spaces": (
@@ -269,6 +296,21 @@ BROKEN: dict[str, tuple[str, str, Callable[[], Env]]] = {
         "samples_are_values_of_the_spaces",
         r"sample_action\(\) is wrong: shape \(3,\)",
         lambda: Altered(sample_action=lambda: np.zeros(3, np.float32)),
+    ),
+    "rows of a functional reset": (
+        "functional_reset_returns_every_slot",
+        r"observation of FuncEnv.reset with the mask \[True, False, True\] is wrong: shape \(2, 3\)",
+        lambda: FuncEnvBasedEnv(RowsOnly(np_backend, 3)),
+    ),
+    "functional reset of all": (
+        "functional_reset_returns_every_slot",
+        "in slots that FuncEnv.reset with the mask .* leaves alone observation: .* wanted no change there",
+        lambda: FuncEnvBasedEnv(ResetsAll(np_backend, 3)),
+    ),
+    "functional reset that looks at the mask": (
+        "functional_reset_compiles_where_step_does",
+        "TracerBoolConversionError",
+        lambda: FuncEnvBasedEnv(LooksAtTheMask(_on_jax(), 3)),
     ),
     "mask ignored": (
         "masked_reset_returns_the_rows_of_the_mask",

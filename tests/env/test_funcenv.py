@@ -121,7 +121,7 @@ def test_a_wrapper_hands_everything_on() -> None:
     assert func_env.observation_space is not func_env.action_space
     state, _, _, _ = wrapped.initial(seed=1)
     state, context, observation, _ = wrapped.reset(state, mask=np.array([False, True]))
-    assert (context.shape, observation.shape) == ((1, 1), (1, 3))
+    assert (context.shape, observation.shape) == ((2, 1), (2, 3))
     state, render_state, info = wrapped.render_init(state, render_mode="rgb_array")
     frame, state, render_state = wrapped.render_image(state, render_state)
     wrapped.close(wrapped.render_close(state, render_state))
@@ -134,6 +134,7 @@ def test_masked_results_are_merged() -> None:
     func_env = CountFuncEnv(np_backend, 2, with_context=True)
     mask = np.array([False, True])
     old = np.zeros((2, 3), np.float32)
+    assert func_env.update_observation_post_reset(old, old + 1, mask).tolist() == [[0] * 3, [1] * 3]
     assert func_env.update_observation_post_reset(old, old[:1] + 1, mask).tolist() == [[0] * 3, [1] * 3]
     assert func_env.update_context_post_reset(old[:, :1], old[:1, :1] + 1, mask).tolist() == [[0], [1]]
     assert CountFuncEnv(np_backend, 2).update_context_post_reset(None, None, mask) is None
@@ -247,3 +248,72 @@ def test_jax_compiles_a_wrapped_step() -> None:
     assert backend.to_host(reward).tolist() == [6.0, 6.0, 6.0]
     assert observation in wrapped.observation_space
     assert backend.to_host(observation["past_actions"]).tolist() == [[[4.0, 4.0]]] * 3
+
+
+# -- masks of changing values ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compilations() -> Any:
+    """A list that gets an entry whenever JAX compiles."""
+    jax = pytest.importorskip("jax")
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **kwargs: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_jax_scans_over_steps_and_resets() -> None:
+    """Episodes of two steps that begin anew inside a scan show what the stateful environment shows."""
+    jax = pytest.importorskip("jax")
+    backend = pytest.importorskip("unienv_interface.backends.jax").JaxComputeBackend
+    func_env = FuncFrameStackWrapper(_transformed(CountFuncEnv(backend, 3, with_context=True)), 1, 1)
+    action = backend.from_numpy(np.full((3, 2), 0.5, np.float32))
+
+    def step(state: Any, mask: Any) -> Any:
+        state, *_ = func_env.step(state, action)
+        reset_state, context, observation, _ = func_env.reset(state, mask=mask)
+        # the seed and the number of resets are static in this state
+        return reset_state.replace(env_state=reset_state.env_state.replace(resets=0)), (context, observation)
+
+    masks = np.random.default_rng(0).random((6, 3)) < 0.4
+    state, *_ = func_env.initial(seed=0)
+    _, scanned = jax.jit(lambda state, masks: jax.lax.scan(step, state, masks))(state, backend.from_numpy(masks))
+    for index, mask in enumerate(masks):
+        state, shown = step(state, mask)
+        found = jax.tree.map(lambda array, index=index: array[index], scanned)
+        assert_same(None, as_host(found), as_host(shown))
+
+
+def test_update_post_reset_may_be_traced() -> None:
+    jax = pytest.importorskip("jax")
+    backend = pytest.importorskip("unienv_interface.backends.jax").JaxComputeBackend
+    func_env = CountFuncEnv(backend, 3)
+    old = backend.zeros((3, 3), dtype=func_env.dtype)
+    mask = backend.from_numpy(np.array([True, False, True]))
+    merged = jax.jit(func_env.update_observation_post_reset)(old, old + 1, mask)
+    assert backend.to_host(merged)[:, 0].tolist() == [1.0, 0.0, 1.0]
+    with pytest.raises(ValueError, match=r"the mask has dtype bool and shape \(2,\)"):
+        jax.jit(func_env.update_observation_post_reset)(old, old + 1, mask[:2])
+
+
+def test_jax_compiles_a_masked_reset_once(compilations: list[str]) -> None:
+    backend = pytest.importorskip("unienv_interface.backends.jax").JaxComputeBackend
+    env = FuncEnvBasedEnv(CountFuncEnv(backend, 4, with_context=True))
+    context, observation, _ = env.reset(seed=0)
+    masks = [np.array([slot < count for slot in range(4)]) for count in (3, 2, 1, 0, 4)]
+    for number, mask in enumerate(masks):
+        if number == 1:
+            compilations.clear()
+        new_context, new_observation, _ = env.reset(mask=mask)
+        assert len(new_observation) == mask.sum()
+        merged = env.update_observation_post_reset(observation, new_observation, mask)
+        merged_context = env.update_context_post_reset(context, new_context, mask)
+        assert np.array_equal(np.asarray(merged)[mask], np.asarray(new_observation))
+        assert np.array_equal(np.asarray(merged_context)[~mask], np.asarray(context)[~mask])
+    assert compilations == []

@@ -134,25 +134,6 @@ def test_what_it_returns_is_never_changed() -> None:
     assert [frame[0, 0, 0] for frame in frames] == [0, 1]
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_borrowed_steps_are_the_same_steps(name: str) -> None:
-    one, other = (FromGymnasiumEnv(gymnasium.make(name)) for _ in range(2))
-    one.reset(seed=2)
-    other.reset(seed=2)
-    for _ in range(4):
-        action = one.sample_action()
-        ours, borrowed = one.step(action), other.lender.step(action[()])
-        assert_same(None, other.read_borrowed(borrowed[0]), ours[0])
-        assert [float(signal) for signal in borrowed[1:4]] == [float(signal) for signal in ours[1:4]]
-        assert borrowed[4].keys() == ours[4].keys()
-
-
-@pytest.mark.parametrize("backend", [backend for backend in WITHOUT_JAX if backend is not NUMPY], ids=str)
-def test_what_has_to_be_converted_is_not_lent(backend: Any) -> None:
-    assert FromGymnasiumEnv(Reusing()).lender.step is None  # dicts
-    assert FromGymnasiumEnv(gymnasium.make("CartPole-v1"), backend=backend).lender.step is None
-
-
 class Doubling(FromGymnasiumEnv):
     """A bridge of a user's, with a step of its own."""
 

@@ -9,7 +9,7 @@ import pytest
 from catalogue import BACKENDS
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
-from unienv_interface.env_base._stacking import stack_infos
+from unienv_interface.env_base.stacking import stack_infos
 from unienv_interface.env_base.vec_env import data_stack
 
 every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=str)

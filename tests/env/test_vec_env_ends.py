@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import pty
@@ -41,7 +42,8 @@ from vec_processes import (
 )
 
 from unienv_interface import SyncVecEnv
-from unienv_interface.env_base import _sync_vec_env, _vec_core
+from unienv_interface.env_base.vector import async_vec_env, base, pool, sync_vec_env
+from unienv_interface.utils import channel
 
 pytestmark = [only_on_linux, *forks_with_threads]
 
@@ -183,15 +185,35 @@ def test_ctrl_c_at_every_point_of_a_step_in_this_process() -> None:
         env.step(ACTIONS)
         env.reset(seed=0, mask=[True, False, True])
 
-    with Interrupter((_vec_core, _sync_vec_env), 0, interrupt) as counter:
+    with Interrupter((base, sync_vec_env), 0, interrupt) as counter:
         play()
     assert counter.count > 50
     for start in range(counter.count):
-        with pytest.raises(KeyboardInterrupt), Interrupter((_vec_core, _sync_vec_env), start + 1, interrupt):
+        with pytest.raises(KeyboardInterrupt), Interrupter((base, sync_vec_env), start + 1, interrupt):
             play()
         assert env.reset(seed=1, start=start)[1][:, ::2].tolist() == [[index, start] for index in range(3)]
         assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
     env.close()
+
+
+def test_ctrl_c_at_every_point_of_a_step_of_workers() -> None:
+    env, modules = make(counters(3)), (base, async_vec_env, pool, channel)
+
+    def play() -> None:
+        env.reset(seed=0)
+        env.step(ACTIONS)
+        env.reset(seed=0, mask=[True, False, True], start=3)
+        env.get_attr("pid", [1])
+
+    with Interrupter(modules, 0, interrupt) as counter:
+        play()
+    press = functools.partial(signal.raise_signal, signal.SIGINT)  # which may be held back
+    for start in range(0, counter.count, 3):  # how often it waits differs from time to time
+        with contextlib.suppress(KeyboardInterrupt), Interrupter(modules, start + 1, press):
+            play()
+        assert env.reset(seed=1, start=start)[1][:, ::2].tolist() == [[index, start] for index in range(3)]
+        assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
+    close_in_time(env)
 
 
 def test_a_step_that_is_refused_leaves_the_one_under_way_alone() -> None:

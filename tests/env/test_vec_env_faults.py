@@ -41,7 +41,7 @@ from vec_processes import (
 )
 
 from unienv_interface import SyncVecEnv, WorkerDied
-from unienv_interface.env_base._worker_errors import ErrorReport
+from unienv_interface.utils.worker_processes import ErrorReport
 
 pytestmark = [only_on_linux, *forks_with_threads]
 

@@ -1,7 +1,8 @@
-"""Infos by way of tables and of rows in memory: always what the environments have said, stacked."""
+"""Infos by way of rows in memory: always what the environments have said, stacked."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 from collections import defaultdict
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,8 +21,8 @@ from vec_processes import context, forks_with_threads, only_on_linux
 from unienv_interface import AsyncVecEnv, SyncVecEnv
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.backends.pytorch import PyTorchComputeBackend
-from unienv_interface.env_base._info_table import COLUMNS, InfoRows, InfoTable
-from unienv_interface.env_base._stacking import stack_infos
+from unienv_interface.env_base.stacking import stack_infos
+from unienv_interface.env_base.vector.infos import COLUMNS, INFO_ROW, InfoForm, InfoRows
 
 pytestmark = forks_with_threads
 
@@ -151,6 +153,21 @@ def test_what_is_handed_out_does_not_change(kind: type) -> None:
         assert all(info["place"].flags.owndata and info["place"].flags.writeable for info in infos)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: cloudpickle.loads(cloudpickle.dumps(env))])
+def test_a_copy_has_memory_of_its_own(copied: Callable[[Any], Any]) -> None:
+    action = np.zeros((4, 2), np.float32)
+    with make(SyncVecEnv, numbers, copy=False) as env:
+        env.reset(seed=0)
+        env.step(action), env.step(action)
+        other = copied(env)
+        for step in (3, 4):
+            observation, _, _, _, info = other.step(action)
+            assert info["whole"].tolist() == observation[:, 2].tolist() == [step] * 4
+        observation, _, _, _, info = env.step(action)
+        assert info["whole"].tolist() == observation[:, 2].tolist() == [3] * 4
+        other.close()
+
+
 def test_a_form_that_was_in_a_late_answer_is_not_taken_for_known(tmp_path: Path) -> None:
     """Two forms come one after the other, and the answer with the second one is thrown away."""
     release = tmp_path / "release"
@@ -218,57 +235,36 @@ def typed(infos: list[dict[str, Any]]) -> list[Any]:
     return [[(name, type(value), repr(value)) for name, value in info.items()] for info in infos]
 
 
-@given(infos_of_some)
-def test_a_table_holds_infos_without_loss_or_is_none(infos: list[dict[str, Any]]) -> None:
-    table = InfoTable.of(infos)
-    if table is None:
-        return
-    assert typed(table.infos()) == typed(infos)
-    stacked = stack_infos(infos, NumpyComputeBackend)
-    found = table.stacked(NumpyComputeBackend, None)
-    assert list(found) == list(stacked)
-    for name, column in stacked.items():
-        assert found[name].dtype == column.dtype
-        np.testing.assert_array_equal(found[name], column)
-
-
-def test_alike_infos_are_a_table() -> None:
-    assert InfoTable.of([numbers(index, 1) for index in range(3)]) is not None
-    assert InfoTable.of([pythons_own(index, 1) for index in range(3)]) is not None
-    assert InfoTable.of([{"count": 1}]) is None  # an int may be of any size
-    assert InfoTable.of([{}]) is None
-    assert InfoTable.of([]) is None
-
-
 @given(infos_of_some, infos_of_some)
-def test_shared_memory_holds_infos_of_its_form_and_refuses_others(
+def test_rows_hold_infos_of_their_form_without_loss_and_refuse_others(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
-    like = InfoTable.of(first)
-    if like is None or len(second) != len(first):
+    form = InfoForm.of(first)
+    if form is None or len(second) != len(first):
         return
-    area = np.zeros((len(first) + 3, COLUMNS), np.uint64)
-    envs = range(2, 2 + len(first))
-    shared = InfoRows.after(7, like, area, envs)
-    assert shared is not None
-    assert shared.write(first)
-    assert typed(shared.read().infos()) == typed(first)
-    of_all = shared.stacked(NumpyComputeBackend, None)
-    for name, column in stack_infos(first, NumpyComputeBackend).items():
+    area = np.zeros(len(first) + 3, INFO_ROW)
+    own = range(2, 2 + len(first))
+    rows = InfoRows(form, area, own)
+    assert rows.write(first)
+    assert typed(rows.read()) == typed(first)
+    of_all = rows.stacked(NumpyComputeBackend, None)
+    stacked = stack_infos(first, NumpyComputeBackend)
+    assert list(of_all) == list(stacked)
+    for name, column in stacked.items():
         assert of_all[name].dtype == column.dtype
-        np.testing.assert_array_equal(of_all[name][envs.start : envs.stop], column)
+        np.testing.assert_array_equal(of_all[name][own.start : own.stop], column)
         assert not np.shares_memory(of_all[name], area)
     assert not area[:2].any()
-    assert not area[envs.stop :].any()
-    other = InfoTable.of(second)
-    is_of_the_form = other is not None and (other.names, other.kinds) == (like.names, like.kinds)
-    assert shared.write(second) == is_of_the_form
+    assert not area[own.stop :].any()
+    assert rows.write(second) == (InfoForm.of(second) == form)
 
 
-def test_there_is_no_shared_memory_for_a_table_that_is_too_wide() -> None:
-    area = np.zeros((1, COLUMNS), np.uint64)
-    wide, fitting = InfoTable.of([too_many(0, 1)]), InfoTable.of([just_enough(0, 1)])
-    assert wide is not None
-    assert InfoRows.after(1, wide, area, range(1)) is None
-    assert fitting is not None
-    assert InfoRows.after(1, fitting, area, range(1)) is not None
+def test_alike_infos_have_a_form() -> None:
+    assert InfoForm.of([numbers(index, 1) for index in range(3)]) is not None
+    assert InfoForm.of([pythons_own(index, 1) for index in range(3)]) is not None
+    assert InfoForm.of([just_enough(0, 1)]) is not None
+    assert InfoForm.of([too_many(0, 1)]) is None
+    assert InfoForm.of([numbers(0, 1), pythons_own(1, 1)]) is None
+    assert InfoForm.of([{"count": 1}]) is None  # an int may be of any size
+    assert InfoForm.of([{}]) is None
+    assert InfoForm.of([]) is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,13 @@ from vec_processes import (
     context,
     forks_with_threads,
     leaving_nothing,
+    only_on_linux,
     wait_until,
 )
 
-from unienv_interface import AsyncVecEnv
+from unienv_interface import AsyncVecEnv, SyncVecEnv
+from unienv_interface.env_base.vector import pool
+from unienv_interface.env_base.vector.memory import DEPTH, CommandRing
 from unienv_interface.wrapper import TimeLimitWrapper
 
 pytestmark = forks_with_threads
@@ -120,6 +125,22 @@ def test_commands_go_to_one_environment_and_results_come_in_order() -> None:
         assert env.get_command_result(0).max() == 0
 
 
+def test_commands_go_between_steps_and_their_results_are_asked_for_later() -> None:
+    with make_async(counters(3)) as env:
+        env.reset(seed=0)
+        for count in range(1, 6):
+            env.send_command(2, "render")
+            assert env.step(zeros(3))[0][:, 2].tolist() == [count] * 3
+            assert env.get_command_result(2).tolist() == np.full((2, 2, 3), 2).tolist()
+
+
+def test_any_number_of_commands_may_be_without_a_result() -> None:
+    with make_async(counters(3)) as env:
+        for step in range(200):
+            env.send_command(2, "scaled", step)  # type: ignore[arg-type]
+        assert [env.get_command_result(2) for _ in range(200)] == [2.0 * step for step in range(200)]
+
+
 @both
 def test_call_get_and_set_over_all_or_some(make: Maker) -> None:
     with make([lambda i=i: TimeLimitWrapper(CounterEnv(i), 9) for i in range(3)]) as env:
@@ -146,6 +167,92 @@ def test_render_has_the_frames_of_those_that_give_one(make: Maker) -> None:
         assert [frame[0, 0, 0] for frame in env.render()] == [0, 2]
     with make([lambda: CounterEnv(1)]) as env:
         assert env.render() is None
+
+
+# -- pace ------------------------------------------------------------------------------------------------
+
+PAUSES = (0.0, 0.0, 0.0, 0.0002, 0.0005, 0.001)
+
+
+class PausingEnv(CounterEnv):
+    """Takes a time of its own for every step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(PAUSES[(7 * self.index + 3 * self.steps) % len(PAUSES)])
+        return super().step(action)
+
+
+def test_workers_of_uneven_pace_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    # so that a worker which answers without waking its parent is a TimeoutError, not a little slow
+    monkeypatch.setattr(pool, "_SLICE", 60.0)
+    factories = [lambda index=index: PausingEnv(index, length=9) for index in range(5)]
+    twin = SyncVecEnv(counters(5, length=9))
+    actions = np.random.default_rng(0).uniform(-1, 1, (150, 5, 2)).astype(np.float32)
+    with make_async(factories, num_workers=3, timeout=20.0) as env:
+        assert env.reset(seed=0)[1].tolist() == twin.reset(seed=0)[1].tolist()
+        for action in actions:
+            (seen, *signals, _), (wanted, *others, _) = env.step(action), twin.step(action)
+            assert seen.tolist() == wanted.tolist()
+            assert [part.tolist() for part in signals] == [part.tolist() for part in others]
+            ended = signals[1] | signals[2]
+            if ended.any():
+                assert env.reset(mask=ended)[1].tolist() == twin.reset(mask=ended)[1].tolist()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_there_is_no_eventfd_pipes_wake_workers(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    with make_async(counters(3), ctx=context(method)) as env:
+        env.reset(seed=0)
+        for step in range(1, 20):
+            assert env.step(zeros(3))[0][:, 2].tolist() == [step] * 3
+
+
+@only_on_linux
+def test_a_step_that_a_stopped_worker_took_up_late_is_not_taken_for_the_next() -> None:
+    twin = SyncVecEnv(counters(3))
+    with make_async(counters(3), timeout=0.3) as env:
+        env.reset(seed=1)
+        env.step(zeros(3))
+        os.kill(env.processes[1].pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match="environments 1 to 2"):
+            env.step(zeros(3))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                env.reset(seed=5)
+        os.kill(env.processes[1].pid, signal.SIGCONT)
+        env.timeout = 30.0
+        for seed in (2, 3):
+            assert env.reset(seed=seed)[1][:, 2:].tolist() == twin.reset(seed=seed)[1][:, 2:].tolist()
+            for _ in range(3):
+                assert env.step(zeros(3))[0][:, 2:].tolist() == twin.step(zeros(3))[0][:, 2:].tolist()
+
+
+@only_on_linux
+def test_a_worker_that_was_stopped_for_more_commands_than_it_takes_goes_on() -> None:
+    with make_async(counters(2), timeout=0.02) as env:
+        os.kill(env.processes[1].pid, signal.SIGSTOP)
+        for _ in range(DEPTH + 8):
+            with pytest.raises(TimeoutError, match=r"reset: (no answer from )?environment 1"):
+                env.reset()
+        os.kill(env.processes[1].pid, signal.SIGCONT)
+        env.timeout = 30.0
+        assert env.reset(seed=0)[1][:, 2].tolist() == [0.0, 0.0]
+        assert env.step(zeros(2))[0][:, 2].tolist() == [1.0, 1.0]
+
+
+def test_commands_that_an_interrupt_has_left_out_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(ring: CommandRing, number: int, code: int) -> None:
+        raise KeyboardInterrupt
+
+    with make_async(counters(2), timeout=30.0) as env:
+        with monkeypatch.context() as patch:
+            patch.setattr(CommandRing, "give", interrupted)
+            for _ in range(DEPTH + 8):
+                with pytest.raises(KeyboardInterrupt):
+                    env.reset()
+        assert env.reset(seed=0)[1][:, 2].tolist() == [0.0, 0.0]
+        assert env.step(zeros(2))[0][:, 2].tolist() == [1.0, 1.0]
 
 
 # -- stepping some of them -------------------------------------------------------------------------------

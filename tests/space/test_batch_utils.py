@@ -18,8 +18,10 @@ from unienv_interface.space.space_utils.batch_utils import (
     concatenate,
     get_at,
     iterate,
+    merge_slots,
     set_at,
     split,
+    take_slots,
     unbatch_spaces,
 )
 from unienv_interface.space.spaces import BatchedSpace, BoxSpace, DictSpace, GraphInstance, GraphSpace, TextSpace
@@ -101,6 +103,27 @@ def test_set_at_merges_and_leaves_its_input_alone(space: Space) -> None:
         assert_holds(space, set_at(batch_space(space, 4), batch, on_backend(space.backend, index), new), wanted)
     assert_same(batch_space(space, 4), batch, before)
     assert_same(batch_space(space, 2), new, new_before)
+
+
+@pytest.mark.parametrize("space", [*cases(), *space_cases("box_scalar", "dict_nested", "text_ascii", backends=JAX)])
+def test_slots_of_a_mask_are_taken_and_merged(space: Space) -> None:
+    items, news = samples(space, 4), samples(space, 4, seed=7)
+    batch, rows, every = batch_of(space, items), batch_of(space, [news[0], news[3]]), batch_of(space, news)
+    before = copy.deepcopy((batch, rows, every))
+    mask, places = INDICES["mask"]
+    assert_holds(space, take_slots(space, batch, mask), [items[place] for place in places])
+    for value in (rows, every):
+        merged = merge_slots(space, batch, on_backend(space.backend, mask), value)
+        assert_holds(space, merged, [news[i] if i in places else items[i] for i in range(4)])
+    assert_same(None, (batch, rows, every), before)
+
+
+def test_a_mask_of_the_host_merges_tensors_of_another_device() -> None:
+    torch = pytest.importorskip("torch")
+    backend = pytest.importorskip("unienv_interface.backends.pytorch").PyTorchComputeBackend
+    space = BoxSpace(backend, -1.0, 1.0, "float32", device="meta", shape=(4, 2))
+    batch, mask = torch.zeros(4, 2, device="meta"), torch.tensor(INDICES["mask"][0])
+    assert merge_slots(space, batch, mask, batch + 1).device.type == "meta"
 
 
 @pytest.mark.parametrize("space", space_cases("box_scalar", "text_ascii", "graph_fixed", backends=JAX))

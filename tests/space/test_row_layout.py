@@ -124,17 +124,29 @@ def test_indices_of_the_same_library_are_taken_too(backend: ComputeBackend) -> N
     assert_same(None, layout.unpack(rows[places]), values)
 
 
+@pytest.mark.parametrize("space", space_cases("dict", "box_float32", "everything", backends=MUTABLE))
+def test_gathered_rows_are_decoded_as_any_others(space: Space) -> None:
+    layout = RowLayout(space)
+    rows = layout.empty(4)
+    layout.pack(rows, slice(None), concatenate(space, samples(space, 4)))
+    index = np.array([[3, 0, 1], [2, 2, 0]])
+    assert_same(None, layout.gather(rows, index), layout.unpack(rows.take(index)))
+    if not layout.has_heap:
+        assert_same(None, layout.unpack_gathered(rows.take(index)), layout.unpack(rows.take(index)))
+        windows = rows.take(index)
+        windows.rearrange(np.array([1]), np.array([[2, 0, 0]]))
+        assert_same(None, layout.unpack(windows), layout.unpack(rows.take(np.array([[3, 0, 1], [0, 2, 2]]))))
+
+
 @pytest.mark.parametrize("space", space_cases("dict", "box_float32", "union", "everything", backends=MUTABLE))
 def test_the_steps_of_pack_and_unpack_one_by_one(space: Space) -> None:
     layout = RowLayout(space)
     rows, value = layout.empty(2), sample(space)
-    encoded = layout.encode(value, ())
-    layout.store(encoded, rows.heap)
+    encoded = layout.store(layout.encode(value, ()), rows.heap)
     layout.write(rows, 1, encoded)
     assert_same(space, layout.assemble(rows[1].columns, rows.heap), value)
     batch = concatenate(space, samples(space, 3))
-    encoded = layout.encode(batch, (3,))
-    layout.store(encoded, rows.heap)
+    encoded = layout.store(layout.encode(batch, (3,)), rows.heap)
     layout.write(rows, slice(None), [leaf[1:] for leaf in encoded])
     assert_same(batch_space(space, 2), layout.unpack(rows), concatenate(space, samples(space, 3)[1:]))
 

@@ -1,6 +1,6 @@
-"""Indices as users give them, as one thing to work with.
+"""Indices of every kind, resolved to positions.
 
-A batch may be indexed by an int, a slice, an Ellipsis, an array or list of integers, or a boolean mask. Everything
+A user may index a batch by an int, a slice, an Ellipsis, an array or list of integers, or a boolean mask. Everything
 below the public methods sees either one position or a NumPy array of positions, all of them in range.
 """
 
@@ -25,17 +25,39 @@ def is_single(index: Any) -> bool:
 
 
 def is_plain_index(index: Any) -> bool:
-    """Whether an index is how samplers ask: int64 along one axis, in NumPy."""
+    """Whether an index is what samplers give: int64 along one axis, in NumPy."""
     return type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1
 
 
 def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.ndarray:
-    """A position for an int, else an int64 array of positions; an IndexError if one is out of range.
+    """Resolve an index of any kind to one position or an array of positions, all of them in range.
 
-    The array may be the caller's own: it is not to be written to.
+    Parameters
+    ----------
+    backend
+        The backend whose arrays may be indices.
+    index
+        An int, slice, Ellipsis, list, array of integers or mask; negative ones count from the end.
+    length
+        How many samples there are.
+
+    Returns
+    -------
+    An int for one integer, else an int64 array on the host. It may be the caller's own: nobody may write to it.
+
+    Raises
+    ------
+    IndexError
+        An index is out of range, or has more than one axis.
+    TypeError
+        The index is of another kind.
     """
-    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:  # `is_plain_index`, without the call
-        return _in_range(index, length)
+    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:  # what samplers give
+        # read as unsigned, a negative number is larger than every length; argmax is quicker than max
+        unsigned = index.view(_UINT64)
+        if not index.size or unsigned.item(unsigned.argmax()) < length:
+            return index
+        return _counted_from_the_end(index, length)
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -length <= index < length:
             raise IndexError(f"index {index} is out of range for a length of {length}")
@@ -59,23 +81,20 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
         return resolve_index(backend, int(array), length)
     if array.ndim != 1:
         raise IndexError(f"index of shape {array.shape}, it wants one axis")
-    return _in_range(array.astype(np.int64, copy=False), length)
+    return _counted_from_the_end(array.astype(np.int64, copy=False), length)
 
 
-def _in_range(positions: np.ndarray, length: int) -> np.ndarray:
-    if not len(positions):
+def _counted_from_the_end(positions: np.ndarray, length: int) -> np.ndarray:
+    """The positions, of which negative ones count from the end."""
+    lowest, highest = int(positions.min(initial=0)), int(positions.max(initial=-1))
+    if lowest >= 0 and highest < length:
         return positions
-    # read as unsigned, a negative number is larger than every length: one pass finds both kinds of offender
-    unsigned = positions.view(_UINT64)
-    if unsigned.item(unsigned.argmax()) < length:  # quicker than max()
-        return positions
-    lowest, highest = int(positions.min()), int(positions.max())
     if lowest < -length or highest >= length:
         raise IndexError(f"index {lowest if lowest < -length else highest} is out of range for a length of {length}")
     return np.where(positions < 0, positions + length, positions)
 
 
 def convert_index_to_backendarray(backend: ComputeBackend, index: Any, length: int, device: Any = None) -> Any:
-    """An index of any kind as an array of positions on the backend."""
+    """Resolve an index of any kind to an array of positions on the backend."""
     positions = np.atleast_1d(np.asarray(resolve_index(backend, index, length)))
     return backend.from_numpy(positions, dtype=backend.default_index_dtype, device=device, copy=True)

@@ -1,4 +1,4 @@
-"""What a batch is: samples of one space, by index; and what samples mini-batches from it."""
+"""Batches: samples of one space, by index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unienv_interface.utils.lazy import lazy_exports
 
 from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item
-from .windows import Episodes, Limits, WindowQuery, Windows, lay_out, parse_offsets, split_axis
+from .windows import Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
@@ -34,19 +34,37 @@ WrapperBatchT = TypeVar("WrapperBatchT", default=Any)
 class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Samples of one space by index, oldest first.
 
-    A subclass implements `__len__` and `get_at`, and `get_at_with_metadata` if it has metadata; if it can be changed
-    it says so with `is_mutable` and implements `set_at`, `extend` and `remove_at` as far as they make sense. All other
-    methods are defined over these. A flattened form is the structured one flattened; a subclass that keeps flat data
-    overrides those too.
+    A subclass implements `__len__` and `get_at`, and `get_at_with_metadata` if it has metadata; one that can be changed
+    sets `is_mutable` and implements `set_at`, `extend` and `remove_at` as far as they make sense. All other methods are
+    defined over these. A subclass that keeps flat data overrides the flattened forms too.
 
-    An int index gives one sample, every other index a batch with a leading axis. What is handed out does not change
-    afterwards. There is metadata if there is a space for it.
+    An int index gives one sample, every other index (slice, Ellipsis, list, integer array, mask) a batch with a leading
+    axis. The samples that a method returns do not change afterwards.
+
+    Parameters
+    ----------
+    single_space
+        The space of one sample.
+    single_metadata_space
+        The space of the metadata of one sample; None if there is none.
+
+    Examples
+    --------
+    >>> class Squares(BatchBase):
+    ...     is_mutable = False
+    ...
+    ...     def __len__(self):
+    ...         return 100
+    ...
+    ...     def get_at(self, idx):
+    ...         positions = resolve_index(self.backend, idx, len(self))
+    ...         return np.asarray(positions, np.float32) ** 2
     """
 
     is_mutable: bool = True
-    #: Whether `read_windows` looks at the range of positions by itself.
+    #: Whether `read_windows` resolves negative positions and refuses those out of range.
     checks_positions: bool = False
-    #: The samples know their episodes: `get_segments` gives ranges.
+    #: Whether `get_segments` gives the episodes of the samples.
     is_segment_aware: bool = False
 
     single_space: Space
@@ -72,14 +90,30 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @abc.abstractmethod
     def get_at(self, idx: IndexableType | BArrayType) -> BatchT:
-        """Fetch samples in their structured form."""
+        """Fetch samples in their structured form.
+
+        Raises
+        ------
+        IndexError
+            An index is out of range.
+        TypeError
+            The index is of a kind that no batch takes.
+        """
 
     def get_at_with_metadata(self, idx: IndexableType | BArrayType) -> tuple[BatchT, dict[str, Any] | None]:
         """Fetch structured samples together with optional metadata."""
         return self.get_at(idx), None
 
     def set_at(self, idx: IndexableType | BArrayType, value: BatchT) -> None:
-        """Overwrite existing samples using structured data."""
+        """Overwrite existing samples using structured data.
+
+        Raises
+        ------
+        ValueError
+            A value does not fit the space; its path, the value and the rule are in the text.
+        TypeError
+            The batch is read-only.
+        """
         raise self._unsupported("set_at")
 
     def extend(self, value: BatchT) -> None:
@@ -95,22 +129,26 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return None
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        """`get_at` as rows of `RowLayout(single_space)`, in memory of their own; None if samples are not kept so."""
+        """`get_at` as rows of `RowLayout(single_space)`, in memory of their own; None if the batch has no rows."""
         return None
 
     @property
     def sample_numbers(self) -> range:
-        """The numbers of the samples that are there, oldest first: index i has number `sample_numbers[i]`.
+        """The numbers of the samples, oldest first: index i has number `sample_numbers[i]`.
 
         A sample keeps its number while its index falls as older ones are dropped.
         """
         return range(len(self))
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
-        """The episodes that samples lie in; None if episodes are not known.
+        """The episodes of samples; None if episodes are not known.
 
-        `positions` are int64, on the host and in range. An episode that is not closed reaches to the last sample;
-        samples between two that are known form one of their own.
+        An open episode reaches to the last sample; samples between two closed episodes form an episode of their own.
+
+        Parameters
+        ----------
+        positions
+            The samples: int64 on the host, in range.
         """
         return None
 
@@ -120,7 +158,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return True
 
     def close(self) -> None:
-        """Release what this batch itself holds; never what lies under it."""
+        """Release the resources of this batch; what lies under it stays open."""
 
     # -- defined over them ---------------------------------------------------------------------------------
 
@@ -152,7 +190,17 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.extend(self._unflatten(value))
 
     def extend_from(self, other: BatchBase, chunk_size: int = 8, tqdm: bool = False) -> None:
-        """Copy data from another batch in bounded-size chunks."""
+        """Copy data from another batch in bounded-size chunks.
+
+        Parameters
+        ----------
+        other
+            The batch to copy from, of the same space.
+        chunk_size
+            How many samples are in memory at a time.
+        tqdm
+            Show a progress bar.
+        """
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
         starts: Any = range(0, len(other), chunk_size)
@@ -170,7 +218,13 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return SubIndexedBatch(self, idx)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: IndexableType | BArrayType) -> Any:
-        """Fetch one nested field of samples; where the data allows it, only that field is read."""
+        """Fetch one nested field of samples; where the storage allows it, only that field is read.
+
+        Raises
+        ------
+        KeyError
+            There is no such field.
+        """
         return nested_item(self.get_at(idx), nested_keys)
 
     def get_column_at_with_metadata(
@@ -195,10 +249,31 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     ) -> tuple[Any, np.ndarray]:
         """Fetch for each of B samples the T samples at fixed offsets from it, in its episode.
 
-        Gives data with leading axes (B, T), and a host array of booleans (B, T) that is true where a frame lies in
-        the episode of its sample, or among the samples at all where episodes are not known. A frame that does not is
-        the next one towards offset 0 that does; with `fill=False` it is whatever lies there or nearest to it.
-        Offsets are sorted, each once, and 0 is among them. `positions` is any index but an int.
+        Parameters
+        ----------
+        positions
+            The B samples: any index but an int.
+        offsets
+            The T offsets: integers, sorted, each once, 0 (the sample itself) among them.
+        nested_keys
+            Read only the field under these keys.
+        fill
+            A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
+
+        Returns
+        -------
+        data
+            The frames, with leading axes (B, T).
+        valid
+            A host array of booleans (B, T): whether a frame lies in the episode of its sample, or among the samples at
+            all where episodes are not known.
+
+        Raises
+        ------
+        IndexError
+            A position is out of range, or there is only one.
+        ValueError
+            The offsets are not as wanted.
         """
         query = WindowQuery(parse_offsets(self.backend, offsets), tuple(nested_keys), fill=fill)
         index = resolve_index(self.backend, positions, len(self))
@@ -209,25 +284,37 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return self.read_windows(index, query)[:2]
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        """`get_windows_at` for a query made beforehand, for windows that must also keep to `limits`.
+        """`get_windows_at` for a query made beforehand.
 
-        `positions` as in `episodes_of`. A batch that knows a shorter way, or whose samples move while they are read,
-        overrides it; one that `checks_positions` takes those that are negative or out of range, too.
+        A batch with a shorter way, or whose samples move while they are read, overrides it.
+
+        Parameters
+        ----------
+        positions
+            The samples: int64 on the host, in range unless the batch `checks_positions`.
+        query
+            What to read.
+        limits
+            Ranges that the windows must keep to besides.
         """
-        stretches = self.stretches_of(positions, within_episodes=query.within_episodes)
-        frames, valid = lay_out(positions, query, stretches, limits, len(self))
+        bounds = self.episode_bounds(positions, within_episodes=query.within_episodes)
+        frames, valid = window_frames(positions, query, bounds, limits, len(self))
         data, metadata = self._fetch(frames.reshape(-1), query)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, frames.shape)
         return Windows(split_axis(self.backend, data, frames.shape), valid, metadata)
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        """Whether `read_windows` applies the mask of a query that compares the column under these keys."""
+        return False
 
     def _fetch(self, index: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
         if query.with_metadata and self.single_metadata_space is not None:
             return self.get_column_at_with_metadata(query.nested_keys, index)
         return self.get_column_at(query.nested_keys, index) if query.nested_keys else self.get_at(index), None
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        """Where windows end: the episodes that samples lie in, or all samples that belong side by side with them."""
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        """Where windows end: the episodes of samples, or all samples where episodes are not known or not wanted."""
         found = self.episodes_of(positions) if within_episodes else None
         if found is None:
             return Episodes(np.zeros_like(positions), np.full_like(positions, len(self)), 1)

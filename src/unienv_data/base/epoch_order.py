@@ -74,14 +74,14 @@ class EpochOrder:
 
 
 class Epoch:
-    """One pass over samples, and how far it has come: `position` samples of it were handed out."""
+    """One pass over samples, of which `position` were handed out."""
 
     def __init__(self, length: int, seed: int, number: int, position: int = 0) -> None:
         self.order = EpochOrder(length, seed, number)
         self.length, self.number, self.position = length, number, position
 
     def rest(self, batch_size: int) -> Iterator[np.ndarray]:
-        """The samples that are left, in batches; the last may be short."""
+        """The samples from `position` on, in batches; the last may be short."""
         for start in range(self.position, self.length, batch_size):
             yield self.order.at(start, min(start + batch_size, self.length))
 

@@ -242,6 +242,18 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
+def local_path(path: PathLike) -> Path:
+    """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
+    text = os.fspath(path)
+    found = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
+    if found is not None and found[1].lower() != "file":
+        raise ValueError(
+            f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
+            f"{found[1]}:// or a mounted file system, and give the path of the copy"
+        )
+    return Path(text)
+
+
 @contextlib.contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
     """A folder to be filled, new or there and empty; if filling it fails, it is as it was before.
@@ -255,9 +267,9 @@ def new_folder(path: PathLike) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=was_there)
     except FileExistsError as error:
         raise FileExistsError(error.errno, "it is there already: give another path", str(folder)) from None
-    for made in [folder, *missing]:
-        sync_folder(made.parent)
     try:
+        for made in [folder, *missing]:
+            sync_folder(made.parent)
         yield folder
     except BaseException:
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from unienv_interface.space.spaces import TupleSpace
 
 
 def nested_item(space_or_data: Any, keys: Sequence[Any]) -> Any:
-    """What lies under these keys, one after the other; a KeyError with the path if there is nothing."""
+    """The field of a sample, or of its space, under these keys; a KeyError with the path if there is none."""
     for depth, key in enumerate(keys):
         children = _children(space_or_data)
         try:

@@ -19,10 +19,10 @@ def fresh_seed() -> int:
 
 
 def uniform_indices(rng: np.random.Generator, length: int, count: int) -> np.ndarray:
-    """So many indices below `length`, each with the same probability, int64.
+    """Draw `count` indices below `length`, each with the same probability, int64.
 
-    By way of floats, which takes half the time of `integers`; the product stays below `length`, and probabilities
-    differ by no more than one part in 2**53 / length.
+    Scaled floats take half the time of `integers`; the product stays below `length`, and probabilities differ by no
+    more than one part in 2**53 / length.
     """
     return (rng.random(count) * length).astype(np.int64)
 
@@ -33,7 +33,7 @@ def generator_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def generator_from_state(state: Mapping[str, Any]) -> np.random.Generator:
-    """A generator that goes on as the one whose state this is."""
+    """A generator that continues from a saved state; a ValueError if its kind is unknown."""
     name = state.get("bit_generator")
     if name not in _BIT_GENERATORS:
         raise ValueError(f"a generator of kind {name!r}, known are {', '.join(_BIT_GENERATORS)}")
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_set(value: Any) -> Any:
-    """As NumPy wants it back: Philox, SFC64 and MT19937 have arrays of unsigned numbers."""
+    """A state for `bit_generator.state`: Philox, SFC64 and MT19937 have arrays of unsigned numbers."""
     if isinstance(value, Mapping):
         return {key: _as_set(item) for key, item in value.items()}
     return np.asarray(value, np.uint64) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
-"""What samples mini-batches from a batch.
+"""Mini-batches of a batch: drawn, then fetched.
 
-Each batch is first drawn (which indices), then fetched in one of four forms. `sample` and its siblings draw at random,
-`epoch_iter` and its siblings go once through all samples in a random order. Both can be saved and resumed: what counts
-is what was handed out, not what was fetched in advance.
+A sampler first draws the indices of a mini-batch, then fetches it in one of four forms. `sample` and its siblings draw
+at random, `epoch_iter` and its siblings go once through all samples in a random order. Both can be saved and resumed:
+what counts is what was handed out, not what was fetched in advance.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -29,28 +30,52 @@ SamplerDeviceType = TypeVar("SamplerDeviceType", default=Any)
 SamplerDtypeType = TypeVar("SamplerDtypeType", default=Any)
 SamplerRNGType = TypeVar("SamplerRNGType", default=Any)
 
-#: How a batch is handed out: the name of the method that fetches it so.
-Form = Literal["get_at", "get_at_with_metadata", "get_flattened_at", "get_flattened_at_with_metadata"]
-
 _STATE_VERSION = 1
 
 
+@dataclass(frozen=True)
+class Form:
+    """How batches are handed out: structured or flat, with their metadata or without.
+
+    `read` reads the samples of a batch at some indices in this form.
+    """
+
+    read: Callable[[BatchBase, Any], Any]
+    is_flat: bool = False
+    with_metadata: bool = False
+
+
+STRUCTURED = Form(lambda batch, index: batch.get_at(index))
+STRUCTURED_WITH_METADATA = Form(lambda batch, index: batch.get_at_with_metadata(index), with_metadata=True)
+FLAT = Form(lambda batch, index: batch.get_flattened_at(index), is_flat=True)
+FLAT_WITH_METADATA = Form(
+    lambda batch, index: batch.get_flattened_at_with_metadata(index), is_flat=True, with_metadata=True
+)
+
+
 class IndexBatch(NamedTuple):
-    """Indices of one batch, int64, and what is known of each of them, arrays by name of the same length."""
+    """The indices of one batch, int64, and further columns by name, with a value for each index.
+
+    Examples
+    --------
+    >>> index, info = PrioritizedSampler(seed=0).sample(buffer, 256)
+    >>> info["weight"].shape
+    (256,)
+    """
 
     index: np.ndarray  # type: ignore[assignment] # of more use than the method of tuples
     info: dict[str, np.ndarray]
 
 
-#: Gives what is to be fetched next; None if there is nothing more.
+#: Draws the next batch; None if there is none left.
 Draw = Callable[[], IndexBatch | None]
 
 
 class Pipeline(Protocol):
-    """How drawn batches are fetched: at once, or some of them in advance."""
+    """Fetches batches in the order in which they are drawn: when they are asked for, or in advance."""
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
-        """What was drawn and the batch, in this form; None if there is nothing more.
+        """The next batch in this form, with its indices; None if there is none left.
 
         An error of a fetch is raised in the place of its batch, and the next call goes on with the one after it.
         """
@@ -73,8 +98,22 @@ class BatchSampler(
 ):
     """Read-only batch wrapper that samples mini-batches from another batch.
 
-    A subclass sets `data`, and may override `draw_new` to choose other indices than any with the same probability. As a
-    batch itself, it is the samples of `data`.
+    A subclass sets `data`, and may override `draw_new` to draw other indices than any with the same probability. As a
+    batch itself, a sampler is the samples of `data`.
+
+    Parameters
+    ----------
+    single_space
+        The space of one sample.
+    single_metadata_space
+        The space of the metadata of one sample; None if there is none.
+    batch_size
+        How many samples a mini-batch has.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The batch size is no integer, or less than 1.
     """
 
     is_mutable = False
@@ -87,7 +126,6 @@ class BatchSampler(
     def __init__(
         self, single_space: Space, single_metadata_space: DictSpace | None = None, batch_size: int = 1
     ) -> None:
-        """Configure the sampling batch shape without binding the source data yet."""
         super().__init__(single_space, single_metadata_space)
         self.batch_size = parse_batch_size(batch_size)
         self._sampled_metadata_space: tuple[int, DictSpace | None] = (-1, None)
@@ -99,16 +137,22 @@ class BatchSampler(
         return len(self.data)
 
     def get_at(self, idx: Any) -> Any:
-        return self.data.get_at(idx)
+        return self.read_as(idx, STRUCTURED)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.data.get_at_with_metadata(idx)
+        both: tuple[Any, dict[str, Any] | None] = self.read_as(idx, STRUCTURED_WITH_METADATA)
+        return both
 
     def get_flattened_at(self, idx: Any) -> Any:
-        return self.data.get_flattened_at(idx)
+        return self.read_as(idx, FLAT)
 
     def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.data.get_flattened_at_with_metadata(idx)
+        both: tuple[Any, dict[str, Any] | None] = self.read_as(idx, FLAT_WITH_METADATA)
+        return both
+
+    def read_as(self, idx: Any, form: Form) -> Any:
+        """Read samples of the data in this form."""
+        return form.read(self.data, idx)
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         return self.data.get_segments()
@@ -138,7 +182,7 @@ class BatchSampler(
     # -- drawing -------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Reset sampler RNG state, including the optional data-index RNG."""
+        """Draw from now on as a sampler made with this seed, and begin the first epoch anew."""
         self.data_rng = np.random.default_rng(seed)
         self._begin_anew(seed)
 
@@ -150,11 +194,11 @@ class BatchSampler(
         self._undelivered: list[IndexBatch] = []  # drawn and not handed out
 
     def draw(self) -> IndexBatch:
-        """Which indices the next batch has."""
+        """Draw the indices of the next batch."""
         return self._undelivered.pop(0) if self._undelivered else self.draw_new()
 
     def draw_new(self) -> IndexBatch:
-        """The same, when nothing that was drawn before is left to be handed out."""
+        """Draw the indices of a batch that was not drawn before."""
         length = len(self)
         if not length:
             raise ValueError("there are no samples to draw from: add some first")
@@ -167,14 +211,14 @@ class BatchSampler(
         return generator
 
     def put_back(self, drawn: Sequence[IndexBatch]) -> None:
-        """Hand these out before any other batch is drawn."""
+        """Hand out these batches before any other is drawn."""
         self._undelivered = [*drawn, *self._undelivered]
 
     def take_back(self) -> None:
-        """Do without what was fetched in advance; it is drawn again first."""
+        """Drop the batches that were fetched in advance; they are drawn again first."""
 
     def sample_index(self) -> SamplerArrayType:
-        """The indices of the next batch as an array of the backend; the batch counts as handed out."""
+        """Draw the next batch and return its indices as an array of the backend; the batch counts as handed out."""
         backend = self.backend
         return backend.from_numpy(self.draw().index, dtype=backend.default_index_dtype, device=self.device, copy=True)
 
@@ -182,59 +226,59 @@ class BatchSampler(
 
     def sample(self) -> SamplerBatchT:
         """Sample a structured batch."""
-        return self._sample("get_at")
+        return self._sample(STRUCTURED)
 
     def sample_with_metadata(self) -> tuple[SamplerBatchT, dict[str, Any] | None]:
         """Sample a structured batch together with optional metadata."""
-        return self._sample("get_at_with_metadata")
+        return self._sample(STRUCTURED_WITH_METADATA)
 
     def sample_flat(self) -> SamplerArrayType:
         """Sample a flattened batch."""
-        return self._sample("get_flattened_at")
+        return self._sample(FLAT)
 
     def sample_flat_with_metadata(self) -> tuple[SamplerArrayType, dict[str, Any] | None]:
         """Sample a flattened batch together with optional metadata."""
-        return self._sample("get_flattened_at_with_metadata")
+        return self._sample(FLAT_WITH_METADATA)
 
     def _sample(self, form: Form) -> Any:
         return self.fetch(self.draw(), form)
 
     def fetch(self, drawn: IndexBatch, form: Form) -> Any:
-        """The samples of a drawn batch."""
-        return self.finish(getattr(self.reader, form)(drawn.index), drawn, form)
+        """Read the samples of a drawn batch and finish it."""
+        return self.finish(form.read(self.source, drawn.index), drawn, form)
 
     @property
-    def reader(self) -> BatchBase:
-        """What the samples are read from, here or in worker processes."""
+    def source(self) -> BatchBase:
+        """The batch that samples are read from, here or in worker processes."""
         return self
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
-        """What the caller gets of a batch that was read; in the caller's process."""
+        """Make of a batch that was read what the caller gets; in the caller's process."""
         return batch
 
     # -- epochs --------------------------------------------------------------------------------------------
 
     def epoch_iter(self) -> Iterator[SamplerBatchT]:
         """Iterate once over a random permutation of the source data."""
-        return EpochIterator(self, "get_at")
+        return EpochIterator(self, STRUCTURED)
 
     def epoch_iter_with_metadata(self) -> Iterator[tuple[SamplerBatchT, dict[str, Any] | None]]:
         """Iterate once over shuffled structured batches plus metadata."""
-        return EpochIterator(self, "get_at_with_metadata")
+        return EpochIterator(self, STRUCTURED_WITH_METADATA)
 
     def epoch_flat_iter(self) -> Iterator[SamplerArrayType]:
         """Iterate once over shuffled batches in flattened form."""
-        return EpochIterator(self, "get_flattened_at")
+        return EpochIterator(self, FLAT)
 
     def epoch_flat_iter_with_metadata(self) -> Iterator[tuple[SamplerArrayType, dict[str, Any] | None]]:
         """Iterate once over shuffled flattened batches plus metadata."""
-        return EpochIterator(self, "get_flattened_at_with_metadata")
+        return EpochIterator(self, FLAT_WITH_METADATA)
 
     def __iter__(self) -> Iterator[SamplerBatchT]:
         return self.epoch_iter()
 
     def begin_epoch(self) -> Epoch:
-        """The epoch to go through next: a new one, or the rest of the one that a loaded state was saved in."""
+        """Begin an epoch: a new one, or the rest of the one that a loaded state was saved in."""
         epoch, self._interrupted = self._interrupted, None
         if epoch is None:
             epoch = Epoch(len(self), self._seed, self._begun)
@@ -248,21 +292,27 @@ class BatchSampler(
         return epoch
 
     def end_epoch(self, epoch: Epoch) -> None:
-        """Say that an epoch is over."""
+        """Note that an epoch is over."""
         if self._epoch is epoch:
             self._epoch = None
 
     def make_pipeline(self) -> Pipeline:
-        """How the batches of one epoch are fetched."""
+        """A pipeline that fetches the batches of one epoch."""
         return Direct(self)
 
     # -- state ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the sampler is, as plain values and NumPy arrays.
+        """The state of the draws, as plain values and NumPy arrays.
 
         A sampler over the same data that loads it hands out next what this one would have: the next random batch, and
         in `epoch_iter` the rest of the epoch that was going on, in batches of any size, then the epochs after it.
+
+        Examples
+        --------
+        >>> state = sampler.state_dict()
+        >>> resumed = StepSampler(buffer, 256)
+        >>> resumed.load_state_dict(state)
         """
         epoch = self._epoch or self._interrupted
         going_on = None
@@ -278,7 +328,13 @@ class BatchSampler(
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the sampler that gave this state was."""
+        """Go on where the sampler that gave this state was.
+
+        Raises
+        ------
+        ValueError
+            The state is of another version, or of another kind of sampler.
+        """
         version = state.get("version")
         if version != _STATE_VERSION:
             raise ValueError(f"a sampler's state of version {version!r}, this library reads version {_STATE_VERSION}")
@@ -303,7 +359,7 @@ class BatchSampler(
 
 
 def drawn_state(drawn: IndexBatch) -> dict[str, Any]:
-    """A drawn batch as part of a state."""
+    """A drawn batch as part of a sampler's state."""
     return {"index": drawn.index, "info": dict(drawn.info)}
 
 
@@ -356,7 +412,7 @@ class EpochIterator(Iterator[Any]):
 
 
 def parse_batch_size(batch_size: Any) -> int:
-    """A batch size as a user gives it, checked."""
+    """Check a batch size as a user gives it."""
     try:
         size = operator.index(batch_size)
     except TypeError:

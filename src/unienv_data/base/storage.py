@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._index import IndexableType, resolve_index
+from ._index import IndexableType
 from .common import BatchT
 from .windows import Spans, split_axis
 
@@ -88,14 +89,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         self.single_instance_space = single_instance_space
         self._next_slot: int | None = None
         self._pending = 0
-        self._layout: RowLayout | None = None
 
-    @property
+    @functools.cached_property
     def layout(self) -> RowLayout:
         """The leaves of a sample, and how they lie in a row."""
-        if self._layout is None:
-            self._layout = RowLayout(self.single_instance_space)
-        return self._layout
+        return RowLayout(self.single_instance_space)
 
     @property
     def backend(self) -> ComputeBackend:
@@ -243,30 +241,9 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return self.get(slots if self.capacity is None else slots % self.capacity)
 
-    def gather_among(self, index: np.ndarray, length: int) -> Any:
-        """`gather` for int64 indices of the first `length` slots, which need not be in range: then an IndexError.
-
-        Negative ones count from the last of those slots.
-        """
-        return self.gather(
-            resolve_index(self.backend, index, length), length if self.capacity is None else self.capacity
-        )
-
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         """`gather` for windows (B, T) of slots, with these two axes in front."""
         return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
-
-    def can_gather_spans(self, count: int) -> bool:
-        """Whether `gather_spans` is there for windows of `count` samples."""
-        return False
-
-    def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
-        """`gather_windows` for windows of slots one after the other, which are `shift` more than `spans` says."""
-        raise NotImplementedError(f"{type(self).__name__} does not read slots that lie one after the other at once")
-
-    def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        """`gather` for an array of slots, as rows of the space's `RowLayout`; None if they are not kept so."""
-        return None
 
     def encode(self, value: Any, count: int | None) -> Any:
         """A sample, or a batch of `count`, checked and made ready for `write`; a ValueError with the path of a misfit.
@@ -317,8 +294,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """The bytes of one raw row; see `has_raw_rows`."""
         raise NotImplementedError(f"{type(self).__name__} has no raw rows")
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         """`dumps` of which only the slots in these ranges [start, stop), some of them empty, are wanted.
+
+        They hold consecutive samples, of which `number` is the first one's.
 
         A growing storage must have all slots up to the last `stop`.
         """
@@ -411,3 +390,15 @@ class RowStorage(SpaceStorage):
 
     def part(self, encoded: Sequence[Any], count: int, start: int, stop: int) -> list[Any]:
         return [leaf[start:stop] for leaf in encoded]
+
+    @abc.abstractmethod
+    def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
+        """`gather` for an array of slots of any shape, as rows of the layout; None if values lie in a heap."""
+
+    @abc.abstractmethod
+    def can_gather_spans(self, count: int) -> bool:
+        """Whether `gather_spans` gains anything for windows of `count` samples."""
+
+    @abc.abstractmethod
+    def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
+        """`gather_windows` for windows of slots one after the other, which are `shift` more than `spans` says."""

@@ -1,15 +1,16 @@
 """Windows: for each of some samples, the samples at fixed offsets from it.
 
-All index arithmetic is done here, on the host, for any batch: which samples stand in a window, which of them belong
-there, and what stands in the place of those that do not.
+The index arithmetic of windows is done here, on the host, for any batch: which samples stand in a window, which of
+them belong to its episode, and what stands in the place of the others.
 """
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -34,13 +35,37 @@ class Limits(NamedTuple):
     stop: np.ndarray
 
 
+class ColumnMask(abc.ABC):
+    """Decides by one column of the samples which frames of a window belong to the episode of its sample."""
+
+    key: str | int  #: The name of the column.
+    #: Whether samples between the frames count, too, where offsets leave gaps.
+    looks_between: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
+        """Which frames (B, T) belong to the episode of frame `zero`, the sample itself, by their values (B, T, ...)."""
+
+
 @dataclass(frozen=True)
 class WindowQuery:
-    """What is wanted of windows; the same for many calls.
+    """What a caller wants of windows; made once and used for many reads.
 
-    `offsets` count samples of an episode: they are sorted, without duplicates, and 0 is among them. Of each sample
-    only what lies under `nested_keys` is read. Unless `within_episodes`, windows only end where the samples do. A
-    frame that is not valid is the next valid one towards offset 0 with `fill`, else what lies nearest.
+    Parameters
+    ----------
+    offsets
+        The frames of a window, counted in samples of an episode from the sample itself: sorted, each once, 0 included.
+    nested_keys
+        Only what lies under these keys is read of each sample.
+    within_episodes
+        Windows end where episodes do; otherwise only where the samples do.
+    fill
+        A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
+    with_metadata
+        Read the metadata of the frames, too.
+    mask, mask_keys
+        Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
+        `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
     """
 
     offsets: np.ndarray
@@ -48,10 +73,12 @@ class WindowQuery:
     within_episodes: bool = True
     fill: bool = True
     with_metadata: bool = False
+    mask: ColumnMask | None = None
+    mask_keys: tuple[Any, ...] = ()
 
     @functools.cached_property
     def zero(self) -> int:
-        """Where in a window the sample itself stands."""
+        """The place of the sample itself in its window."""
         return int(np.searchsorted(self.offsets, 0))
 
     @functools.cached_property
@@ -79,7 +106,7 @@ class Windows(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Which samples to read for windows: positions (B, T) all of them there, and which are valid (B, T)."""
+    """The samples to read for windows (B, T), by position, and which of them are valid (B, T)."""
 
     positions: np.ndarray
     valid: np.ndarray
@@ -109,11 +136,11 @@ def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     return found
 
 
-def lay_out(
-    positions: np.ndarray, query: WindowQuery, stretches: Episodes, limits: Limits | None, length: int
+def window_frames(
+    positions: np.ndarray, query: WindowQuery, bounds: Episodes, limits: Limits | None, length: int
 ) -> Frames:
-    """Which of `length` samples stand in the windows of `positions`, given the stretch that each position lies in."""
-    start, stop, stride = stretches
+    """The frames of the windows of `positions` among `length` samples, given the episode of each position."""
+    start, stop, stride = bounds
     if limits is not None:
         limits = Limits(np.maximum(limits.start, 0), np.minimum(limits.stop, length))
         start, stop = np.maximum(start, limits.start), np.minimum(stop, limits.stop)
@@ -135,9 +162,9 @@ def lay_out(
     return Frames(np.clip(frames, low, high - 1), valid)
 
 
-def lay_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes, length: int) -> Spans | None:
-    """`lay_out` as spans, for a dense query that fills; None unless nearly all windows are whole."""
-    start, stop, stride = stretches
+def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, length: int) -> Spans | None:
+    """`window_frames` as spans, for a dense query that fills; None unless nearly all windows are whole."""
+    start, stop, stride = bounds
     if not isinstance(stride, int) or stride != 1 or not positions.size:
         return None
     count, few = len(query.offsets), 1 + len(positions) // 16
@@ -163,26 +190,28 @@ def lay_spans(positions: np.ndarray, query: WindowQuery, stretches: Episodes, le
 
 
 def _cut(missing: np.ndarray) -> list[int]:
-    """The windows that frames are missing of."""
+    """The windows with missing frames."""
     return (missing > 0).nonzero()[0].tolist() if missing.item(missing.argmax()) > 0 else []
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
-    """For each place in windows (B, T) that place if it is valid, else the next valid one towards place `zero`.
+    """For each frame of windows (B, T) its own place if it is valid, else that of the next valid one towards `zero`.
 
-    Place `zero` stands for itself, valid or not.
+    Frame `zero` keeps its place, valid or not.
     """
     places = np.where(valid, np.arange(valid.shape[1]), zero)
-    np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
-    before = places[:, zero::-1]
-    np.minimum.accumulate(before, axis=1, out=before)
+    if zero < valid.shape[1] - 1:
+        np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
+    if zero:
+        before = places[:, zero::-1]
+        np.minimum.accumulate(before, axis=1, out=before)
     return places
 
 
 def take_frames(
     space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], places: np.ndarray
 ) -> Any:
-    """Of data of windows of this shape (B, T) the frames at `places` (B, S); without a space the data is one array."""
+    """The frames at `places` (B, S) of data of windows (B, T); without a space the data is one array."""
     windows, count = shape
     index = (np.arange(windows)[:, None] * count + places).reshape(-1)
     flat = merge_axes(backend, data, shape)

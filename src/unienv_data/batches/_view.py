@@ -1,4 +1,4 @@
-"""What views over one batch share."""
+"""The base of views over one batch, and metadata with one more entry."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self.batch.episodes_of(positions)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        return self.batch.stretches_of(positions, within_episodes=within_episodes)
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        return self.batch.episode_bounds(positions, within_episodes=within_episodes)
 
     def _unsupported(self, verb: str) -> TypeError:
         why = "does not support it" if self.is_mutable else "is read-only"
@@ -56,7 +56,7 @@ def with_space(space: DictSpace | None, like: Space, key: str, added: Space) -> 
 
 
 def with_value(metadata: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Metadata with one more entry; an entry of that name is one of a view underneath, and is set apart by its name."""
+    """Metadata with one more entry; an entry of that name, of a view underneath, gets the prefix `inner_`."""
     if key in metadata:
         metadata = with_value({name: old for name, old in metadata.items() if name != key}, INNER + key, metadata[key])
     return {**metadata, key: value}

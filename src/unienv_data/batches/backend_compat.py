@@ -9,6 +9,7 @@ import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
+from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.wrapper.backend_compat import data_to
 
 from ..base.common import BatchBase, BatchT, WrapperBatchT, resolve_index
@@ -33,9 +34,21 @@ class ToBackendOrDeviceBatch(
         BRNGType,
     ],
 ):
-    """The batch on another backend, device or both: everything that goes in or comes out is moved.
+    """A batch seen on another backend, another device or both: every value is moved on its way in or out.
 
-    Without `backend` it stays; without `device` it stays too, or is the default one of a new backend.
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    backend
+        The backend of the view, by default that of the batch.
+    device
+        The device of the view, by default that of the batch, or the default device of another backend.
+
+    Examples
+    --------
+    >>> tensors = ToBackendOrDeviceBatch(buffer, PyTorchComputeBackend)
+    >>> StepSampler(tensors, 256).sample()
     """
 
     def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
@@ -45,6 +58,10 @@ class ToBackendOrDeviceBatch(
         if metadata_space is not None:
             metadata_space = metadata_space.to(self.target_backend, self.target_device)
         super().__init__(batch, batch.single_space.to(self.target_backend, self.target_device), metadata_space)
+        #: The layout of the samples' rows, where rows of the batch are rows of the view, too.
+        self._row_layout: RowLayout | None = RowLayout(self.single_space)
+        if self._row_layout.has_heap or self._row_layout.dtype != RowLayout(batch.single_space).dtype:
+            self._row_layout = None
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -64,8 +81,8 @@ class ToBackendOrDeviceBatch(
     def _out(self, data: Any) -> Any:
         return data_to(data, self.batch.backend, self.target_backend, self.target_device)
 
-    def _both_out(self, found: tuple[Any, dict[str, Any] | None]) -> tuple[Any, dict[str, Any] | None]:
-        data, metadata = found
+    def _both_out(self, both: tuple[Any, dict[str, Any] | None]) -> tuple[Any, dict[str, Any] | None]:
+        data, metadata = both
         return self._out(data), None if metadata is None else self._out(metadata)
 
     def _in(self, data: Any) -> Any:
@@ -77,7 +94,14 @@ class ToBackendOrDeviceBatch(
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._out(self.batch.get_at(self._below(idx)))
+        below = self._below(idx)
+        rows = None if isinstance(below, int) else self.read_rows(below)
+        if rows is None or self._row_layout is None:
+            return self._out(self.batch.get_at(below))
+        return self._row_layout.unpack_gathered(rows)
+
+    def read_rows(self, positions: np.ndarray) -> Rows | None:
+        return None if self._row_layout is None else self.batch.read_rows(positions)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self._both_out(self.batch.get_at_with_metadata(self._below(idx)))
@@ -93,6 +117,9 @@ class ToBackendOrDeviceBatch(
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self._both_out(self.batch.get_column_at_with_metadata(nested_keys, self._below(idx)))
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return self.batch.applies_mask(mask_keys)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         data, valid, metadata = self.batch.read_windows(positions, query, limits)

@@ -4,48 +4,58 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
-from unienv_interface.space import BoxSpace, DictSpace
+from unienv_interface.space import BoxSpace, DictSpace, GraphInstance
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
+from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
-from ._joined import joined
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
 
 BATCH_INDEX = "batch_index"
 
-Found = tuple[Any, dict[str, Any] | None]
+DataAndMetadata = tuple[Any, dict[str, Any] | None]
 
 
-class _Part(NamedTuple):
-    """Samples of one source: which source, their positions in it, and their places in what was asked for."""
+class _SourceSlice(NamedTuple):
+    """The samples of one source: its number, their positions in it, and their indices in the whole batch."""
 
     source: int
     positions: np.ndarray
-    places: np.ndarray
+    indices: np.ndarray
 
 
 class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Any number of batches of one space as one batch: first all samples of the first, then those of the second, ...
+    """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
 
-    An index is looked up by binary search, each source that is hit is asked once, and samples come in the order they
-    were asked for. With `use_thread_pool` the sources are asked at the same time, which pays where reading waits for
-    a disk or a decoder. Everything is moved to `device`, by default that of the first batch.
+    The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and
+    windows never reach from one source into the next. Metadata is that which all sources have, and `batch_index`, the
+    number of the source. Samples can be overwritten and removed; to add samples, extend a source.
 
-    Sources that grow or shrink are seen to: the lengths of those that may (`BatchBase.may_grow`) are read at every
-    use. A replay buffer that had been closed when it was opened to read counts as finished, so tens of thousands of
-    those cost nothing here.
+    The lengths of sources that may grow or shrink (`BatchBase.may_grow`) are read at every use. A replay buffer that
+    had been closed when it was opened to read counts as finished, so tens of thousands of those cost nothing here.
 
-    Metadata is that which all sources have, and `batch_index`, the number of the source. Episodes and windows never
-    reach from one source into the next. Samples can be overwritten and removed; to add some, add them to a source.
+    Parameters
+    ----------
+    batches
+        The sources, at least one; they stay open when the combination is closed.
+    device
+        Where samples are moved to, by default the device of the first source.
+    use_thread_pool
+        Read the sources at the same time, which pays where reading waits for a disk or a decoder.
+
+    Raises
+    ------
+    ValueError
+        There are no batches, or their spaces differ.
     """
 
     def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:
@@ -101,26 +111,26 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self._starts_and_total()[1]
 
     def _starts_and_total(self) -> tuple[np.ndarray, int]:
-        """Where the samples of each source begin by now, and how many there are in all."""
+        """The position of each source's first sample by now, and the number of all samples."""
         known, result = self._known
-        found = [len(self.batches[number]) for number in self._growing]
-        if found != known:
+        lengths_by_now = [len(self.batches[number]) for number in self._growing]
+        if lengths_by_now != known:
             lengths = self._lengths.copy()
-            lengths[self._growing] = found
+            lengths[self._growing] = lengths_by_now
             result = _starts_and_total(lengths)
-            self._known = (found, result)
+            self._known = (lengths_by_now, result)
         return result
 
-    def _parts(self, positions: np.ndarray, starts: np.ndarray) -> list[_Part]:
+    def _slices(self, positions: np.ndarray, starts: np.ndarray) -> list[_SourceSlice]:
         """The samples at these positions by source."""
         sources, local = locate(starts, positions)
         if len(sources) and np.count_nonzero(sources == sources[0]) == len(sources):
-            return [_Part(int(sources[0]), local, np.arange(len(sources)))]
+            return [_SourceSlice(int(sources[0]), local, np.arange(len(sources)))]
         order = np.argsort(sources, kind="stable")
         hit = sources[order]
         firsts = np.flatnonzero(np.diff(hit, prepend=-1)).tolist()
         groups = (order[first:end] for first, end in itertools.pairwise([*firsts, len(order)]))
-        return [_Part(int(sources[places[0]]), local[places], places) for places in groups]
+        return [_SourceSlice(int(sources[indices[0]]), local[indices], indices) for indices in groups]
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -137,7 +147,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self._read(idx, lambda batch, index: batch.get_flattened_at_with_metadata(index))
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
-        def fetch(batch: BatchBase, index: Any) -> Found:
+        def fetch(batch: BatchBase, index: Any) -> DataAndMetadata:
             return batch.get_column_at(nested_keys, index), None
 
         return self._read(idx, fetch, with_metadata=False)[0]
@@ -146,7 +156,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self._read(idx, lambda batch, index: batch.get_column_at_with_metadata(nested_keys, index))
 
     def _read(
-        self, idx: Any, fetch: Callable[[BatchBase, Any], Found], *, with_metadata: bool = True
+        self, idx: Any, fetch: Callable[[BatchBase, Any], DataAndMetadata], *, with_metadata: bool = True
     ) -> tuple[Any, dict[str, Any]]:
         starts, total = self._starts_and_total()
         position = resolve_index(self.backend, idx, total)
@@ -154,111 +164,116 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             source, local = (int(number[0]) for number in locate(starts, np.array([position])))
             data, metadata = fetch(self._sources[source], local)
             return data, self._shown(metadata, np.array(source)) if with_metadata else {}
-        parts = self._parts(position, starts)
-        if not parts:
+        slices = self._slices(position, starts)
+        if not slices:
             data, metadata = fetch(self._sources[0], position)
             return data, self._shown(metadata, position) if with_metadata else {}
-        found = list(self._each(parts, lambda part: fetch(self._sources[part.source], part.positions)))
-        data = self._together([data for data, _ in found], parts)
+        read = list(self._each(slices, lambda chosen: fetch(self._sources[chosen.source], chosen.positions)))
+        data = self._together([data for data, _ in read], slices)
         if not with_metadata:
             return data, {}
         return data, self._joined_metadata(
-            [metadata for _, metadata in found], parts, np.empty(len(position), np.int64)
+            [metadata for _, metadata in read], slices, np.empty(len(position), np.int64)
         )
 
     def _joined_metadata(
-        self, found: Sequence[dict[str, Any] | None], parts: Sequence[_Part], numbers: np.ndarray
+        self, all_metadata: Sequence[dict[str, Any] | None], slices: Sequence[_SourceSlice], numbers: np.ndarray
     ) -> dict[str, Any]:
-        for part in parts:
-            numbers[part.places] = part.source
-        shared = [self._shared_part(metadata) for metadata in found]
-        return with_value(self._together(shared, parts), BATCH_INDEX, self._numbers(numbers))
+        for chosen in slices:
+            numbers[chosen.indices] = chosen.source
+        shared = [self._shared_metadata(metadata) for metadata in all_metadata]
+        return with_value(self._together(shared, slices), BATCH_INDEX, self._numbers(numbers))
 
     def _shown(self, metadata: dict[str, Any] | None, numbers: np.ndarray) -> dict[str, Any]:
-        return with_value(self._shared_part(metadata), BATCH_INDEX, self._numbers(numbers))
+        return with_value(self._shared_metadata(metadata), BATCH_INDEX, self._numbers(numbers))
 
-    def _shared_part(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
+    def _shared_metadata(self, metadata: dict[str, Any] | None) -> dict[str, Any]:
         return {} if metadata is None else {key: metadata[key] for key in self._shared_keys}
 
     def _numbers(self, numbers: np.ndarray) -> Any:
         return self.backend.from_numpy(numbers, dtype=self.backend.default_index_dtype, device=self.device)
 
-    def _together(self, found: Sequence[Any], parts: Sequence[_Part]) -> Any:
-        """What was found in the order it was asked for."""
-        if len(parts) == 1:  # in that order already
-            return found[0]
-        order = np.concatenate([part.places for part in parts])
+    def _together(self, batches: Sequence[Any], slices: Sequence[_SourceSlice]) -> Any:
+        """What was read of each source, in the order of the index."""
+        if len(slices) == 1:  # in that order already
+            return batches[0]
+        order = np.concatenate([chosen.indices for chosen in slices])
         if np.array_equal(order, np.arange(len(order))):
-            return joined(self.backend, found, None)
+            return _concatenate(self.backend, batches, None)
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return joined(self.backend, found, back)
+        return _concatenate(self.backend, batches, back)
 
-    def _each(self, parts: Sequence[_Part], work: Callable[[_Part], Any]) -> Iterator[Any]:
-        if not self.use_thread_pool or len(parts) == 1:
-            return map(work, parts)
+    def _each(self, slices: Sequence[_SourceSlice], work: Callable[[_SourceSlice], Any]) -> Iterator[Any]:
+        if not self.use_thread_pool or len(slices) == 1:
+            return map(work, slices)
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
             self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
-        return self._pool[1].map(work, parts)
+        return self._pool[1].map(work, slices)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
     def get_segments(self) -> list[tuple[int, int]] | None:
-        found, (starts, _) = [], self._starts_and_total()
+        ranges, (starts, _) = [], self._starts_and_total()
         for batch, shift in zip(self.batches, starts.tolist(), strict=True):
             segments = batch.get_segments()
             if segments is None:
                 return None
-            found += [(start + shift, stop + shift) for start, stop in segments]
-        return found
+            ranges += [(start + shift, stop + shift) for start, stop in segments]
+        return ranges
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         def find(batch: BatchBase, local: np.ndarray) -> Episodes:
-            return batch.stretches_of(local, within_episodes=within_episodes)
+            return batch.episode_bounds(local, within_episodes=within_episodes)
 
-        found = self._merged_episodes(positions, find)
-        return super().stretches_of(positions, within_episodes=False) if found is None else found
+        bounds = self._merged_episodes(positions, find)
+        return super().episode_bounds(positions, within_episodes=False) if bounds is None else bounds
 
     def _merged_episodes(
         self, positions: np.ndarray, find: Callable[[BatchBase, np.ndarray], Episodes | None]
     ) -> Episodes | None:
-        """What is found in each source, in positions of the whole; None if one finds nothing."""
+        """The episodes of each source, in positions of the whole; None if a source does not know them."""
         starts, _ = self._starts_and_total()
         start, stop, stride = np.empty_like(positions), np.empty_like(positions), np.ones_like(positions)
-        for part in self._parts(positions, starts):
-            found = find(self._sources[part.source], part.positions)
-            if found is None:
+        for chosen in self._slices(positions, starts):
+            episodes = find(self._sources[chosen.source], chosen.positions)
+            if episodes is None:
                 return None
-            shift = positions[part.places[0]] - part.positions[0]
-            start[part.places], stop[part.places] = found.start + shift, found.stop + shift
-            stride[part.places] = found.stride
+            shift = positions[chosen.indices[0]] - chosen.positions[0]
+            start[chosen.indices], stop[chosen.indices] = episodes.start + shift, episodes.stop + shift
+            stride[chosen.indices] = episodes.stride
         are_alike = not len(stride) or np.all(stride == stride[0])
         return Episodes(start, stop, int(stride[0] if len(stride) else 1) if are_alike else stride)
 
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return all(batch.applies_mask(mask_keys) for batch in self._sources)
+
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        parts = self._parts(positions, self._starts_and_total()[0])
-        if not parts:
+        slices = self._slices(positions, self._starts_and_total()[0])
+        if not slices:
             return super().read_windows(positions, query, limits)
 
-        def read(part: _Part) -> Windows:
+        def read(chosen: _SourceSlice) -> Windows:
             own = None
             if limits is not None:
-                shift = positions[part.places] - part.positions
-                own = Limits(limits.start[part.places] - shift, limits.stop[part.places] - shift)
-            return self._sources[part.source].read_windows(part.positions, query, own)
+                shift = positions[chosen.indices] - chosen.positions
+                own = Limits(limits.start[chosen.indices] - shift, limits.stop[chosen.indices] - shift)
+            return self._sources[chosen.source].read_windows(chosen.positions, query, own)
 
-        found = list(self._each(parts, read))
-        data = self._together([windows.data for windows in found], parts)
+        all_windows = list(self._each(slices, read))
+        data = self._together([windows.data for windows in all_windows], slices)
         valid = np.empty((len(positions), len(query.offsets)), np.bool_)
-        for part, windows in zip(parts, found, strict=True):
-            valid[part.places] = windows.valid
+        for chosen, windows in zip(slices, all_windows, strict=True):
+            valid[chosen.indices] = windows.valid
         if not query.with_metadata:
             return Windows(data, valid)
         numbers = np.empty(valid.shape, np.int64)
-        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in found], parts, numbers))
+        return Windows(
+            data, valid, self._joined_metadata([windows.metadata for windows in all_windows], slices, numbers)
+        )
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -273,14 +288,14 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         if count is not None and count != len(position):
             raise ValueError(f"set_at: {len(position)} indices and {count} samples")
         space = batch_space(self.single_space, len(position))
-        for part in self._parts(position, starts):
-            self._sources[part.source].set_at(part.positions, get_at(space, value, part.places))
+        for chosen in self._slices(position, starts):
+            self._sources[chosen.source].set_at(chosen.positions, get_at(space, value, chosen.indices))
 
     def remove_at(self, idx: Any) -> None:
         starts, total = self._starts_and_total()
         positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, total)))
-        for part in self._parts(positions, starts):
-            self._sources[part.source].remove_at(part.positions)
+        for chosen in self._slices(positions, starts):
+            self._sources[chosen.source].remove_at(chosen.positions)
 
     def _unsupported(self, verb: str) -> TypeError:
         return TypeError(f"{verb}: {type(self).__name__} has several batches: change one of them, in its `batches`")
@@ -321,7 +336,47 @@ def convert_index_to_batch(
     starts = backend.to_numpy(index_starts) if backend.is_backendarray(index_starts) else np.asarray(index_starts)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, idx, total_length)))
     sources, local = (
-        backend.from_numpy(found, dtype=backend.default_index_dtype, device=device)
-        for found in locate(starts, positions)
+        backend.from_numpy(array, dtype=backend.default_index_dtype, device=device)
+        for array in locate(starts, positions)
     )
     return sources, local
+
+
+# -- joining what was read of several sources -------------------------------------------------------------------
+
+
+def _concatenate(backend: ComputeBackend, batches: Sequence[Any], order: np.ndarray | None) -> Any:
+    """Batches one after the other, along their first axis; with `order`, sample i of the result is sample order[i]."""
+    first = batches[0]
+    if isinstance(first, Mapping):
+        return {key: _concatenate(backend, [batch[key] for batch in batches], order) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenate(backend, column, order) for column in zip(*batches, strict=True))
+    if isinstance(first, GraphInstance):
+        return _concatenate_graphs(backend, batches, order)
+    return _concatenate_arrays(backend, batches, order)
+
+
+def _concatenate_arrays(backend: ComputeBackend, arrays: Sequence[Any], order: np.ndarray | None) -> Any:
+    if len(arrays) == 1:
+        whole = arrays[0]
+    else:
+        whole = np.concatenate(arrays) if isinstance(arrays[0], np.ndarray) else backend.concat(arrays, axis=0)
+    return whole if order is None else whole[order]
+
+
+def _concatenate_graphs(
+    backend: ComputeBackend, graphs: Sequence[GraphInstance], order: np.ndarray | None
+) -> GraphInstance:
+    batch_axes = graphs[0].n_nodes.ndim
+    merged: list[Any] = []
+    for place, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
+        if fields[0] is None:
+            merged.append(None)
+            continue
+        arrays = list(fields)
+        if place >= 2:  # features and edges: filled up to the largest number of entries
+            most = max(array.shape[batch_axes] for array in arrays)
+            arrays = [backend.pad_dim(array, batch_axes, most) for array in arrays]
+        merged.append(_concatenate_arrays(backend, arrays, order))
+    return GraphInstance(*merged)

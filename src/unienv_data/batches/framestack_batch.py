@@ -15,9 +15,31 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
     """A batch that stacks frames in a sliding window manner.
 
     Each sample becomes the window from `prefetch_horizon` samples before it to `postfetch_horizon` samples after it,
-    which can be useful for training models that require temporal context (e.g. Diffusion Policy, ACT, etc.). This is
-    a read-only batch, since it is a view of the original batch. If you want to change the data, you should mutate the
-    containing batch instead.
+    for models that need temporal context, such as Diffusion Policy or ACT. The view is read-only: to change the data,
+    write to the batch under it.
+
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    prefetch_horizon
+        How many samples before it a window begins.
+    postfetch_horizon
+        How many samples after it a window ends.
+    get_valid_mask_function, fill_invalid_data, stack_metadata
+        As of `SliceStackedBatch`.
+
+    Raises
+    ------
+    ValueError
+        A horizon is negative.
+
+    Examples
+    --------
+    >>> windows = FrameStackedBatch(buffer, prefetch_horizon=1, postfetch_horizon=14)
+    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()
+    >>> metadata["slice_valid_mask"].shape
+    (64, 16)
     """
 
     def __init__(

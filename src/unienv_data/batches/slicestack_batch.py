@@ -1,10 +1,10 @@
-"""Windows: each sample with others at fixed offsets from it."""
+"""Windows: each sample with others at fixed offsets from it, and the masks that say which belong to its episode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,16 +16,16 @@ from ..base._index import is_plain_index, is_single
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 from ..base.windows import (
+    ColumnMask,
     WindowQuery,
     Windows,
-    lay_out,
     merge_axes,
     nearest_valid,
     parse_offsets,
     split_axis,
     take_frames,
+    window_frames,
 )
-from . import _mask_functions
 from ._view import BatchView, with_space, with_value
 
 #: From a stack, the indices (B, T) of the frames, their data and their metadata, both (B, T, ...), to booleans (B, T).
@@ -34,21 +34,95 @@ MaskFunction = Callable[["SliceStackedBatch", Any, Any, dict[str, Any]], Any]
 VALID_MASK = "slice_valid_mask"
 
 
+@dataclass(frozen=True)
+class SameEpisode(ColumnMask):
+    """A mask function: frames are valid that have the episode id of the sample itself."""
+
+    key: str | int
+    is_in_metadata: bool
+
+    def __call__(self, stack: SliceStackedBatch, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
+        ids = _values(stack, metadata if self.is_in_metadata else data, self.key)
+        return self.valid_frames(ids, *stack.host_offsets)
+
+    def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
+        return _per_frame(values == values[:, zero : zero + 1], np.all)
+
+
+@dataclass(frozen=True)
+class BeforeEpisodeEnd(ColumnMask):
+    """A mask function: frames are valid between which and the sample itself no episode ends.
+
+    A sample that ends an episode belongs to it.
+    """
+
+    key: str | int
+    is_in_metadata: bool
+    looks_between: ClassVar[bool] = True
+
+    def __call__(self, stack: SliceStackedBatch, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
+        offsets, zero = stack.host_offsets
+        dense = np.arange(offsets[0], offsets[-1] + 1)
+        if len(dense) == len(offsets):
+            is_end = _values(stack, metadata if self.is_in_metadata else data, self.key)
+        else:
+            is_end = self._read(stack, stack.backend.to_numpy(expanded_idx)[:, zero], dense)
+        return self.valid_frames(is_end, offsets, zero)
+
+    def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
+        ends = np.cumsum(_per_frame(values != 0, np.any), axis=1)  # up to and with each frame
+        before = np.concatenate([np.zeros_like(ends[:, :1]), ends], axis=1)[:, offsets - offsets[0]]
+        return before == before[:, zero : zero + 1]
+
+    def _read(self, stack: SliceStackedBatch, positions: np.ndarray, dense: np.ndarray) -> np.ndarray:
+        """The flags of all samples from the first frame to the last."""
+        bounds = stack.batch.episode_bounds(positions, within_episodes=False)
+        query = WindowQuery(dense, within_episodes=False, fill=False)
+        frames = window_frames(positions, query, bounds, None, len(stack.batch)).positions
+        index: Any = frames.reshape(-1)
+        if self.is_in_metadata:
+            flags = _values(stack, stack.batch.get_at_with_metadata(index)[1] or {}, self.key)
+        else:
+            flags = _values(stack, {self.key: stack.batch.get_column_at((self.key,), index)}, self.key)
+        return flags.reshape(*frames.shape, *flags.shape[1:])
+
+
 class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that stacks frames with given fixed offsets.
 
     Sample i becomes the window of the samples at i + offset, along a first axis of as many frames as there are
-    offsets. Offsets are sorted, each of them once, and 0 is among them. This is a read-only batch, since it is a view
-    of the original batch. If you want to change the data, you should mutate the containing batch instead.
+    offsets. The view is read-only: to change the data, write to the batch under it.
 
     A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, or
-    those of one source of a combination. A mask function says instead which frames belong to the episode; what lies
-    beyond the samples is never valid. In a buffer whose lanes were recorded side by side, offsets count the samples
-    of one lane.
+    those of one source of a combination. In a buffer whose lanes were recorded side by side, offsets count the samples
+    of one lane. Metadata has the mask of valid frames as `slice_valid_mask`, beside the metadata of the batch.
 
-    Frames that are not valid are the next valid one towards the sample itself; without `fill_invalid_data` whatever
-    lies there. Metadata has the mask as `slice_valid_mask`, and that of the batch: of the sample itself, or with
-    `stack_metadata` of every frame.
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    fixed_offset
+        The offsets of the frames: integers, sorted, each once, 0 (the sample itself) among them.
+    get_valid_mask_function
+        Decides, instead of the episodes that the batch knows, which frames are valid: from the stack, the indices
+        (B, T) of the frames, their data and their metadata to booleans (B, T). Frames beyond the samples are never
+        valid. `get_valid_mask_function_with_episodeid_key` and `..._with_episode_end_key` make such functions.
+    fill_invalid_data
+        A frame that is not valid is the next valid one towards the sample itself, otherwise whatever lies there.
+    stack_metadata
+        The metadata of the batch is that of every frame, otherwise that of the sample itself.
+
+    Raises
+    ------
+    ValueError
+        The offsets are not sorted integers with 0 among them.
+
+    Examples
+    --------
+    >>> windows = SliceStackedBatch(buffer, [-2, -1, 0])
+    >>> data, metadata = windows.get_at_with_metadata(slice(0, 64))
+    >>> metadata["slice_valid_mask"].shape
+    (64, 3)
     """
 
     is_mutable = False
@@ -76,7 +150,20 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         self.stack_metadata = stack_metadata
         # With a mask function nothing is known about episodes until the frames have been read.
         self._query = WindowQuery(offsets, within_episodes=get_valid_mask_function is None, fill=fill_invalid_data)
-        self._query_with_metadata = replace(self._query, with_metadata=True)
+        mask = get_valid_mask_function
+        if (
+            isinstance(mask, (SameEpisode, BeforeEpisodeEnd))
+            and not mask.is_in_metadata
+            and (self._query.is_dense or not mask.looks_between)
+            and batch.applies_mask((mask.key,))
+        ):
+            self._query = replace(self._query, mask=mask, mask_keys=(mask.key,))
+        self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
+
+    @property
+    def host_offsets(self) -> tuple[np.ndarray, int]:
+        """The offsets as a host array, and the place of 0 among them."""
+        return self._query.offsets, self._query.zero
 
     def _as_indices(self, values: np.ndarray) -> Any:
         backend, device = self._place
@@ -100,19 +187,27 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
         return self._read(idx, tuple(nested_keys), with_metadata=True)
 
+    def _query_for(self, keys: tuple[Any, ...], *, with_metadata: bool) -> WindowQuery:
+        """The same query every time for what lies under these keys."""
+        query = self._queries.get((keys, with_metadata))
+        if query is None:
+            query = replace(self._query, nested_keys=keys, with_metadata=with_metadata)
+            self._queries[keys, with_metadata] = query
+        return query
+
     def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any]]:
-        if self.batch.checks_positions and self.get_valid_mask_function is None and is_plain_index(idx):
+        asks_later = self.get_valid_mask_function is not None and self._query.mask is None
+        if self.batch.checks_positions and not asks_later and is_plain_index(idx):
             positions = idx
         else:
             positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
-        if self.get_valid_mask_function is None:
-            query = self._query_with_metadata if with_metadata else self._query
-            data, valid, metadata = self.batch.read_windows(
-                positions, replace(query, nested_keys=keys) if keys else query
-            )
-        else:
+        if asks_later:
             data, valid, metadata = self._read_masked(positions)
             data = nested_item(data, keys)
+        else:
+            data, valid, metadata = self.batch.read_windows(
+                positions, self._query_for(keys, with_metadata=with_metadata)
+            )
         shown = self._shown_metadata(valid, metadata) if with_metadata else {}
         if is_single(idx):
             data = get_at(nested_item(self.single_space, keys), data, 0)
@@ -120,8 +215,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return data, shown
 
     def _read_masked(self, positions: np.ndarray) -> Windows:
-        """The windows where a mask function says what is valid."""
-        data, there, metadata = self.batch.read_windows(positions, self._query_with_metadata)
+        """The windows where a mask function looks at what was read to say what is valid."""
+        data, there, metadata = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
         valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
         if self.fill_invalid_data and not valid.all():
             places = nearest_valid(valid, self._query.zero)
@@ -142,30 +237,52 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     # -- what is valid ---------------------------------------------------------------------------------------
 
     def expand_index(self, index: Any) -> Any:
-        """Expand indexes to slice the data.
+        """Expand indices to those of the frames of their windows.
 
-        Args: a 1D array of indices to expand. Can be boolean or integer. Returns: a 2D array of indices, where each
-        row corresponds to the expanded indices for each batch item; those beyond the samples are the nearest there is.
+        Parameters
+        ----------
+        index
+            An index of any kind; a boolean array is a mask.
+
+        Returns
+        -------
+        An array of the backend (B, T), with a window in each row. A frame beyond the samples has the nearest index.
         """
         positions = np.atleast_1d(np.asarray(resolve_index(self.backend, index, len(self))))
-        stretches = self.batch.stretches_of(positions, within_episodes=self._query.within_episodes)
-        return self._as_indices(lay_out(positions, replace(self._query, fill=False), stretches, None, len(self))[0])
+        bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
+        unfilled = replace(self._query, fill=False)
+        return self._as_indices(window_frames(positions, unfilled, bounds, None, len(self)).positions)
 
     def get_valid_mask(self, expanded_idx: Any, data: Any, metadata: dict[str, Any] | None = None) -> Any:
-        """Get the valid mask for the data.
+        """Decide which frames of windows are valid.
 
-        Args: what `expand_index` gave (B, T), the samples at these indices (B, T, ...), and their metadata. Returns:
-        the mask (B, T).
+        Parameters
+        ----------
+        expanded_idx
+            What `expand_index` gave (B, T).
+        data
+            The samples at these indices (B, T, ...).
+        metadata
+            Their metadata (B, T, ...).
+
+        Returns
+        -------
+        The mask, booleans of the backend (B, T).
+
+        Raises
+        ------
+        ValueError
+            The mask function gave something else than booleans (B, T).
         """
         positions = self._positions_of(expanded_idx)
-        stretches = self.batch.stretches_of(positions, within_episodes=self._query.within_episodes)
-        valid = lay_out(positions, self._query, stretches, None, len(self)).valid
+        bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
+        valid = window_frames(positions, self._query, bounds, None, len(self)).valid
         if self.get_valid_mask_function is not None:
             valid &= self._ask(expanded_idx, data, metadata or {})
         return self._as_mask(valid)
 
     def get_valid_mask_flattened(self, expanded_idx: Any, data: Any, metadata: dict[str, Any] | None = None) -> Any:
-        """Get the valid mask for flattened data: `get_valid_mask` where each frame is flat, data (B, T, D)."""
+        """Decide which frames of windows are valid: `get_valid_mask` where each frame is flat, data (B, T, D)."""
         if self.get_valid_mask_function is not None:
             shape = tuple(expanded_idx.shape)
             frames = self.backend.reshape(data, (shape[0] * shape[1], data.shape[2]))
@@ -174,11 +291,11 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return self.get_valid_mask(expanded_idx, data, metadata)
 
     def _positions_of(self, expanded_idx: Any) -> np.ndarray:
-        """The samples whose windows these are: they are there, so that none of them was replaced by another."""
+        """The samples whose windows these are: each is there, so that no other stands in its place."""
         return self.backend.to_numpy(expanded_idx)[:, self._query.zero].astype(np.int64)
 
     def _ask(self, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
-        """What the mask function says, on the host."""
+        """The answer of the mask function, on the host."""
         if self.get_valid_mask_function is None:
             raise TypeError("there is no mask function to ask")
         mask = self.get_valid_mask_function(self, expanded_idx, data, metadata)
@@ -191,14 +308,65 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return found
 
     def fill_data_with_stack_mask(self, space: Space | None, data: Any, valid_mask: Any) -> Any:
-        """Fill the data with the mask as if the frames were frame-stacked.
+        """Replace each frame that is not valid by the next valid one towards offset 0.
 
-        Args: the space of a frame, or None if the data is a backend array; the data (B, T, ...); the mask (B, T).
-        Returns: the data in which each frame that is not valid is the next valid one towards offset 0.
+        Parameters
+        ----------
+        space
+            The space of a frame; None if the data is one array of the backend.
+        data
+            The frames of windows (B, T, ...).
+        valid_mask
+            Which of them are valid (B, T).
         """
         backend = self.backend
         valid = backend.to_numpy(valid_mask) if backend.is_backendarray(valid_mask) else np.asarray(valid_mask)
         return take_frames(space, backend, data, valid.shape, nearest_valid(valid, self._query.zero))
 
-    get_valid_mask_function_with_episodeid_key = staticmethod(_mask_functions.same_episode)
-    get_valid_mask_function_with_episode_end_key = staticmethod(_mask_functions.before_episode_end)
+    @staticmethod
+    def get_valid_mask_function_with_episodeid_key(
+        episode_id_key: str | int = "episode_id", is_in_metadata: bool = False
+    ) -> MaskFunction:
+        """Make a mask function for samples, or metadata, that have the id of their episode under this key.
+
+        Parameters
+        ----------
+        episode_id_key
+            The key of the ids; those of neighbouring episodes differ.
+        is_in_metadata
+            The ids are in the metadata of the batch, not in its samples.
+
+        Examples
+        --------
+        >>> mask = SliceStackedBatch.get_valid_mask_function_with_episodeid_key("episode_id")
+        >>> windows = FrameStackedBatch(buffer, 15, get_valid_mask_function=mask)
+        """
+        return SameEpisode(episode_id_key, is_in_metadata)
+
+    @staticmethod
+    def get_valid_mask_function_with_episode_end_key(
+        episode_end_key: str | int = "episode_end", is_in_metadata: bool = False
+    ) -> MaskFunction:
+        """Make a mask function for samples, or metadata, with a flag that is true at the last of each episode.
+
+        With gaps between the offsets, the flags of the samples in the gaps are read too.
+
+        Parameters
+        ----------
+        episode_end_key
+            The key of the flags.
+        is_in_metadata
+            The flags are in the metadata of the batch, not in its samples.
+        """
+        return BeforeEpisodeEnd(episode_end_key, is_in_metadata)
+
+
+def _values(stack: SliceStackedBatch, holder: Any, key: str | int) -> np.ndarray:
+    """What lies under a key, on the host."""
+    found = nested_item(holder, (key,))
+    return stack.backend.to_numpy(found) if stack.backend.is_backendarray(found) else np.asarray(found)
+
+
+def _per_frame(flags: np.ndarray, combine: Callable[..., Any]) -> np.ndarray:
+    """One flag per frame (B, T), where a value may have further axes."""
+    return flags if flags.ndim == 2 else combine(flags, axis=tuple(range(2, flags.ndim)))

@@ -19,11 +19,23 @@ from ._view import BatchView
 class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that offers a view of the original batch with a fixed index range, in the order of the indices.
 
-    The indices are those of the moment the view is made: when the batch then drops its oldest samples, the same
-    indices name newer ones. The view can be written to, but does not grow.
+    The indices are resolved when the view is made: when the batch then drops its oldest samples, the same indices name
+    newer samples. The view can be written to, but does not grow.
 
-    An episode of the view is what it holds of one episode underneath without a break: samples that are neighbours
-    there, or a step apart where the indices were given as a slice with a step.
+    An episode of the view is a run of samples of one episode underneath: neighbours there, or a step apart where the
+    indices were given as a slice with a step.
+
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    sub_indexes
+        The samples to show: an index of any kind. An int shows one sample.
+
+    Raises
+    ------
+    IndexError
+        An index is out of range.
     """
 
     def __init__(self, batch: BatchBase, sub_indexes: Any) -> None:
@@ -112,12 +124,12 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         below = self.batch.episodes_of(self._under(positions))
         return None if below is None else self._as_seen_here(positions, below)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        below = self.batch.stretches_of(self._under(positions), within_episodes=within_episodes)
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+        below = self.batch.episode_bounds(self._under(positions), within_episodes=within_episodes)
         return self._as_seen_here(positions, below)
 
     def _as_seen_here(self, positions: np.ndarray, below: Episodes) -> Episodes:
-        """The part of each episode underneath that the view holds without a break, in positions of the view."""
+        """The run of samples that the view has of each episode underneath, in positions of the view."""
         under, run = self._under(positions), self._runs_of(positions)
         hop = below.stride // np.gcd(below.stride, self._step)  # from one sample to the next, in the view
         leap = hop * self._step  # and underneath
@@ -139,7 +151,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         under, step = self._under(positions), self._step
         if step != 1:
-            stride = self.batch.stretches_of(under, within_episodes=query.within_episodes).stride
+            stride = self.batch.episode_bounds(under, within_episodes=query.within_episodes).stride
             if not isinstance(stride, int):
                 return super().read_windows(positions, query, limits)
             query = replace(query, offsets=query.offsets * (step // math.gcd(step, stride)))

@@ -19,9 +19,23 @@ recursive_index = nested_item
 
 
 class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A nested field of the samples of a batch, such as `["obs", "rgb"]`; read-only.
+    """A nested field of the samples of a batch; read-only.
 
-    Where the batch allows it, only that field is read.
+    Where the storage of the batch allows it, only that field is read.
+
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    sub_indexes
+        The keys that lead to the field, such as `["obs", "rgb"]`.
+
+    Raises
+    ------
+    KeyError
+        There is no such field.
+    TypeError
+        The keys are one text instead of a sequence.
     """
 
     is_mutable = False
@@ -32,6 +46,7 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         keys = tuple(sub_indexes)
         super().__init__(batch, nested_item(batch.single_space, keys), batch.single_metadata_space)
         self.sub_indexes = keys
+        self._last_query: tuple[WindowQuery, WindowQuery] | None = None
 
     def get_at(self, idx: Any) -> Any:
         return self.batch.get_column_at(self.sub_indexes, idx)
@@ -45,6 +60,12 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self.batch.get_column_at_with_metadata((*self.sub_indexes, *nested_keys), idx)
 
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        return self.batch.applies_mask((*self.sub_indexes, *mask_keys))
+
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        keys = (*self.sub_indexes, *query.nested_keys)
-        return self.batch.read_windows(positions, replace(query, nested_keys=keys), limits)
+        last = self._last_query
+        if last is None or last[0] is not query:
+            keys, mask_keys = (*self.sub_indexes, *query.nested_keys), (*self.sub_indexes, *query.mask_keys)
+            last = self._last_query = (query, replace(query, nested_keys=keys, mask_keys=mask_keys))
+        return self.batch.read_windows(positions, last[1], limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,22 @@ from ._view import BatchView
 
 
 class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """The batch with every sample transformed, one or many at a time; the batch under it stays as it is.
+    """A batch whose samples go through a transformation when they are read, and through its inverse when written.
 
-    If the transformation has an inverse, what is written goes through that: reading it back gives what was written, as
-    far as the inverse is exact. Metadata goes through a transformation of its own, or comes as it is.
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    transformation
+        Transforms samples, one or many at a time. The view can be written to if the transformation has an inverse:
+        reading back gives what was written, as far as the inverse is exact.
+    metadata_transformation
+        Transforms metadata, which is handed out as it is without one.
+
+    Raises
+    ------
+    TypeError
+        The transformation makes something else than a `DictSpace` of metadata.
     """
 
     def __init__(
@@ -44,6 +57,7 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
                 raise TypeError(f"{metadata_transformation!r} makes {target!r} of metadata, which is to be a DictSpace")
             metadata_space = target
         super().__init__(batch, self._samples.of(None).target_space, metadata_space)
+        self._last_query: tuple[WindowQuery, WindowQuery] | None = None  # as asked, and as asked of the batch
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -59,24 +73,24 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         below = resolve_index(self.backend, idx, len(self))
         return self._forward(self.batch.get_at_with_metadata(below), _count(below))
 
-    def _forward(
-        self, found: tuple[Any, dict[str, Any] | None], count: int | None
-    ) -> tuple[Any, dict[str, Any] | None]:
-        data, metadata = found
+    def _forward(self, both: tuple[Any, dict[str, Any] | None], count: int | None) -> tuple[Any, dict[str, Any] | None]:
+        data, metadata = both
         if metadata is not None and self._metadata is not None:
             metadata = self._metadata.of(count).forward(metadata)
         return self._samples.of(count).forward(data), metadata
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        whole = WindowQuery(query.offsets, (), query.within_episodes, query.fill, query.with_metadata)
-        found = self.batch.read_windows(positions, whole, limits)
-        shape, backend = found.valid.shape, self.batch.backend
-        data = merge_axes(backend, found.data, shape)
-        metadata = None if found.metadata is None else merge_axes(backend, found.metadata, shape)
-        data, metadata = self._forward((data, metadata), found.valid.size)
+        last = self._last_query
+        if last is None or last[0] is not query:
+            last = self._last_query = (query, replace(query, nested_keys=()))
+        data, valid, metadata = self.batch.read_windows(positions, last[1], limits)
+        shape, backend = valid.shape, self.batch.backend
+        data = merge_axes(backend, data, shape)
+        metadata = None if metadata is None else merge_axes(backend, metadata, shape)
+        data, metadata = self._forward((data, metadata), valid.size)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, shape)
-        return Windows(nested_item(split_axis(self.backend, data, shape), query.nested_keys), found.valid, metadata)
+        return Windows(nested_item(split_axis(self.backend, data, shape), query.nested_keys), valid, metadata)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

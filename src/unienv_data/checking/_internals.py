@@ -32,10 +32,9 @@ from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
-from ..storages._checks import BLOCKS_FILE, SUMS_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
-from ..storages.packed import PackedStorage
+from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
 
 Ranges = list[tuple[int, int]]
@@ -143,7 +142,8 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     if not isinstance(storage, PackedStorage):
         return None
     layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
-    others = {SUMS_FILE, BLOCKS_FILE, *([heap.name] if layout.has_heap else [])}
+    is_old = (heap.parent / BLOCKS_FILE).exists() and not (heap.parent / SUMS_FILE).exists()
+    others = {BLOCKS_FILE if is_old else SUMS_FILE, *([heap.name] if layout.has_heap else [])}
     heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 

@@ -1,26 +1,106 @@
-"""The samples of a replay by index, and their entries by key."""
+"""The samples of a replay by index, their entries by key, and the transforms that they pass."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from unienv_interface.backends.numpy import NumpyComputeBackend
 
-from ..base._index import is_single, resolve_index
-from ._drawing import Drawer
+from ..base.common import is_single, resolve_index
+from ._sampling import Drawer
 from ._storage import SampleStorage
-from ._tensordicts import Key, TensorDictBase, key_of, leaves, torch
-from ._transforms import TransformChain
+from .tensordicts import Key, TensorDictBase, flat_items, from_columns, key_of, torch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Transform = Callable[["TensorDictBase"], "TensorDictBase"]
+
+
+class _Entry(NamedTuple):
+    transform: Transform
+    is_inverted: bool
+
+
+class TransformChain:
+    """Transforms in order. An inverted one runs forward when samples are written, and back when they are read.
+
+    The way back is the transform's method `inv`; a transform without one has no way back.
+    """
+
+    def __init__(self, transform: Transform | None = None) -> None:
+        self._entries: list[_Entry] = []
+        if transform is not None:
+            self.insert(0, transform, invert=False)
+
+    def insert(self, index: int, transform: Transform, *, invert: bool) -> None:
+        """Add a transform before the one at `index`."""
+        if not callable(transform):
+            raise TypeError(f"transform is {type(transform).__name__}, wanted a function of a TensorDict")
+        if not -len(self) - 1 <= index <= len(self):
+            raise IndexError(f"index {index} for {len(self)} transforms")
+        self._entries.insert(index if index >= 0 else len(self) + 1 + index, _Entry(transform, invert))
+
+    def on_read(self, data: Any) -> Any:
+        """Transform samples that were read."""
+        for transform, is_inverted in self._entries:
+            data = _backward(transform, data) if is_inverted else _checked(transform, transform(data))
+        return data
+
+    def on_write(self, data: Any) -> Any:
+        """Transform samples that are to be written."""
+        for transform, is_inverted in reversed(self._entries):
+            data = _checked(transform, transform(data)) if is_inverted else _backward(transform, data)
+        return data
+
+    def copy(self) -> TransformChain:
+        """Make a chain of the same transforms."""
+        other = TransformChain()
+        other._entries = list(self._entries)
+        return other
+
+    def state_dicts(self) -> list[Any]:
+        """Collect the state of each transform that has a `state_dict`; None for the others."""
+        return [transform.state_dict() if hasattr(transform, "state_dict") else None for transform in self]
+
+    def load_state_dicts(self, states: list[Any]) -> None:
+        """Restore the states that `state_dicts` gave."""
+        if len(states) != len(self):
+            raise ValueError(f"the states of {len(states)} transforms, this replay has {len(self)}")
+        for transform, state in zip(self, states, strict=True):
+            if state is not None:
+                transform.load_state_dict(state)  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: int) -> Transform:
+        return self._entries[index].transform
+
+    def __iter__(self) -> Iterator[Transform]:
+        return (entry.transform for entry in self._entries)
+
+    def __repr__(self) -> str:
+        return f"TransformChain({', '.join(map(repr, self))})"
+
+
+def _backward(transform: Transform, data: Any) -> Any:
+    inverse = getattr(transform, "inv", None)
+    return data if inverse is None else _checked(inverse, inverse(data))
+
+
+def _checked(transform: Any, data: Any) -> Any:
+    if data is None:
+        raise TypeError(f"the transform {transform!r} returned None, it must return the TensorDict")
+    return data
+
 
 class SampleAccess:
-    """What a replay does with its storage apart from sampling and adding."""
+    """Reads and changes the samples of a replay by index and key."""
 
     _storage: SampleStorage
     _drawer: Drawer
@@ -35,78 +115,208 @@ class SampleAccess:
             index = int(index) if is_single(index) and index.dtype != torch.bool else index.cpu().numpy()
         return resolve_index(NumpyComputeBackend, index, len(self))
 
+    # -- reading ---------------------------------------------------------------------------------------------
+
     def __getitem__(self, index: Any) -> Any:
-        """Samples by index, through the transforms; or one entry of all samples, by its key."""
+        """Read samples by index, through the transforms; or an entry of all samples by its key, as it is stored.
+
+        The key of a group, such as "next", gives a TensorDict.
+        """
+        if isinstance(index, str) or (isinstance(index, tuple) and all(isinstance(key, str) for key in index)):
+            return self._read_entry(key_of(index))
         with self._lock:
-            if isinstance(index, str) or (isinstance(index, tuple) and all(isinstance(key, str) for key in index)):
-                return self._storage.get_column(self._known(index), np.arange(len(self)))
             data: Any = self._storage.get(self._index(index))
         return self._transforms.on_read(data) if len(self._transforms) else data
 
-    def __setitem__(self, index: Any, data: Any) -> None:
-        with self._lock:
-            places = np.atleast_1d(self._index(index))
-            data = self._transforms.on_write(data)
-            self._storage.set(places, data.unsqueeze(0) if is_single(index) else data)
-            self._drawer.wrote(self._storage, places, is_new=False)
+    def __getitems__(self, indices: Any) -> Any:
+        """Read the samples of a batch, for a `torch.utils.data.DataLoader` with `collate_fn=lambda batch: batch`."""
+        return self[np.asarray(indices, np.int64)]
 
-    def _known(self, key: Any) -> Key:
-        keys = key_of(key)
-        if keys not in self._storage.entries():
-            raise KeyError(f"there is no entry {keys}, there are {sorted(self._storage.entries())}")
-        return keys
+    def _read_entry(self, key: Key) -> Any:
+        with self._lock:
+            every = np.arange(len(self))
+            entries = self._storage.entries()
+            if key in entries:
+                return self._storage.get_column(key, every)
+            group = {entry[len(key) :]: entry for entry in entries if entry[: len(key)] == key}
+            if not group:
+                raise _unknown(key, entries)
+            columns = {inner: self._storage.get_column(entry, every) for inner, entry in group.items()}
+        return from_columns(columns, torch.Size((len(every), *self._storage.inner_batch)))
 
     def read_all_in_order(self, end: int | None = None) -> Any:
-        """All samples, or the first `end`, in the order of their indices."""
+        """Read all samples, or the first `end`, in the order of their indices."""
         return self[: len(self) if end is None else end]
 
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        """Overwrite samples by index, through the transforms; entries that are new are added to all samples."""
+        if not isinstance(data, (TensorDictBase, Mapping)):
+            raise TypeError(f"{type(data).__name__}, samples are a TensorDict")
+        with self._lock:
+            where = np.atleast_1d(self._index(index))
+            data = self._transforms.on_write(data)
+            items = flat_items(data.unsqueeze(0) if is_single(index) and isinstance(data, TensorDictBase) else data)
+            self._set_entries(items, where)
+            self._drawer.wrote(self._storage, where, is_new=False)
+
     def write_all(self, data: Any, end: int | None = None) -> None:
-        """Overwrite the first samples, `end` or as many as there are in `data`, in the order of their indices."""
+        """Overwrite the first samples in the order of their indices.
+
+        Entries that are new are added to all samples: where `data` has no value for them, they are NaN or zero. Entries
+        that `data` has not stay as they are. Of a recorded dataset only this replay changes, in memory.
+
+        Parameters
+        ----------
+        data
+            A TensorDict with a leading axis for the samples.
+        end
+            How many samples to overwrite; as many as there are in `data` by default.
+
+        Raises
+        ------
+        ValueError
+            If the samples do not fit, or a value does not fit its entry. Nothing has changed then.
+        """
+        if not isinstance(data, TensorDictBase) or not data.batch_dims:
+            raise TypeError(f"{type(data).__name__}, write_all wants a TensorDict with a leading axis for the samples")
         count = len(data) if end is None else end
         if not 0 <= count <= len(self) or count > len(data):
             raise ValueError(f"{count} samples of {len(data)} to write over {len(self)}: that does not fit")
         self[:count] = data[:count]
 
     def set_(self, key: Any, value: Any) -> Self:
-        """Set an entry of all samples: one value for each, or one for all."""
+        """Set an entry of all samples, or add one: one value for each sample, or one number for all.
+
+        Examples
+        --------
+        >>> data.set_("advantage", advantages)  # doctest: +SKIP
+        """
         return self.set_at_(key, value, slice(None))
 
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
-        """Set an entry of the samples at these indices. Of a recorded dataset only this replay's view changes."""
+        """Set an entry of the samples at these indices.
+
+        An entry that is new is added to all samples; of the others it is NaN, or zero if it is no float. Of a recorded
+        dataset only this replay changes, in memory.
+
+        Parameters
+        ----------
+        key
+            The key of the entry, a string or a tuple of strings.
+        value
+            One value for each of the samples, or one for all.
+        index
+            Which samples.
+
+        Raises
+        ------
+        ValueError
+            If the value has another shape, or the dtype of the entry does not hold it.
+        """
         with self._lock:
-            keys, places = self._known(key), np.atleast_1d(self._index(index))
-            entry = self._storage.get_column(keys, places[:1])
-            wanted = (len(places), *entry.shape[1:])
-            try:
-                tensor = torch.as_tensor(value).to(entry.dtype).broadcast_to(wanted)
-            except RuntimeError:
-                shape = tuple(torch.as_tensor(value).shape)
-                raise ValueError(f"{keys}: shape {shape}, the entries at these indices want {wanted}") from None
-            self._storage.set_column(keys, places, tensor)
+            self._set_entries({key_of(key): value}, np.atleast_1d(self._index(index)))
         return self
 
     def update_(self, input_dict_or_td: Any, clone: bool = False, *, keys_to_update: Any = None) -> Self:
-        """Set the entries of all samples that are in a dict or TensorDict, or those of `keys_to_update` of them.
+        """Set entries of all samples, or add them, from a dict or TensorDict.
 
-        The values are copied in any case, `clone` makes no difference.
+        Parameters
+        ----------
+        input_dict_or_td
+            The values by key, nested as the samples are.
+        clone
+            Makes no difference: values are copied in any case.
+        keys_to_update
+            Of which keys to take the values; of all by default. The key of a group stands for all in it.
         """
-        items = _flat(input_dict_or_td)
+        items = flat_items(input_dict_or_td)
         if keys_to_update is not None:
             chosen = [key_of(key) for key in keys_to_update]
             items = {key: value for key, value in items.items() if any(key[: len(part)] == part for part in chosen)}
-        for key in items:
-            self._known(key)
-        for key, value in items.items():
-            self.set_(key, value)
+        with self._lock:
+            self._set_entries(items, np.arange(len(self)))
         return self
 
+    def _set_entries(self, items: Mapping[Key, Any], index: np.ndarray) -> None:
+        """Set entries of some samples, or add them, once all of them have been checked."""
+        storage, inner = self._storage, self._storage.inner_batch
+        items = {key: value for key, value in items.items() if key != ("index",)}  # which sampling adds
+        entries = storage.entries()
+        known: dict[Key, torch.Tensor] = {}
+        new: dict[Key, torch.Tensor] = {}
+        for key, value in items.items():
+            if key in entries:
+                known[key] = fitted(key, value, len(index), storage.get_column(key, np.zeros(1, np.int64)))
+            else:
+                check_new_key(key, [*entries, *new])
+                new[key] = _new_column(key, value, len(index), inner)
+        if known and known.keys() == set(entries) and not new:
+            storage.set(index, from_columns(known, torch.Size((len(index), *inner))))
+        else:
+            for key, column in known.items():
+                storage.set_column(key, index, column)
+        for key, column in new.items():
+            storage.add_column(key, _at(column, index, len(self)))
 
-def _flat(data: Any, path: Key = ()) -> dict[Key, Any]:
-    """The values of a nested dict or a TensorDict by their keys."""
-    if isinstance(data, TensorDictBase):
-        return dict(leaves(data))
-    found: dict[Key, Any] = {}
-    for key, value in data.items():
-        inner = (*path, *key_of(key))
-        found |= _flat(value, inner) if isinstance(value, dict) else {inner: value}
-    return found
+
+def _unknown(key: Key, entries: list[Key]) -> KeyError:
+    return KeyError(f"there is no entry {key}, there are {sorted(entries)}")
+
+
+def check_new_key(key: Key, entries: list[Key]) -> None:
+    """Raise a ValueError if an entry of this key would be in the way of others."""
+    for entry in entries:
+        shorter, longer = sorted((key, entry), key=len)
+        if longer[: len(shorter)] == shorter:
+            what = "a group of entries" if entry == longer else "an entry"
+            raise ValueError(f"{'/'.join(key)} cannot be added: {'/'.join(shorter)} is {what} of the samples")
+
+
+def _tensor(key: Key, value: Any) -> torch.Tensor:
+    try:
+        return torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{'/'.join(key)}: {type(value).__name__} is no tensor, array or number: {error}") from None
+
+
+def fitted(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tensor:
+    """Convert a value to one of an entry for each of `count` samples; a ValueError if the entry does not hold it."""
+    tensor, wanted = _tensor(key, value), (count, *entry.shape[1:])
+    if not _holds(entry.dtype, tensor):
+        raise ValueError(f"{'/'.join(key)}: values of {tensor.dtype} that the entry's {entry.dtype} does not hold")
+    converted = tensor.to(entry.dtype)
+    try:
+        return converted.broadcast_to(wanted)
+    except RuntimeError:
+        shape = tuple(tensor.shape)
+        raise ValueError(f"{'/'.join(key)}: shape {shape}, the entries at these indices want {wanted}") from None
+
+
+def _holds(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
+    """Whether a dtype holds values; rounding to a float of less precision is no loss that matters."""
+    if tensor.dtype == dtype or (tensor.is_floating_point() and (dtype.is_floating_point or dtype.is_complex)):
+        return True
+    if tensor.is_complex():
+        return dtype.is_complex
+    return torch.equal(tensor.to(dtype).to(tensor.dtype), tensor)
+
+
+def _new_column(key: Key, value: Any, count: int, inner: tuple[int, ...]) -> torch.Tensor:
+    tensor, lead = _tensor(key, value), (count, *inner)
+    if not tensor.ndim:
+        return tensor.expand(lead)
+    if tuple(tensor.shape[: len(lead)]) != lead:
+        raise ValueError(
+            f"{'/'.join(key)}: shape {tuple(tensor.shape)}, a new entry wants a value for each sample: {lead} first"
+        )
+    return tensor
+
+
+def _at(column: torch.Tensor, index: np.ndarray, count: int) -> torch.Tensor:
+    """A column for all samples that has these values at these indices; else NaN for floats and zero for all else."""
+    is_float = column.dtype.is_floating_point or column.dtype.is_complex
+    whole = torch.full((count, *column.shape[1:]), float("nan") if is_float else 0, dtype=column.dtype)
+    whole[torch.from_numpy(index)] = column
+    return whole

@@ -1,4 +1,4 @@
-"""A batch as the storage of an experience replay: a replay buffer, a recorded dataset, a view of one."""
+"""Batches as storages of an experience replay: samples of a replay buffer, steps or trajectories of a dataset."""
 
 from __future__ import annotations
 
@@ -8,37 +8,58 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
-from unienv_interface.space import DictSpace
+from unienv_interface.space import DictSpace, validate
+from unienv_interface.space.space_utils import batch_space
 from unienv_interface.space.space_utils.serialization_utils import space_to_json
 
 from ..base.common import BatchBase
-from ._storage import SampleStorage
-from ._tensordicts import Key, as_tensors, from_nested, leaves, to_nested, torch
-from ._transitions import TransitionBatch
+from ._episodes import TransitionBatch
+from ._saving import read_state, write_state
+from ._storage import ImmutableDatasetError, SampleStorage
+from .tensordicts import (
+    Key,
+    as_tensors,
+    from_buffer,
+    from_columns,
+    from_nested,
+    leaves,
+    to_buffer,
+    to_nested,
+    torch,
+)
 
 if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
-_SAVED = "changed.npz"
+_OVERLAY = "overlay"
 
 
 class BatchStorage(SampleStorage):
-    """The samples of a batch whose values are arrays in dicts. An index is a position in the batch.
+    """The samples of a batch whose values are arrays in dicts: a replay buffer, a recorded dataset, a view.
 
-    Entries of a batch that cannot be changed itself can be overwritten here: the new column is then kept in memory,
-    and what lies under it stays as it is.
+    An index is a position in the batch. Of a batch that cannot be changed itself, entries are overwritten and added in
+    an overlay: columns in memory, while the batch stays as it is.
+
+    Parameters
+    ----------
+    batch
+        Where the samples are.
+    identity
+        What tells the batch apart from others when it is saved as a mere reference.
+    is_owned
+        Whether the batch is closed with the storage.
     """
 
-    def __init__(self, batch: BatchBase, *, identity: str | None = None) -> None:
-        """`identity` tells batches apart that are saved as a mere reference."""
+    def __init__(self, batch: BatchBase, *, identity: str | None = None, is_owned: bool = False) -> None:
         if not isinstance(batch.single_space, DictSpace):
             raise TypeError(f"samples of {batch.single_space}, an experience replay wants a dict of arrays")
-        self.batch, self._identity = batch, identity
+        self.batch, self._identity, self._is_owned = batch, identity, is_owned
         self.is_mutable = batch.is_mutable
         self.capacity = getattr(batch, "capacity", None) if batch.is_mutable else len(batch)
         self._is_torch = batch.backend.simplified_name == "pytorch"
         self._take = batch.take if isinstance(batch, TransitionBatch) else batch.get_at
-        self._changed: dict[Key, torch.Tensor] = {}
+        self._overlay: dict[Key, torch.Tensor] = {}
+        self._overlay_numbers = range(0)  # of the samples that the overlay is for
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -49,14 +70,32 @@ class BatchStorage(SampleStorage):
         else:
             nested, lead = self._take(index), torch.Size((len(index),))
         data = from_nested(nested if self._is_torch else as_tensors(nested), lead)
-        for key, column in self._changed.items():
-            data.set(key, column[index])
+        if self._overlay:
+            self._check_overlay()
+            for key, column in self._overlay.items():
+                data.set(key, column[index])
         return data
 
+    def _check_overlay(self) -> None:
+        """Raise unless the samples are those that entries were set for: another process may write to the batch."""
+        if self._overlay and self.sample_numbers != self._overlay_numbers:
+            raise RuntimeError(
+                f"entries were set for the samples {self._overlay_numbers} of a {type(self.batch).__name__} that is "
+                f"read-only, which has {self.sample_numbers} now: set entries of a batch that nobody writes to"
+            )
+        self._overlay_numbers = self.sample_numbers
+
     def get_column(self, key: Key, index: np.ndarray) -> torch.Tensor:
-        if key in self._changed:
-            return self._changed[key][index]
+        if key in self._overlay:
+            self._check_overlay()
+            return self._overlay[key][index]
         return torch.as_tensor(self.batch.get_column_at(key, index))
+
+    def select(self, batch: BatchBase, index: np.ndarray, identity: str | None) -> BatchStorage:
+        """Make the storage of a batch that has the samples at these indices, with what was set of them."""
+        other = BatchStorage(batch, identity=identity)
+        other._set_overlay({key: column[index] for key, column in self._overlay.items()})
+        return other
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -66,28 +105,41 @@ class BatchStorage(SampleStorage):
             data.set(key, value)
             self.set(index, data)
             return
-        if key not in self._changed:
-            self._changed[key] = self.get_column(key, np.arange(len(self))).clone()
-        self._changed[key][index] = value
+        self._check_overlay()
+        if key not in self._overlay:
+            self._overlay[key] = self.get_column(key, np.arange(len(self))).clone()
+        self._overlay[key][index] = value
+        self.revision += 1
+
+    def add_column(self, key: Key, value: torch.Tensor) -> None:
+        if self.is_mutable:
+            raise ValueError(
+                f"{'/'.join(key)}: a {type(self.batch).__name__} keeps the entries that it was made with. For a copy "
+                f"that takes more: ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+            )
+        self._check_overlay()
+        self._overlay[key] = value.clone()
+        self.revision += 1
+
+    def _set_overlay(self, columns: dict[Key, torch.Tensor]) -> None:
+        self._overlay, self._overlay_numbers = columns, self.sample_numbers
         self.revision += 1
 
     def set(self, index: np.ndarray, data: TensorDictBase) -> None:
         if self.is_mutable:
-            self.batch.set_at(index, self._own(data))
+            self.batch.set_at(index, self._as_values(data))
+            self.revision += 1
         else:
-            for key, value in leaves(data):
-                if key != ("index",):
-                    self.set_column(key, index, value)
-        self.revision += 1
+            super().set(index, data)
 
-    def _own(self, data: TensorDictBase) -> Any:
+    def _as_values(self, data: TensorDictBase) -> Any:
         """The data as values of the batch."""
         nested = to_nested(data)
         return nested if self._is_torch else _as_arrays(nested, self.batch.backend)
 
     def extend(self, data: TensorDictBase, count: int) -> np.ndarray:
         self._check_mutable()
-        self.batch.extend(self._own(data))
+        self.batch.extend(self._as_values(data))
         self.revision += 1
         return np.arange(max(0, len(self) - count), len(self))
 
@@ -96,9 +148,46 @@ class BatchStorage(SampleStorage):
         self.batch.clear()  # type: ignore[attr-defined]
         self.revision += 1
 
+    def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
+        if self.is_mutable:
+            if not data.batch_dims or (self.capacity is not None and len(data) > self.capacity):
+                raise ValueError(f"samples of shape {tuple(data.batch_size)}, there is room for {self.capacity}")
+            values = self._as_values(data)
+            validate(batch_space(self.batch.single_space, len(data)), values)
+            self.clear()
+            self.batch.extend(values)
+            self.revision += 1
+            return
+        if not data.batch_dims or len(data) != len(self):
+            raise ValueError(f"samples of shape {tuple(data.batch_size)}, the dataset has {len(self)} steps")
+        recorded = {key: torch.as_tensor(self.batch.get_column_at(key, np.arange(1))) for key in self._recorded()}
+        columns = dict(leaves(data))
+        if missing := recorded.keys() - columns.keys():
+            raise ValueError(f"{'/'.join(min(missing))} is missing, which samples of the dataset have")
+        for key, wanted in recorded.items():
+            value = columns[key]
+            if (value.dtype, value.shape[1:]) != (wanted.dtype, wanted.shape[1:]):
+                raise ValueError(
+                    f"{'/'.join(key)}: {value.dtype} of shape {tuple(value.shape[1:])}, in the dataset it is "
+                    f"{wanted.dtype} of shape {tuple(wanted.shape[1:])}"
+                )
+        self._set_overlay({})
+        every = np.arange(len(self))
+        changed = {
+            key: value.clone()
+            for key, value in columns.items()
+            if key not in recorded or not torch.equal(value, self.get_column(key, every))
+        }
+        self._set_overlay(changed)
+
+    def _recorded(self) -> list[Key]:
+        """The keys of the entries that the batch itself has."""
+        nested = self.batch.get_at(np.zeros(1, np.int64))
+        return [key for key, _ in leaves(from_nested(as_tensors(nested), torch.Size((1,))))]
+
     def _check_mutable(self) -> None:
         if not self.is_mutable:
-            raise PermissionError(
+            raise ImmutableDatasetError(
                 f"{type(self.batch).__name__} cannot be written to. For a copy that can: "
                 f"ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
             )
@@ -107,14 +196,13 @@ class BatchStorage(SampleStorage):
 
     @property
     def sample_numbers(self) -> range:
-        return getattr(self.batch, "sample_numbers", range(len(self)))
+        return self.batch.sample_numbers
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
         return index + self.sample_numbers.start
 
     def episodes_of(self, positions: Any) -> Any:
-        find = getattr(self.batch, "episodes_of", None)
-        return None if find is None else find(positions)
+        return self.batch.episodes_of(positions)
 
     # -- saving ----------------------------------------------------------------------------------------------
 
@@ -122,36 +210,66 @@ class BatchStorage(SampleStorage):
         folder.mkdir()
         if self.is_mutable:
             self.batch.dumps(folder / "buffer")  # type: ignore[attr-defined]
-        columns = {f"column{number}": column.numpy() for number, column in enumerate(self._changed.values())}
-        np.savez(folder / _SAVED, **columns)  # type: ignore[arg-type]
+        else:
+            description, buffer = to_buffer(from_columns(self._overlay, torch.Size([len(self)])))
+            write_state(folder / _OVERLAY, {**description, "buffer": buffer})
+        return self._reference()
+
+    def _reference(self) -> dict[str, Any]:
+        """What tells whether a saved state is one of this batch."""
         return {
-            "kind": "batch",
+            "kind": "batch" if self.is_mutable else "dataset",
             "identity": self._identity,
             "length": len(self),
             "space": space_to_json(self.batch.single_space),
-            "changed": [list(key) for key in self._changed],
         }
 
-    def loads(self, folder: Path, description: dict[str, Any]) -> None:
-        if description["space"] != space_to_json(self.batch.single_space):
+    def _check_reference(self, saved: dict[str, Any]) -> None:
+        own = self._reference()
+        if saved.get("kind") != own["kind"]:
+            raise ValueError(f"what was saved are samples of a {saved.get('kind')!r}, this replay has a {own['kind']}")
+        if saved["space"] != own["space"]:
             raise ValueError("what was saved has samples of another space: make the replay as it was made then")
+        if not self.is_mutable and (saved["identity"], saved["length"]) != (own["identity"], own["length"]):
+            raise ValueError("what was saved belongs to another dataset, or to another version of it")
+
+    def loads(self, folder: Path, description: dict[str, Any]) -> None:
+        self._check_reference(description)
         if self.is_mutable:
             from ..replay_buffer import ReplayBuffer
 
             self.clear()
             with ReplayBuffer.load_from(folder / "buffer", backend=self.batch.backend) as saved:
                 self.batch.extend_from(saved, chunk_size=4096)
-        elif (description["identity"], description["length"]) != (self._identity, len(self)):
-            raise ValueError("what was saved belongs to another dataset, or to another version of it")
-        with np.load(folder / _SAVED, allow_pickle=False) as saved_columns:
-            self._changed = {
-                tuple(key): torch.from_numpy(saved_columns[f"column{number}"])
-                for number, key in enumerate(description["changed"])
-            }
+        else:
+            state = read_state(folder / _OVERLAY)
+            self._set_overlay(dict(leaves(from_buffer(state, state["buffer"]))))
         self.revision += 1
 
+    def state_dict(self) -> dict[str, Any]:
+        if self.is_mutable:
+            return {**super().state_dict(), **self._reference()}
+        overlay = [(list(key), column.clone()) for key, column in self._overlay.items()]
+        return {**self._reference(), "overlay": overlay}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_reference(state)
+        if self.is_mutable:
+            super().load_state_dict(state)
+        else:
+            self._set_overlay({tuple(key): column.clone() for key, column in state["overlay"]})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_take"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._take = self.batch.take if isinstance(self.batch, TransitionBatch) else self.batch.get_at
+
     def close(self) -> None:
-        self._changed = {}
+        self._overlay = {}
+        if self._is_owned:
+            self.batch.close()
 
     def __repr__(self) -> str:
         return f"BatchStorage({type(self.batch).__name__} of {len(self)})"
@@ -161,3 +279,116 @@ def _as_arrays(nested: Any, backend: ComputeBackend) -> Any:
     if isinstance(nested, dict):
         return {key: _as_arrays(value, backend) for key, value in nested.items()}
     return backend.from_numpy(nested.numpy())
+
+
+# -- trajectories ------------------------------------------------------------------------------------------
+
+
+class TrajectoryStorage(SampleStorage):
+    """The trajectories of a dataset in order; a batch of them has the axes [trajectories, time].
+
+    A trajectory ends where an episode of the dataset does, and where a step was terminated or truncated. Behind its end
+    all entries are zero. Two entries are added: `traj_ids` is the number of the trajectory, and `mask` is true for its
+    steps. If the dataset has masks of its own, under ("mask", "info"), that of the steps is ("mask", "valid").
+    """
+
+    is_mutable = False
+
+    def __init__(self, steps: BatchStorage) -> None:
+        batch = steps.batch
+        if not isinstance(batch, TransitionBatch):
+            raise TypeError(f"split_trajs of {type(batch).__name__}, wanted the steps of a recorded dataset")
+        self._steps = steps
+        self._ends = batch.rows.trajectory_ends()
+        self._starts = np.concatenate(([0], self._ends[:-1]))
+        self._longest = int((self._ends - self._starts).max())
+        self.capacity, self.inner_batch = len(self._ends), (self._longest,)
+        has_masks = any(key[0] == "mask" for key in steps.entries())
+        self._mask_key: Key = ("mask", "valid") if has_masks else ("mask",)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def _steps_of(self, index: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
+        """The steps of trajectories, the last one again behind the end, and which are valid; both [n, time]."""
+        steps = self._starts[index][:, None] + np.arange(self._longest)
+        ends = self._ends[index][:, None]
+        return np.minimum(steps, ends - 1), torch.from_numpy(steps < ends)
+
+    def _own_column(self, key: Key, index: np.ndarray, mask: torch.Tensor) -> torch.Tensor | None:
+        if key == self._mask_key:
+            return mask
+        return torch.from_numpy(index)[:, None] * mask if key == ("traj_ids",) else None
+
+    def get(self, index: int | np.ndarray) -> TensorDict:
+        if isinstance(index, int):
+            return self.get(np.array([index]))[0]
+        steps, mask = self._steps_of(index)
+        data = self._steps.get(steps.reshape(-1))
+        padding = ~mask.reshape(-1)
+        columns: dict[Key, torch.Tensor] = {}
+        for key, value in leaves(data):
+            padded = value.clone(memory_format=torch.contiguous_format)
+            padded[padding] = 0
+            columns[key] = padded.reshape(len(index), self._longest, *value.shape[1:])
+        columns[self._mask_key], columns[("traj_ids",)] = mask, torch.from_numpy(index)[:, None] * mask
+        return from_columns(columns, torch.Size((len(index), self._longest)))
+
+    def get_column(self, key: Key, index: np.ndarray) -> torch.Tensor:
+        steps, mask = self._steps_of(index)
+        own = self._own_column(key, index, mask)
+        if own is not None:
+            return own
+        column = self._steps.get_column(key, steps.reshape(-1)).clone()
+        column[~mask.reshape(-1)] = 0
+        return column.reshape(len(index), self._longest, *column.shape[1:])
+
+    def set_column(self, key: Key, index: np.ndarray, value: torch.Tensor) -> None:
+        steps, mask = self._steps_of(index)
+        own = self._own_column(key, index, mask)
+        if own is None:
+            self._steps.set_column(key, steps[mask.numpy()], value[mask])
+            self.revision += 1
+        elif not torch.equal(own, value):
+            raise ImmutableDatasetError(f"{'/'.join(key)} says which steps a trajectory has: it cannot be set")
+
+    def add_column(self, key: Key, value: torch.Tensor) -> None:
+        _, mask = self._steps_of(np.arange(len(self)))
+        self._steps.add_column(key, value[mask])
+        self.revision += 1
+
+    def extend(self, data: TensorDictBase, count: int) -> np.ndarray:
+        return self._steps.extend(data, count)
+
+    def clear(self) -> None:
+        self._steps.clear()
+
+    def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
+        wanted = (len(self), self._longest)
+        if tuple(data.batch_size) != wanted:
+            raise ValueError(f"samples of shape {tuple(data.batch_size)}, the trajectories have {wanted}")
+        _, mask = self._steps_of(np.arange(len(self)))
+        own = (self._mask_key, ("traj_ids",))
+        steps = {key: value[mask] for key, value in leaves(data) if key not in own}
+        self._steps.replace(from_columns(steps, torch.Size([int(mask.sum())])))
+        self.revision += 1
+
+    def dumps(self, folder: Path) -> dict[str, Any]:
+        return self._steps.dumps(folder)
+
+    def loads(self, folder: Path, description: dict[str, Any]) -> None:
+        self._steps.loads(folder, description)
+        self.revision += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._steps.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps.load_state_dict(state)
+        self.revision += 1
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def __repr__(self) -> str:
+        return f"TrajectoryStorage({len(self)} trajectories of up to {self._longest} steps)"

@@ -1,46 +1,54 @@
-"""From a Minari dataset to packed rows on disk, a stretch of an episode at a time.
+"""From a Minari dataset to rows on disk, a piece of an episode at a time.
 
-The folder is written beside its place and then moved there as a whole, so that what is in its place is whole. It says
-what it was made of: a copy whose source has changed since is made again.
+First all episodes are looked at: which columns they have together, and the spaces of rows and samples that follow.
+Then the rows are written to a folder beside the target, which is moved there as a whole. The folder says what it was
+made of, so that a copy whose source has changed since is made again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import mmap
 import os
-import re
 import shutil
 import zlib
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from unienv_interface.backends.numpy import NumpyComputeBackend
+from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils.serialization_utils import space_to_json
+from unienv_interface.space.spaces import TextSpace, TupleSpace
 
-from ..base.files import replace_folder, sync_folder, write_json
+from ..base.files import check_disk, replace_folder, sync_folder, write_json
 from ..base.storage import StorageCorruptedError
-from ..storages.packed import PackedStorage
-from ._minari_schema import MASK, Column, Schema, read_schema
-from ._minari_source import METADATA, Episode, Source, decoded_image, open_source
+from ._episodes import (
+    EPISODE,
+    EPISODES,
+    FLAGS,
+    FORMAT,
+    MARKER,
+    TERMINATED,
+    TRUNCATED,
+    VERSION,
+    row_files,
+)
+from ._minari_source import METADATA, Episode, Leaf, Path_, Source, decoded_image, open_source
 
-FORMAT, VERSION = "unienv-episodes", 1
-MARKER, ROWS, FLAGS, EPISODES = "dataset.json", "rows", "flags.bin", "episodes.bin"
-#: One episode of the dataset: its number there, and its steps.
-EPISODE = np.dtype([("id", "<i8"), ("steps", "<i8")])
-TERMINATED, TRUNCATED = 1, 2
+#: A column that some episodes lack has one of the same path under this key, which says where it is there.
+MASK = "mask"
 
+_RESERVED = ("episode", "index", "next", "done", "terminated", "truncated", MASK)
 _CHUNK_BYTES = 4 * 2**20
-_RESIDENT_BYTES = 4 * 2**20
+_TEXTS_AT_ONCE = 4096
 
 
 def fingerprint(folder: Path) -> str:
-    """Changes when the files of a dataset do: their names, sizes and times, and all that its metadata says."""
+    """Identify a dataset by the names, sizes and times of its files, and by all that its metadata says."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -51,41 +59,13 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def alone(target: Path) -> Iterator[None]:
-    """Wait until no other process or thread makes this folder; what one that was killed has left is removed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = target.with_name(f".{target.name}.lock")
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        leftover = re.compile(re.escape(f".{target.name}.") + r"(download\.)?[0-9]+(\.old)?\.tmp")
-        for path in target.parent.iterdir():
-            if leftover.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
-        yield
-    finally:
-        os.close(fd)
-
-
-def is_converted(folder: Path) -> bool:
-    """Whether there is a folder that `convert` has written; a FileExistsError if there is one of something else."""
-    if (folder / MARKER).exists():
-        return True
-    if folder.is_dir() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is there, and not a converted dataset: give another root")
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: give another root")
-    return False
-
-
 def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None, progress: bool) -> None:
-    """Write the dataset in a folder to `target`, in the place of a copy that is there. Call it while `alone`.
+    """Write the dataset in a folder to `target`, in the place of a copy that is there.
 
-    `origin` is where the source is to be looked for when the copy is opened again; None if it does not stay.
+    The caller holds the lock of the target. `origin` is where the source is to be looked for when the copy is opened
+    again; None if the source does not stay.
     """
-    is_converted(target)
-    made_of = fingerprint(folder)
+    source_fingerprint = fingerprint(folder)
     source = open_source(folder)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -93,18 +73,18 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
         if not schema.steps:
             raise StorageCorruptedError(f"{folder}: a dataset without a single step")
         temporary.mkdir()
-        checks = _write(source, schema, temporary, dataset_id, progress)
-        if fingerprint(folder) != made_of:
+        checksums = _write(source, schema, temporary, dataset_id, progress)
+        if fingerprint(folder) != source_fingerprint:
             raise RuntimeError(f"{folder} was changed while it was read: try again when it is complete")
         marker = {
             "format": FORMAT,
             "format_version": VERSION,
             "dataset_id": dataset_id,
             "origin": None if origin is None else str(origin),
-            "fingerprint": made_of,
+            "fingerprint": source_fingerprint,
             "steps": schema.steps,
             "episodes": schema.episodes,
-            **checks,
+            "checksums": checksums,
             "space": space_to_json(schema.sample_space(source)),
             "row_space": space_to_json(schema.row_space()),
             "metadata": source.metadata,
@@ -117,57 +97,63 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class _File:
+    """A file that is written from start to end, and its checksum."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.checksum = path.name, 0
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - closed by `close`
+
+    def write(self, items: np.ndarray) -> None:
+        data: Any = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+        self._file.write(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
 def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progress: bool) -> dict[str, int]:
-    """Write rows, flags and episodes; the checksums of the latter two."""
+    """Write rows, flags and episodes, and return the checksum of each file."""
     from tqdm import tqdm
 
     layout = RowLayout(schema.row_space())
-    storage = PackedStorage.create(layout.space, capacity=schema.rows, cache_path=folder / ROWS)
+    check_disk(folder, schema.rows * layout.nbytes)
+    size = max(1, _CHUNK_BYTES // layout.nbytes)
+    scratch = layout.empty(size)
+    scratch.records.view(np.uint8)[:] = 0  # the bytes between fields go to the file, too
     episodes = np.zeros(schema.episodes, EPISODE)
-    row, crc, held = 0, 0, 0
-    with contextlib.closing(storage), open(folder / FLAGS, "wb") as flags:
-        bar = tqdm(total=schema.steps, desc=dataset_id, unit="step", disable=not progress)
+    with contextlib.ExitStack() as stack:
+        files = [_File(folder / name) for name in (*(name for name, _ in row_files(layout)), FLAGS, EPISODES)]
+        for file in files:
+            stack.callback(file.close)
+        *columns, flags, table = files
+        bar = stack.enter_context(tqdm(total=schema.steps, desc=dataset_id, unit="step", disable=not progress))
         for number, episode in enumerate(source.episodes()):
             episodes[number] = (episode.number, episode.steps)
-            for columns, ends in _stretches(schema, layout, episode):
-                count = len(columns[0])
-                storage.reserve(row, row + count)
-                storage.write(slice(row, row + count), columns, row)
-                row += count
-                crc = zlib.crc32(ends, crc)
-                flags.write(ends)
-                bar.update(len(ends))
-                held += count * layout.nbytes
-                if held > _RESIDENT_BYTES:
-                    _let_go_of(storage)
-                    held = 0
-        bar.close()
-        flags.flush()
-        os.fsync(flags.fileno())
-        storage.flush()
-    with open(folder / EPISODES, "wb") as file:
-        file.write(episodes.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
-    return {"flags_checksum": crc, "episodes_checksum": zlib.crc32(episodes.tobytes())}
+            for start in range(0, episode.steps + 1, size):
+                stop = min(start + size, episode.steps + 1)
+                rows = scratch[: stop - start]
+                for leaf, column in zip(layout.leaves, rows.columns, strict=True):
+                    if leaf.path[0] == MASK:
+                        column[...] = _mask(episode, leaf.path[1:], start, stop)
+                    else:
+                        column[...] = _values_of(episode, schema.columns[leaf.path], start, stop)
+                for file, items in zip(columns, (rows.records, *rows.blocks.values()), strict=True):
+                    file.write(items)
+                terminated, truncated = episode.flags(start, min(stop, episode.steps))
+                flags.write((TERMINATED * terminated + TRUNCATED * truncated).astype(np.uint8))
+                bar.update(len(terminated))
+        table.write(episodes)
+    return {file.name: file.checksum for file in files}
 
 
-def _stretches(schema: Schema, layout: RowLayout, episode: Episode) -> Iterator[tuple[list[Any], bytes]]:
-    """The rows of an episode, some at a time: the columns in the order of the layout, and the flags of the steps."""
-    size, rows = max(1, _CHUNK_BYTES // layout.nbytes), episode.steps + 1
-    for start in range(0, rows, size):
-        stop = min(start + size, rows)
-        columns = [
-            _mask(episode, leaf.path[1:], start, stop)
-            if leaf.path[0] == MASK
-            else _entries(episode, schema.columns[leaf.path], start, stop)
-            for leaf in layout.leaves
-        ]
-        terminated, truncated = episode.flags(start, min(stop, episode.steps))
-        yield columns, (TERMINATED * terminated + TRUNCATED * truncated).astype(np.uint8).tobytes()
-
-
-def _present(episode: Episode, path: tuple[str, ...]) -> tuple[int, int]:
+def _present_rows(episode: Episode, path: Path_) -> tuple[int, int]:
     """The rows [first, end) of an episode that have an entry in a column.
 
     An info that has one entry less than there are rows came with the steps: the first row, of the reset, has none.
@@ -178,21 +164,21 @@ def _present(episode: Episode, path: tuple[str, ...]) -> tuple[int, int]:
     return episode.steps + 1 - leaf.length, episode.steps + 1
 
 
-def _mask(episode: Episode, path: tuple[str, ...], start: int, stop: int) -> np.ndarray:
-    first, end = _present(episode, path)
+def _mask(episode: Episode, path: Path_, start: int, stop: int) -> np.ndarray:
+    first, end = _present_rows(episode, path)
     rows = np.arange(start, stop)
     return (rows >= first) & (rows < end)
 
 
-def _entries(episode: Episode, column: Column, start: int, stop: int) -> np.ndarray:
+def _values_of(episode: Episode, column: Column, start: int, stop: int) -> np.ndarray:
     """The entries of rows [start, stop); where there is none, NaN for floats and zero for everything else."""
     dtype, shape = column.stored
-    first, end = _present(episode, column.path) if column.is_state else (0, episode.steps)
-    begin, until = max(start, first), min(stop, end)
+    first, end = _present_rows(episode, column.path) if column.is_state else (0, episode.steps)
+    low, high = max(start, first), min(stop, end)
     name = f"{episode.name}: {'/'.join(column.path)}"
-    if begin >= until:
-        return _nothing(column, dtype, (stop - start, *shape))
-    values = episode.leaves[column.path].read(begin - first, until - first)
+    if low >= high:
+        return _missing_values(column, dtype, (stop - start, *shape))
+    values = episode.leaves[column.path].read(low - first, high - first)
     if column.kind == "text":
         values = np.array(values, f"S{column.width}").view(np.uint8)
     elif column.kind == "jpeg":
@@ -200,25 +186,217 @@ def _entries(episode: Episode, column: Column, start: int, stop: int) -> np.ndar
         if any(image.shape != shape for image in images):
             raise StorageCorruptedError(f"{name}: images of different sizes, wanted {shape}")
         values = np.stack(images)
-    values = np.ascontiguousarray(values, dtype).reshape(until - begin, *shape)
-    if until - begin == stop - start:
+    values = np.asarray(values, dtype).reshape(high - low, *shape)
+    if high - low == stop - start:
         return values
-    whole = _nothing(column, dtype, (stop - start, *shape))
-    whole[begin - start : until - start] = values
+    whole = _missing_values(column, dtype, (stop - start, *shape))
+    whole[low - start : high - start] = values
     return whole
 
 
-def _nothing(column: Column, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _missing_values(column: Column, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     is_missing = column.is_state and dtype.kind in "fc"
     return np.full(shape, np.nan, dtype) if is_missing else np.zeros(shape, dtype)
 
 
-def _let_go_of(storage: PackedStorage) -> None:
-    """Leave what was written to the system's cache: mapped pages would count as this process's memory."""
-    rows = storage._memory.rows
-    for array in (rows.records, *rows.blocks.values()):
-        memory: Any = array
-        while isinstance(memory, np.ndarray):
-            memory = memory.base
-        if isinstance(memory, mmap.mmap):
-            memory.madvise(mmap.MADV_DONTNEED)
+# -- which columns there are -------------------------------------------------------------------------------
+
+
+@dataclass
+class Column:
+    """A column of all episodes: what it holds, and whether it says what held (T + 1 entries) or what was done (T)."""
+
+    path: Path_
+    kind: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_state: bool
+    found_in: str  # the first episode that has it, for messages
+    width: int = 1  # of texts, in bytes
+    longest: int = 1  # of texts, in characters
+    characters: set[str] = field(default_factory=set)
+    episodes: int = 0  # that have it whole
+
+    @property
+    def stored(self) -> tuple[np.dtype, tuple[int, ...]]:
+        """The dtype and shape of an entry in a row; a text is its UTF-8 bytes, filled up with zeros."""
+        if self.kind == "text":
+            return np.dtype(np.uint8), (self.width,)
+        return self.dtype, (1,) if self.path == ("reward",) else self.shape
+
+
+@dataclass
+class Schema:
+    """The columns of a dataset by path, and how much there is."""
+
+    columns: dict[Path_, Column]
+    episodes: int
+    steps: int
+
+    @property
+    def rows(self) -> int:
+        return self.steps + self.episodes
+
+    def is_incomplete(self, column: Column) -> bool:
+        """Whether some rows have no entry in a column, so that a mask is kept."""
+        return column.episodes < self.episodes
+
+    def row_space(self) -> DictSpace:
+        """The space of one row, on NumPy."""
+        tree: dict[str, Any] = {}
+        for path, column in self.columns.items():
+            _put(tree, path, _unbounded(*column.stored))
+            if self.is_incomplete(column):
+                _put(tree, (MASK, *path), BinarySpace(NumpyComputeBackend, ()))
+        return _as_dict_space(tree)
+
+    def sample_space(self, source: Source) -> DictSpace:
+        """The space of one sample: at the root what held before the step, under `next` what came of it."""
+        from unienv_interface.space.space_utils.gym_utils import from_gym_space  # needs Gymnasium
+
+        root: dict[str, Any] = {"episode": _unbounded(np.dtype(np.int64), ())}
+        for key in {path[0] for path in self.columns}:
+            gym = {"observation": source.observation_space, "action": source.action_space}.get(key)
+            root[key] = self._as_declared((key,), None if gym is None else from_gym_space(gym, NumpyComputeBackend))
+        masks = [column for column in self.columns.values() if self.is_incomplete(column)]
+        if masks:
+            tree: dict[str, Any] = {}
+            for column in masks:
+                _put(tree, column.path, BinarySpace(NumpyComputeBackend, ()))
+            root[MASK] = _as_dict_space(tree)
+        kept = {path[0] for path, column in self.columns.items() if column.is_state} | ({MASK} if masks else set())
+        after: dict[str, Any] = {key: root[key] for key in kept}
+        after["reward"] = root.pop("reward")
+        after |= {key: BinarySpace(NumpyComputeBackend, (1,)) for key in ("done", "terminated", "truncated")}
+        return DictSpace(NumpyComputeBackend, {**root, "next": DictSpace(NumpyComputeBackend, after)})
+
+    def _as_declared(self, path: Path_, declared: Space | None) -> Space:
+        """The space under a path: as the dataset declares it, but for what its data contradict."""
+        if path in self.columns:
+            return _leaf_space(self.columns[path], declared)
+        if isinstance(declared, TupleSpace):
+            children = [self._as_declared((*path, str(i)), child) for i, child in enumerate(declared.spaces)]
+            return TupleSpace(NumpyComputeBackend, children)
+        keys = {found[len(path)] for found in self.columns if found[: len(path)] == path}
+        below = declared.spaces if isinstance(declared, DictSpace) else {}
+        return DictSpace(NumpyComputeBackend, {key: self._as_declared((*path, key), below.get(key)) for key in keys})
+
+
+def read_schema(source: Source) -> Schema:
+    """Look at all episodes; a StorageCorruptedError where they contradict themselves or each other."""
+    schema = Schema({}, 0, 0)
+    required = {
+        *_declared_paths(source.observation_space, ("observation",)),
+        *_declared_paths(source.action_space, ("action",)),
+    }
+    for episode in source.episodes():
+        for path in required - episode.leaves.keys():
+            raise StorageCorruptedError(f"{episode.name}: {'/'.join(path)} is missing, which the dataset's space has")
+        for path, leaf in episode.leaves.items():
+            _add(schema, episode, path, leaf)
+        schema.episodes += 1
+        schema.steps += episode.steps
+    for column in schema.columns.values():
+        if schema.is_incomplete(column) and not column.is_state:
+            raise StorageCorruptedError(f"some episodes have no {'/'.join(column.path)}, as {column.found_in} has")
+        for end in range(1, len(column.path)):
+            if column.path[:end] in schema.columns:
+                other = schema.columns[column.path[:end]]
+                raise StorageCorruptedError(
+                    f"{'/'.join(other.path)} is a value in {other.found_in}, and holds others in {column.found_in}"
+                )
+    return schema
+
+
+def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
+    steps, name = episode.steps, "/".join(path)
+    if path[0] in _RESERVED:
+        raise StorageCorruptedError(f"{episode.name}: {name}, but {path[0]} means something else in samples")
+    if path[0] == "observation":
+        episode.check_length(name, leaf, steps + 1)
+    elif path[0] in ("action", "reward"):
+        episode.check_length(name, leaf, steps)
+    else:
+        episode.check_length(name, leaf, steps, steps + 1)
+    column = schema.columns.get(path)
+    if column is None:
+        # what has an entry more than steps, or is an info, held at a moment; the rest was done in a step
+        is_state = leaf.length == steps + 1 or path[0] in ("info", "state")
+        dtype, shape = leaf.dtype, leaf.shape
+        if leaf.kind == "jpeg":
+            dtype, shape = np.dtype(np.uint8), decoded_image(f"{episode.name}: {name}", leaf.read(0, 1)[0]).shape
+        column = Column(path, leaf.kind, dtype, shape, is_state, episode.name)
+        schema.columns[path] = column
+    _check_same(column, episode, leaf)
+    if leaf.kind == "text":
+        _measure(column, leaf)
+    elif leaf.kind == "array":
+        column.dtype = np.promote_types(column.dtype, leaf.dtype)
+    column.episodes += leaf.length == (steps + 1 if column.is_state else steps)
+
+
+def _check_same(column: Column, episode: Episode, leaf: Leaf) -> None:
+    found, first = (leaf.kind, leaf.shape), (column.kind, column.shape)
+    if column.kind == leaf.kind == "jpeg":
+        return
+    if found != first or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
+        raise StorageCorruptedError(
+            f"{episode.name}: {'/'.join(column.path)} is {leaf.kind} {leaf.dtype} of shape {leaf.shape}, "
+            f"in {column.found_in} it is {column.kind} {column.dtype} of shape {column.shape}"
+        )
+
+
+def _measure(column: Column, leaf: Leaf) -> None:
+    for start in range(0, leaf.length, _TEXTS_AT_ONCE):
+        for text in set(leaf.read(start, min(start + _TEXTS_AT_ONCE, leaf.length))):
+            try:
+                decoded = text.decode()
+            except UnicodeDecodeError as error:
+                raise StorageCorruptedError(f"{'/'.join(column.path)}: {text!r} is not UTF-8, {error}") from None
+            column.width, column.longest = max(column.width, len(text)), max(column.longest, len(decoded))
+            column.characters.update(decoded)
+
+
+def _declared_paths(space: Any, path: Path_) -> list[Path_]:
+    children = getattr(space, "spaces", None)
+    if space is None:
+        return []
+    if children is None:
+        return [path]
+    items = children.items() if hasattr(children, "items") else enumerate(children)
+    return [found for key, child in items for found in _declared_paths(child, (*path, str(key)))]
+
+
+# -- spaces ------------------------------------------------------------------------------------------------
+
+
+def _leaf_space(column: Column, declared: Space | None) -> Space:
+    dtype, shape = column.stored
+    if column.kind == "text":
+        longest, charset = column.longest, None
+        if isinstance(declared, TextSpace):
+            longest = max(longest, declared.max_length)
+            charset = declared.charset if column.characters <= set(declared.charset or ()) else None
+        return TextSpace(NumpyComputeBackend, longest, charset=charset)
+    if isinstance(declared, BinarySpace) and dtype.kind != "b" and declared.shape == shape:
+        return BoxSpace(NumpyComputeBackend, 0, 1, dtype.name, shape=shape)
+    if isinstance(declared, (BoxSpace, BinarySpace)) and (declared.dtype, declared.shape) == (dtype, shape):
+        return declared
+    return _unbounded(dtype, shape)
+
+
+def _unbounded(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
+    if dtype.kind == "b":
+        return BinarySpace(NumpyComputeBackend, shape)
+    return BoxSpace(NumpyComputeBackend, -np.inf, np.inf, dtype.name, shape=shape)
+
+
+def _put(tree: dict[str, Any], path: Path_, leaf: Space) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = leaf
+
+
+def _as_dict_space(tree: dict[str, Any]) -> DictSpace:
+    children = {key: _as_dict_space(child) if isinstance(child, dict) else child for key, child in tree.items()}
+    return DictSpace(NumpyComputeBackend, children)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unienv_interface.space import Space
-from unienv_interface.space.row_structure import builder, collector
 from unienv_interface.space.space_utils.gym_utils import to_gym_space
 from unienv_interface.utils.optional import need
 
@@ -62,14 +61,31 @@ def export_minari(
     requirements: Sequence[str] | None = None,
     progress: bool = True,
 ) -> Any:
-    """Write the episodes of a recording as a local Minari dataset, and return that.
+    """Write the episodes of a recording as a local Minari dataset, and return the dataset.
 
-    `buffer` holds transitions with their episodes as segments, as `ReplayBufferCollectionWrapper` records them (`obs`,
-    `action`, `reward`, `terminated`, `truncated`, `next_obs`, and `info` if there is one) or in TED form. Only closed
-    episodes are written, one at a time, and images as they are. The dataset is there when all of it is, or not at all.
+    Only closed episodes are written, one at a time. The dataset is there when all of it is, or not at all. Minari keeps
+    each observation once, so within an episode the observation after a step must be that before the next.
 
-    Minari keeps each observation once, so within an episode the observation after a step must be that before the next:
-    a ValueError says where it is not.
+    Parameters
+    ----------
+    buffer
+        Transitions with their episodes as segments, as `ReplayBufferCollectionWrapper` records them (`obs`, `action`,
+        `reward`, `terminated`, `truncated`, `next_obs`, and `info` if there is one) or in TED form.
+    dataset_id
+        The name of the dataset, with a version at its end.
+    data_format
+        What Minari writes: "hdf5", "arrow" or "parquet". Images are written as they are.
+    author, author_email, algorithm_name, code_permalink, description, requirements
+        What the dataset says about itself.
+    progress
+        Whether to show the progress.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a dataset of this name.
+    ValueError
+        If the samples or their episodes are none that Minari can store; the text says which and why.
     """
     check_dataset_id(dataset_id)
     namespace = dataset_id.rpartition("/")[0]
@@ -94,7 +110,7 @@ def export_minari(
         temporary.mkdir(parents=True)
         storage = _new_storage(temporary / "data", spaces, data_format)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
-        for number, indices in enumerate(_watched(episodes, dataset_id, progress)):
+        for number, indices in enumerate(_with_progress(episodes, dataset_id, progress)):
             episode = _read(buffer, parts, spaces, indices, f"episode {number}")
             storage.update_episodes([minari.data_collector.EpisodeBuffer(id=number, **episode)])
         namespaces = minari.namespace
@@ -117,7 +133,7 @@ def _episodes(buffer: BatchBase) -> list[np.ndarray]:
     return [np.arange(start, stop, stride) for (start, stop), stride in zip(segments, strides.tolist(), strict=True)]
 
 
-def _watched(episodes: list[np.ndarray], dataset_id: str, progress: bool) -> Iterator[np.ndarray]:
+def _with_progress(episodes: list[np.ndarray], dataset_id: str, progress: bool) -> Iterator[np.ndarray]:
     from tqdm import tqdm
 
     return iter(tqdm(episodes, desc=dataset_id, unit="episode", disable=not progress))
@@ -166,12 +182,12 @@ def _read(
     """An episode as Minari wants it."""
     sample = buffer.get_at(indices)
     read = {part: _on_host(spaces[part], nested_item(sample, keys)) for part, keys in parts.items()}
-    observations = _joined(spaces["observation"], read["observation"], read["next observation"], f"{name}: observation")
+    observations = _joined(read["observation"], read["next observation"], f"{name}: observation")
     infos: Any = {}
     if "next info" in read:
         infos = _as_lists(read["next info"])
         if "info" in read:
-            infos = _as_lists(_joined(spaces["info"], read["info"], read["next info"], f"{name}: info"))
+            infos = _as_lists(_joined(read["info"], read["next info"], f"{name}: info"))
     return {
         "observations": _as_lists(observations),
         "actions": _as_lists(read["action"]),
@@ -182,22 +198,22 @@ def _read(
     }
 
 
-def _mapped(space: Space, function: Callable[..., Any], *values: Any) -> Any:
-    """A value of a space whose leaves a function makes of those of others."""
-    columns: list[list[Any]] = []
-    for value in values:
-        found: list[Any] = []
-        collector(space)(value, found)
-        columns.append(found)
-    return builder(space)([function(*items) for items in zip(*columns, strict=True)])
+def _mapped(function: Callable[..., Any], *values: Any) -> Any:
+    """A value whose leaves a function makes of those of values that are built alike."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _mapped(function, *(value[key] for value in values)) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_mapped(function, *parts) for parts in zip(*values, strict=True))
+    return function(*values)
 
 
 def _on_host(space: Space, value: Any) -> Any:
     backend = space.backend
-    return _mapped(space, lambda leaf: backend.to_numpy(leaf) if backend.is_backendarray(leaf) else leaf, value)
+    return _mapped(lambda leaf: backend.to_numpy(leaf) if backend.is_backendarray(leaf) else leaf, value)
 
 
-def _joined(space: Space, before: Any, after: Any, name: str) -> Any:
+def _joined(before: Any, after: Any, name: str) -> Any:
     """What held before each step, and after the last one."""
 
     def join(now: np.ndarray, following: np.ndarray) -> np.ndarray:
@@ -209,7 +225,7 @@ def _joined(space: Space, before: Any, after: Any, name: str) -> Any:
             )
         return np.concatenate((now, following[-1:]))
 
-    return _mapped(space, join, before, after)
+    return _mapped(join, before, after)
 
 
 def _is_same(one: Any, other: Any) -> bool:

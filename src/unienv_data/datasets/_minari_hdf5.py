@@ -16,7 +16,7 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
-from ._minari_source import FLAGS, PARTS, Episode, Leaf, Path_
+from ._minari_source import FLAGS, PARTS, Episode, Leaf, Path_, is_image
 
 # The most that compression makes of data worth recording; more is a file made to fill the memory.
 _RATIO, _HARMLESS_BYTES = 200, 64 * 2**20
@@ -110,7 +110,7 @@ class Hdf5Source:
         """The columns under a key of a group; those of a tuple lie under `_index_0`, `_index_1` and so on."""
         item = self._checked(group, key, name)
         if isinstance(item, self._h5py.h5d.DatasetID):
-            leaves[path] = Hdf5Leaf(name, item, _is_image(space))
+            leaves[path] = Hdf5Leaf(name, item, is_image(space))
             return
         if len(path) > _LEVELS:
             raise StorageCorruptedError(f"{name}: more than {_LEVELS} groups in one another")
@@ -149,9 +149,3 @@ class Hdf5Source:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _is_image(space: Any) -> bool:
-    """Whether Minari keeps values of a space as JPEG files, unless told not to."""
-    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    return dtype == np.uint8 and shape is not None and len(shape) in (2, 3) and min(shape[:2]) >= 32

@@ -1,7 +1,7 @@
-"""The episodes of a Minari dataset as columns, read a stretch at a time.
+"""The episodes of a Minari dataset as columns, read a piece at a time, so that an episode need not fit in memory.
 
-HDF5 is read with h5py, so that an episode need not fit in memory; Minari's Arrow and Parquet formats through Minari,
-an episode at a time. What a dataset says about its environment is left alone: nothing it names is built or imported.
+HDF5 is read with h5py, Arrow and Parquet with pyarrow. What a dataset says about its environment is left alone: nothing
+it names is built or imported.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Episode:
 
 
 def decoded_image(name: str, data: Any) -> np.ndarray:
-    """The pixels of an image that is kept as a JPEG file."""
+    """Decode an image that is kept as a JPEG file."""
     image = need("PIL.Image", extra="minari")
     try:
         return np.array(image.open(io.BytesIO(bytes(data)), formats=["JPEG"]), np.uint8)
@@ -74,7 +74,7 @@ def decoded_image(name: str, data: Any) -> np.ndarray:
 
 
 class Source(Protocol):
-    """A dataset's episodes; they can be gone through more than once."""
+    """A dataset's episodes, which can be iterated over more than once."""
 
     metadata: dict[str, Any]
     observation_space: Any  # of Gymnasium; None where the dataset does not say
@@ -91,7 +91,7 @@ class Source(Protocol):
 
 
 def open_source(folder: Path) -> Source:
-    """The dataset in a folder, which is the `data` folder of Minari."""
+    """Open the dataset in a folder, which is the `data` folder of Minari."""
     metadata = read_metadata(folder)
     spaces = tuple(_space(folder, metadata, key) for key in ("observation_space", "action_space"))
     if metadata.get("data_format", "hdf5") == "hdf5":
@@ -100,11 +100,16 @@ def open_source(folder: Path) -> Source:
         return Hdf5Source(folder / HDF5_FILE, metadata, *spaces)
     if None in spaces:
         raise StorageCorruptedError(f"{folder / METADATA}: no observation_space or no action_space")
-    return MinariSource(folder, metadata, *spaces)
+    from ._minari_arrow import FORMATS, ArrowSource
+
+    if metadata["data_format"] not in FORMATS:
+        known = ", ".join(("hdf5", *FORMATS))
+        raise StorageCorruptedError(f"{folder / METADATA}: data_format {metadata['data_format']!r}, known are {known}")
+    return ArrowSource(folder, metadata, *spaces)
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """What the dataset says about itself."""
+    """Read what the dataset says about itself."""
     path = folder / METADATA
     try:
         metadata = json.loads(path.read_text("utf-8"))
@@ -127,67 +132,7 @@ def _space(folder: Path, metadata: dict[str, Any], key: str) -> Any:
         raise StorageCorruptedError(f"{folder / METADATA}: {key} cannot be read, {error!r}") from error
 
 
-# -- through Minari ----------------------------------------------------------------------------------------
-
-
-class MemoryLeaf:
-    """A column in memory."""
-
-    shape: tuple[int, ...]
-
-    def __init__(self, name: str, values: Any) -> None:
-        array = np.asarray(values)
-        self._values: Any = array
-        if array.ndim and array.dtype.kind in "biufc":
-            self.kind, self.shape, self.dtype = "array", array.shape[1:], array.dtype
-        elif array.ndim == 1 and all(isinstance(value, str) for value in array):
-            self.kind, self.shape, self.dtype = "text", (), np.dtype("S")
-            self._values = [str(value).encode() for value in values]
-        else:
-            raise StorageCorruptedError(f"{name}: {array.dtype} of shape {array.shape} are no values of equal size")
-        self.length = len(array)
-
-    def read(self, start: int, stop: int) -> Any:
-        return self._values[start:stop]
-
-
-class MinariSource:
-    """A dataset in any format that Minari reads, one whole episode at a time."""
-
-    def __init__(self, folder: Path, metadata: dict[str, Any], observation_space: Any, action_space: Any) -> None:
-        self.metadata, self.observation_space, self.action_space = metadata, observation_space, action_space
-        self._folder = folder
-        storage = need("minari.dataset.minari_storage", extra="minari").MinariStorage
-        self._storage = storage.read(folder)
-
-    def __len__(self) -> int:
-        return int(self.metadata.get("total_episodes", 0))
-
-    def episodes(self) -> Iterator[Episode]:
-        for number in range(len(self)):
-            name = f"{self._folder}: episode {number}"
-            try:
-                (content,) = self._storage.get_episodes([number])
-            except Exception as error:
-                raise StorageCorruptedError(f"{name} cannot be read, {error!r}") from error
-            leaves: dict[Path_, Leaf] = {}
-            for part, key in PARTS.items():
-                _collect(name, (key,), content.get(part), leaves)
-            yield Episode(name, number, leaves, [MemoryLeaf(f"{name}: {flag}", content[flag]) for flag in FLAGS])
-
-    def close(self) -> None:
-        pass
-
-
-def _collect(name: str, path: Path_, values: Any, leaves: dict[Path_, Leaf]) -> None:
-    if values is None:
-        return
-    if isinstance(values, tuple):
-        values = {str(index): value for index, value in enumerate(values)}
-    elif isinstance(values, np.ndarray) and values.dtype == object and len(values) and isinstance(values[0], dict):
-        values = {key: [value[key] for value in values] for key in values[0]}  # how Minari reads infos in infos
-    if isinstance(values, dict):
-        for key, value in values.items():
-            _collect(name, (*path, str(key)), value, leaves)
-        return
-    leaves[path] = MemoryLeaf(f"{name}: {'/'.join(path)}", values)
+def is_image(space: Any) -> bool:
+    """Whether Minari keeps values of a space as JPEG files, unless told not to."""
+    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
+    return dtype == np.uint8 and shape is not None and len(shape) in (2, 3) and min(shape[:2]) >= 32

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 
 from ..base.files import remove_leftovers, replace_folder
 from ._storage import SampleStorage
-from ._tensordict_storage import TensorDictStorage
-from ._tensordicts import TensorDictBase, from_buffer, to_buffer, torch
+from .tensordict_storage import TensorDictStorage
+from .tensordicts import TensorDictBase, from_buffer, to_buffer, torch
 
 _PIECE_BYTES = 4 * 2**20
 
@@ -43,6 +43,8 @@ class Plan:
             raise ValueError("chunksize and num_chunks were both given, one says the other")
         if self.pool is not None and self.num_workers is not None:
             raise ValueError("pool and num_workers were both given: a pool has its workers")
+        if self.max_tasks_per_child is not None and self.max_tasks_per_child < 1:
+            raise ValueError(f"max_tasks_per_child is {self.max_tasks_per_child}, it must be at least 1")
 
     def pieces(self, storage: SampleStorage, count: int) -> list[tuple[int, int]]:
         """The samples [start, stop) of each piece."""
@@ -77,7 +79,7 @@ def preprocess(
         written = TensorDictStorage(count, cache_path=temporary)
         undo.callback(written.close)
         results = undo.enter_context(contextlib.closing(_results(storage, task, pieces, plan)))
-        for (start, stop), (description, buffer) in zip(pieces, _watched(results, pieces, plan), strict=True):
+        for (start, stop), (description, buffer) in zip(pieces, _with_progress(results, pieces, plan), strict=True):
             result = from_buffer(description, buffer)
             if not result.batch_dims or len(result) != stop - start:
                 raise ValueError(
@@ -95,7 +97,7 @@ def _seed(generator: torch.Generator | None) -> int | None:
     return None if generator is None else int(torch.randint(2**62, (), generator=generator))
 
 
-def _watched(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
+def _with_progress(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
     from tqdm import tqdm
 
     return tqdm(results, total=len(pieces), unit="piece", disable=not plan.progress)
@@ -113,7 +115,7 @@ class _Task:
         if self.seed is not None:
             torch.manual_seed(self.seed + number)
         fn, data = cloudpickle.loads(self.pickled_fn), from_buffer(description, buffer)
-        result = torch.stack([fn(data[place]) for place in range(len(data))]) if self.is_single else fn(data)
+        result = torch.stack([fn(data[number]) for number in range(len(data))]) if self.is_single else fn(data)
         if not isinstance(result, TensorDictBase):
             raise TypeError(f"the function returned {type(result).__name__}, wanted a TensorDict")
         return to_buffer(result)
@@ -131,17 +133,44 @@ def _results(
             for piece in inputs:
                 yield task(*piece)
     else:
-        options: dict[str, Any] = {}
-        if plan.max_tasks_per_child is not None:
-            options["max_tasks_per_child"] = plan.max_tasks_per_child
-        context = multiprocessing.get_context(plan.start_method or "spawn")
-        workers = ProcessPoolExecutor(
-            plan.num_workers, context, initializer=torch.set_num_threads, initargs=(plan.worker_threads,), **options
-        )
-        try:
+        with _Workers(plan) as workers:
             yield from _in_order(inputs, lambda piece: workers.submit(task, *piece).result, 2 * plan.num_workers)
-        finally:
-            workers.shutdown(wait=True, cancel_futures=True)
+
+
+class _Workers:
+    """Processes that take turns, each of which is replaced after some tasks.
+
+    Each is an executor of its own: one executor for all does not replace processes that are forked.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._count = plan, plan.num_workers or 1
+        self._executors: list[ProcessPoolExecutor | None] = [None] * self._count
+        self._tasks = [0] * self._count
+        self._turn = 0
+
+    def submit(self, fn: Callable[..., Any], *args: Any) -> Future[Any]:
+        worker, self._turn = self._turn, (self._turn + 1) % self._count
+        executor = self._executors[worker]
+        if executor is not None and self._tasks[worker] == self._plan.max_tasks_per_child:
+            executor.shutdown(wait=False)
+            executor = None
+        if executor is None:
+            context = multiprocessing.get_context(self._plan.start_method or "spawn")
+            executor = ProcessPoolExecutor(
+                1, context, initializer=torch.set_num_threads, initargs=(self._plan.worker_threads,)
+            )
+            self._executors[worker], self._tasks[worker] = executor, 0
+        self._tasks[worker] += 1
+        return executor.submit(fn, *args)
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for executor in self._executors:
+            if executor is not None:
+                executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _in_order(inputs: Iterator[Any], start: Callable[[Any], Callable[[], Any]], ahead: int) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What an experience replay keeps its samples in: TensorDicts by index."""
+"""What an experience replay keeps its samples in, TensorDicts by index, and what writes them there."""
 
 from __future__ import annotations
 
@@ -8,22 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._tensordicts import Key, leaves, torch
+from unienv_interface.backends.numpy import NumpyComputeBackend
+
+from ..base.common import resolve_index
+from .tensordicts import Key, from_nested, leaves, to_nested, torch
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-# Rows are copied this many bytes at a time.
+#: Samples are copied this many bytes at a time.
 COPY_BYTES = 16 * 2**20
+
+
+class ImmutableDatasetError(PermissionError, RuntimeError):
+    """A recorded dataset was to be changed; the text says how to get a copy that can be."""
 
 
 class SampleStorage(abc.ABC):
     """Samples by index, 0 to `len(storage) - 1`, as TensorDicts on the CPU.
 
-    An index names the place of a sample and stays its own until that place is overwritten. Samplers count positions,
-    from the oldest sample on; `index_of` says where those lie. In this a storage is a source of index samplers.
+    An index is the slot of a sample until that slot is overwritten. Samplers count positions, from the oldest sample
+    on; `index_of` says where those lie. So a storage is a source of index samplers.
 
-    What is read is the caller's. Indices that reach the methods below are known to be in range.
+    What is read belongs to the caller. Indices that reach the methods below are in range, and values have the shape and
+    dtype of their entry: the replay checks both.
+
+    TorchRL's `ReplayBuffer` takes a storage of ours as it is: it calls what it is given, and `__call__` returns an
+    adapter.
     """
 
     is_mutable = True
@@ -39,19 +50,24 @@ class SampleStorage(abc.ABC):
 
     @abc.abstractmethod
     def get(self, index: int | np.ndarray) -> TensorDictBase:
-        """One sample, or a batch of samples."""
+        """Read one sample, or a batch of samples."""
 
     @abc.abstractmethod
     def get_column(self, key: Key, index: np.ndarray) -> torch.Tensor:
-        """One entry of some samples."""
+        """Read one entry of some samples."""
 
     @abc.abstractmethod
     def set_column(self, key: Key, index: np.ndarray, value: torch.Tensor) -> None:
-        """Overwrite one entry of some samples; its shape and dtype are those of the entry."""
+        """Overwrite one entry of some samples."""
 
     @abc.abstractmethod
+    def add_column(self, key: Key, value: torch.Tensor) -> None:
+        """Add an entry to all samples; a ValueError if they cannot take one."""
+
     def set(self, index: np.ndarray, data: TensorDictBase) -> None:
-        """Overwrite some samples."""
+        """Overwrite all entries of some samples."""
+        for key, value in leaves(data):
+            self.set_column(key, index, value)
 
     @abc.abstractmethod
     def extend(self, data: TensorDictBase, count: int) -> np.ndarray:
@@ -62,40 +78,199 @@ class SampleStorage(abc.ABC):
         """Drop all samples."""
 
     @abc.abstractmethod
+    def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
+        """Hold these samples instead of those that are there; a ValueError if they do not fit.
+
+        `numbers` are those of the samples as `sample_numbers` gave them, if the samples are the same as then.
+        """
+
+    @abc.abstractmethod
     def dumps(self, folder: Path) -> dict[str, Any]:
         """Save what the storage holds to a folder that is not there yet, and return what else `loads` needs."""
 
     @abc.abstractmethod
     def loads(self, folder: Path, description: dict[str, Any]) -> None:
-        """Take over what another storage of this kind has saved."""
+        """Restore what another storage of this kind has saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what the storage holds into nested dicts of plain values and tensors."""
+        numbers = self.sample_numbers
+        samples = to_nested(self.get(np.arange(len(self)))) if len(self) else None
+        return {"samples": samples, "numbers": [numbers.start, numbers.stop], "inner_batch": list(self.inner_batch)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what another storage of this kind held."""
+        numbers = range(*state["numbers"])
+        if state["samples"] is None:
+            self.clear()
+        else:
+            self.replace(from_nested(state["samples"], torch.Size((len(numbers), *state["inner_batch"]))), numbers)
 
     def entries(self) -> list[Key]:
-        """The keys of a sample's entries; none before there are samples."""
+        """List the keys of a sample's entries; none before there are samples."""
         return [key for key, _ in leaves(self.get(np.zeros(1, np.int64)))] if len(self) else []
 
     @abc.abstractmethod
     def close(self) -> None:
         """Release what the storage holds; what lies under it and is the caller's stays open."""
 
+    def __call__(self) -> Any:
+        """Adapt the storage to TorchRL: `torchrl.data.ReplayBuffer(storage=storage)` calls it."""
+        from ._torchrl import adapted_to_torchrl
+
+        return adapted_to_torchrl(self)
+
     # -- as a source of index samplers -----------------------------------------------------------------------
 
     @property
     def sample_numbers(self) -> range:
-        """The numbers of the samples that are there, oldest first; a number stays with its sample."""
+        """The numbers of the samples that are there, oldest first; a sample keeps its number."""
         return range(len(self))
 
     def index_of(self, positions: np.ndarray) -> np.ndarray:
-        """Where the samples at these positions lie."""
+        """The indices of the samples at these positions."""
         return positions
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
-        """The numbers of the samples that lie at these indices."""
+        """The numbers of the samples at these indices."""
         return index
 
     def episodes_of(self, positions: Any) -> Any:
         """The episodes that the samples at these positions are in; None where they are not known."""
         return None
 
-    def get_column_at(self, nested_keys: Any, positions: Any) -> Any:
-        """One entry of the samples at these positions."""
-        return self.get_column(tuple(nested_keys), self.index_of(np.asarray(positions)))
+    def get_column_at(self, nested_keys: Any, positions: Any) -> np.ndarray:
+        """Read one entry of the samples at these positions, as an array."""
+        index = np.atleast_1d(resolve_index(NumpyComputeBackend, positions, len(self)))
+        return self.get_column(tuple(nested_keys), self.index_of(index)).numpy()
+
+
+# -- a ring ------------------------------------------------------------------------------------------------
+
+
+class RingStorage(SampleStorage):
+    """Samples that follow each other; a full storage drops its oldest sample for each new one.
+
+    Samples have the numbers [first, written), and sample n lies at the index n modulo the capacity. Without a capacity
+    a storage grows, and sample n lies at the index n.
+    """
+
+    _first = _written = 0
+
+    def __len__(self) -> int:
+        return self._written - self._first
+
+    @property
+    def sample_numbers(self) -> range:
+        return range(self._first, self._written)
+
+    def index_of(self, positions: np.ndarray) -> np.ndarray:
+        return positions if self.capacity is None else (positions + self._first) % self.capacity
+
+    def numbers_at(self, index: np.ndarray) -> np.ndarray:
+        return index if self.capacity is None else self._first + (index - self._first) % self.capacity
+
+    def _next_slots(self, count: int) -> tuple[np.ndarray, int]:
+        """The indices of the next samples, and how many of them, the last ones, are there afterwards."""
+        numbers = np.arange(self._written, self._written + count)
+        return (numbers, count) if self.capacity is None else (numbers % self.capacity, min(count, self.capacity))
+
+    def _wrote(self, count: int) -> None:
+        self._written += count
+        self._first = max(self._first, self._written - (self.capacity or self._written))
+        self.revision += 1
+
+    def _forget(self) -> None:
+        """Drop all samples. Numbers go on, so that no sampler takes new samples for old ones, from the index 0 on."""
+        self._written = 0 if self.capacity is None else -(-self._written // self.capacity) * self.capacity
+        self._first = self._written
+        self.revision += 1
+
+    def _check_room(self, data: TensorDictBase) -> None:
+        if not data.batch_dims:
+            raise ValueError("a TensorDict without an axis for the samples")
+        if self.capacity is not None and len(data) > self.capacity:
+            raise ValueError(f"{len(data)} samples, there is room for {self.capacity}")
+
+    def _hold(self, count: int, numbers: range | None) -> None:
+        """Have the samples at the indices [0, count), with the numbers that they had where that fits."""
+        self._first, self._written = 0, count
+        if numbers is not None and len(numbers) == count and (self.capacity is not None or not numbers.start):
+            is_ring = self.capacity is None or count == self.capacity or numbers.start % self.capacity == 0
+            if is_ring:
+                self._first, self._written = numbers.start, numbers.stop
+        self.revision += 1
+
+
+# -- writers -----------------------------------------------------------------------------------------------
+
+
+class Writer(abc.ABC):
+    """Puts samples into a storage and says where they lie."""
+
+    #: The number of samples written through `add` and `extend`.
+    write_count = 0
+
+    def check(self, storage: SampleStorage) -> None:
+        """Raise an ImmutableDatasetError if nothing can be written to the storage."""
+        if not storage.is_mutable:
+            raise ImmutableDatasetError(
+                f"{storage!r} is immutable, {type(self).__name__} cannot write to it: leave out the writer, or give an "
+                f"ImmutableDatasetWriter. For a copy that can be written to: "
+                f"ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+            )
+
+    @abc.abstractmethod
+    def write(self, storage: SampleStorage, data: Any, count: int) -> np.ndarray:
+        """Write a batch of samples and return their indices."""
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Begin anew, since the storage was emptied."""
+        if empty_write_count:
+            self.write_count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"writer": type(self).__name__, "write_count": self.write_count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state.get("writer") != type(self).__name__:
+            raise ValueError(f"the state is that of {state.get('writer')!r}, this is a {type(self).__name__}")
+        self.write_count = int(state["write_count"])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RoundRobinWriter(Writer):
+    """New samples follow the last ones; a full storage drops its oldest sample for each."""
+
+    def write(self, storage: SampleStorage, data: Any, count: int) -> np.ndarray:
+        index = storage.extend(data, count)
+        self.write_count += count
+        return index
+
+
+class ImmutableDatasetWriter(Writer):
+    """Refuses to write: for recorded datasets, which nothing is added to."""
+
+    def check(self, storage: SampleStorage) -> None:
+        self.write(storage, None, 0)
+
+    def write(self, storage: SampleStorage, data: Any, count: int) -> np.ndarray:
+        raise ImmutableDatasetError(
+            "this is a recorded dataset, nothing can be added to it. For a copy that can be written to: "
+            "ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]; "
+            "for a changed copy on disk: data.preprocess(fn, dest=path)"
+        )
+
+
+def check_writer(writer: Any, storage: SampleStorage) -> Writer:
+    """Return the writer; an error at once if it is none, or cannot write to the storage."""
+    if not isinstance(writer, Writer):
+        raise TypeError(
+            f"writer is {type(writer).__name__}: wanted a RoundRobinWriter, an ImmutableDatasetWriter, or a subclass "
+            f"of unienv_data.datasets.Writer"
+        )
+    if not isinstance(writer, ImmutableDatasetWriter):
+        writer.check(storage)
+    return writer

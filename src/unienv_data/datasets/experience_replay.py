@@ -4,49 +4,79 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import numpy as np
 
 from ..base.common import BatchBase
 from ..samplers.index_sampler import parse_batch_size
 from ..samplers.uniform_samplers import RandomSampler
-from ._access import SampleAccess
+from ._access import SampleAccess, Transform, TransformChain
 from ._batch_storage import BatchStorage
-from ._drawing import Draw, drawer
-from ._prefetch import Prefetcher
-from ._replay_folder import SavedParts, load, save
-from ._storage import SampleStorage
-from ._tensordict_storage import TensorDictStorage
-from ._tensordicts import TensorDictBase, put, torch
-from ._transforms import Transform, TransformChain
-from ._writers import ImmutableDatasetWriter, RoundRobinWriter, Writer
+from ._sampling import Draw, Prefetcher, drawer
+from ._saving import SavedParts, check_kinds, load, save
+from ._storage import (
+    ImmutableDatasetError,
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    SampleStorage,
+    Writer,
+    check_writer,
+)
+from ._torchrl import TorchRLStorage, is_torchrl_storage
+from .tensordict_storage import TensorDictStorage
+from .tensordicts import TensorDictBase, put, torch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 PathLike = str | os.PathLike[str]
 
+_replays: weakref.WeakSet[ExperienceReplay] = weakref.WeakSet()
+_registry = threading.Lock()  # held while the set is changed or iterated over
+
 
 class ExperienceReplay(SampleAccess):
     """Samples as TensorDicts, in batches that a sampler draws.
 
-    `storage` is a `TensorDictStorage`, a batch of UniEnv's (a `ReplayBuffer`, for instance) whose values are arrays in
-    dicts, or the number of samples to keep in memory. `sampler` is one of `unienv_data.samplers` or has the methods of
-    a TorchRL sampler; by default every sample is drawn with the same probability. `transform` is a function of a
-    TensorDict, such as a `torchrl.envs.Transform`. `collate_fn` is given the batch as it was read, before the
-    transforms. With `prefetch` so many batches of the default size are read ahead by threads; their indices are drawn
-    in order, so the batches are the same as without.
+    Methods may be called from several threads. A replay can be pickled if its storage can: a recorded dataset is opened
+    again, samples in memory are copied. So the workers of a `torch.utils.data.DataLoader` can work on the replay
+    itself, with `collate_fn=lambda batch: batch`.
 
-    Methods may be called from several threads.
+    Parameters
+    ----------
+    storage
+        A `TensorDictStorage`, a batch of UniEnv's (a `ReplayBuffer`, for instance) whose values are arrays in dicts, a
+        storage of TorchRL's, or the number of samples to keep in memory. Or a function that returns one of these, whose
+        batch the replay closes: with `as_remote` the function runs in the actor, and again when that is restarted.
+    sampler
+        One of `unienv_data.samplers`, or an object with the methods of a TorchRL sampler. By default every sample is
+        drawn with the same probability.
+    writer
+        Where new samples go; by default over the oldest ones, or nowhere for a recorded dataset.
+    collate_fn
+        Is given the batch as it was read, before the transforms.
+    pin_memory
+        Whether to pin the memory of batches, where there is a GPU.
+    prefetch
+        How many batches of the default size threads read ahead. Indices are drawn in order, so the batches are the same
+        as without.
+    transform
+        A function of a TensorDict, such as a `torchrl.envs.Transform`.
+    batch_size
+        The default size of a batch.
+    priority_key
+        The entry of samples that holds their priority.
     """
 
     def __init__(
         self,
         *,
-        storage: SampleStorage | BatchBase | int | None = None,
+        storage: SampleStorage | BatchBase | int | Callable[[], Any] | None = None,
         sampler: Any = None,
         writer: Writer | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
@@ -59,29 +89,61 @@ class ExperienceReplay(SampleAccess):
         self._batch_size = None if batch_size is None else parse_batch_size(batch_size)
         self._storage = _as_storage(storage)
         self._collate_fn = collate_fn
-        self._pins = pin_memory and torch.cuda.is_available()
+        self._pins_memory = pin_memory and torch.cuda.is_available()
         self._transforms = TransformChain(transform)
-        self._writer: Writer = _writer_for(self._storage) if writer is None else writer
+        self._writer = _default_writer(self._storage) if writer is None else check_writer(writer, self._storage)
         self._priority_key = priority_key
         self._save_hooks: list[Callable[[Any], Any]] = []
         self._load_hooks: list[Callable[[Any], Any]] = []
-        self._lock = threading.RLock()
-        self._prefetcher = Prefetcher(prefetch or 0, self._lock, self._fetch)
-        self._iterator: Iterator[Any] | None = None
         self._drawer = drawer(RandomSampler() if sampler is None else sampler)
-        self._introduce()
+        self._start(prefetch or 0)
+        self._tell_sampler()
 
-    def _introduce(self) -> None:
+    def _start(self, prefetch: int) -> None:
+        """Make what belongs to this process."""
+        self._lock = threading.RLock()
+        self._prefetcher = Prefetcher(prefetch, self._lock, self._fetch)
+        self._iterator: Iterator[Any] | None = None
+        with _registry:
+            _replays.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = {key: value for key, value in self.__dict__.items() if key not in _OF_THIS_PROCESS}
+            functions = cloudpickle.dumps({key: state.pop(key) for key in _FUNCTIONS})
+            pending = self._prefetcher.pending()
+            return {**state, "functions": functions, "prefetch": self._prefetcher.depth, "pending": pending}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        pending, prefetch = state.pop("pending"), state.pop("prefetch")
+        self.__dict__.update(cloudpickle.loads(state.pop("functions")))
+        self.__dict__.update(state)
+        self._start(prefetch)
+        self._prefetcher.restore(pending)
+
+    def _tell_sampler(self) -> None:
         """Tell the sampler of the samples that are there already."""
         self._drawer.wrote(self._storage, np.arange(len(self._storage)), is_new=False)
 
     # -- sampling --------------------------------------------------------------------------------------------
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
-        """A batch of samples, of the replay's batch size if none is given.
+        """Draw a batch of samples.
 
-        What the sampler says of the samples, and their `index`, are entries of the batch unless `include_info` is
-        False; with `return_info` the result is a pair of the batch and a dict of these.
+        Parameters
+        ----------
+        batch_size
+            The size of the batch; that of the replay by default.
+        return_info
+            Whether to return a pair of the batch and a dict of what the sampler says of the samples.
+        include_info
+            Whether `index`, and what the sampler says of the samples, are entries of the batch; unless it is False,
+            they are.
+
+        Returns
+        -------
+        TensorDict
+            The batch, or a pair of the batch and a dict.
         """
         data, draw = self._next(self._size(batch_size), include_info is not False)
         return (data, {"index": torch.from_numpy(draw.index), **draw.info}) if return_info else data
@@ -109,14 +171,14 @@ class ExperienceReplay(SampleAccess):
             data: Any = self._storage.get(draw.index)
         if include_info:
             inner = self._storage.inner_batch
-            put(data, "index", _as_deep(torch.from_numpy(draw.index), inner))
+            put(data, "index", _with_inner_axes(torch.from_numpy(draw.index), inner))
             for key, value in draw.info.items():
-                put(data, key, _as_deep(value, inner))
+                put(data, key, _with_inner_axes(value, inner))
         if self._collate_fn is not None:
             data = self._collate_fn(data)
         if len(self._transforms):
             data = self._transforms.on_read(data)
-        return data.pin_memory() if self._pins else data
+        return data.pin_memory() if self._pins_memory else data
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of the default size: for ever, or to the end of the epoch if the sampler knows epochs."""
@@ -139,14 +201,38 @@ class ExperienceReplay(SampleAccess):
     # -- adding ----------------------------------------------------------------------------------------------
 
     def add(self, data: TensorDictBase) -> int:
-        """Add one sample and return its index."""
+        """Add one sample and return its index.
+
+        Raises
+        ------
+        ImmutableDatasetError
+            If the replay is of a recorded dataset.
+        TypeError, ValueError
+            If the data is no sample like those that are there.
+        """
+        self._writer.check(self._storage)
+        if not isinstance(data, TensorDictBase):
+            raise TypeError(f"{type(data).__name__}, add wants a TensorDict")
         return int(self._write(data.unsqueeze(0), update_priority=True)[0])
 
     def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> torch.Tensor:
         """Add a batch of samples and return their indices.
 
-        If they have an entry for their priority, the sampler is told, unless `update_priority` is False.
+        Parameters
+        ----------
+        tensordicts
+            A TensorDict with a leading axis for the samples.
+        update_priority
+            Whether the sampler is told of the samples' priorities, if they have an entry for that; by default it is.
+
+        Raises
+        ------
+        ImmutableDatasetError
+            If the replay is of a recorded dataset.
+        TypeError, ValueError
+            If the data are no samples like those that are there.
         """
+        self._writer.check(self._storage)
         return torch.from_numpy(self._write(tensordicts, update_priority=update_priority is not False))
 
     def _write(self, data: TensorDictBase, *, update_priority: bool) -> np.ndarray:
@@ -154,6 +240,14 @@ class ExperienceReplay(SampleAccess):
             raise TypeError(f"{type(data).__name__}, extend wants a TensorDict with a leading axis for the samples")
         with self._lock:
             data = self._transforms.on_write(data)
+            inner = tuple(data.batch_size[1:])
+            if len(self._storage) and inner != self._storage.inner_batch:
+                raise ValueError(
+                    f"samples with axes {inner} of their own, those that are there have {self._storage.inner_batch}: "
+                    f"add() takes one sample, extend() a batch of samples"
+                )
+            if not len(data):
+                return np.zeros(0, np.int64)
             index = self._writer.write(self._storage, data, len(data))
             newest = index[-len(self._storage) :] if len(index) > len(self._storage) else index
             self._drawer.wrote(self._storage, newest, is_new=True)
@@ -166,7 +260,7 @@ class ExperienceReplay(SampleAccess):
         """Drop all samples; the next one goes to index 0."""
         with self._lock:
             if isinstance(self._writer, ImmutableDatasetWriter):
-                raise PermissionError("this is a recorded dataset: delete() deletes its converted copy")
+                raise ImmutableDatasetError("this is a recorded dataset: delete() deletes its converted copy")
             self._storage.clear()
             self._writer.empty(empty_write_count)
             self._drawer.emptied()
@@ -182,10 +276,10 @@ class ExperienceReplay(SampleAccess):
 
     def _set_priority(self, index: Any, numbers: Any, priority: Any) -> None:
         with self._lock:
-            places = np.atleast_1d(self._index(index))
+            where = np.atleast_1d(self._index(index))
             if isinstance(priority, torch.Tensor):
                 priority = priority.detach().cpu().reshape(-1).numpy()
-            self._drawer.update_priority(self._storage, places, numbers, priority)
+            self._drawer.update_priority(self._storage, where, numbers, priority)
 
     # -- parts -----------------------------------------------------------------------------------------------
 
@@ -210,6 +304,11 @@ class ExperienceReplay(SampleAccess):
         return self._transforms
 
     @property
+    def priority_key(self) -> str:
+        """The entry of samples that holds their priority."""
+        return self._priority_key
+
+    @property
     def initialized(self) -> bool:
         """Whether there ever were samples."""
         return bool(self._storage.entries())
@@ -224,23 +323,28 @@ class ExperienceReplay(SampleAccess):
         with self._lock:
             previous, self._drawer = self._drawer, drawer(sampler)
             self._prefetcher.clear()
-            self._introduce()
+            self._tell_sampler()
             return previous.sampler
 
     def set_storage(self, storage: Any, collate_fn: Callable[[Any], Any] | None = None) -> SampleStorage:
-        """Draw from another storage from now on; the previous one is returned."""
+        """Draw from another storage from now on; the previous one is returned.
+
+        If the writer cannot write to the storage, the writer is the default one from now on.
+        """
         with self._lock:
             previous, self._storage = self._storage, _as_storage(storage)
+            if isinstance(self._writer, ImmutableDatasetWriter) is self._storage.is_mutable:
+                self._writer = _default_writer(self._storage)
             self._collate_fn = collate_fn
             self._prefetcher.clear()
             self._drawer.emptied()
-            self._introduce()
+            self._tell_sampler()
             return previous
 
     def set_writer(self, writer: Writer) -> Writer:
         """Write with another writer from now on; the previous one is returned."""
         with self._lock:
-            previous, self._writer = self._writer, writer
+            previous, self._writer = self._writer, check_writer(writer, self._storage)
             return previous
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
@@ -257,11 +361,15 @@ class ExperienceReplay(SampleAccess):
     # -- saving ----------------------------------------------------------------------------------------------
 
     def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Have all samples go through a function when the replay is saved. Hooks are not saved themselves."""
+        """Have all samples pass a function when the replay is saved.
+
+        The function is given a TensorDict and returns one, whose entries and axes may be others. Hooks are not saved: a
+        replay that loads the dump registers the load hook that undoes them, else it gets what the hooks have made.
+        """
         self._save_hooks.append(hook)
 
     def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Have all samples go through a function when the replay is loaded. Hooks are not saved themselves."""
+        """Have all samples pass a function when the replay is loaded; see `register_save_hook`."""
         self._load_hooks.append(hook)
 
     def dumps(self, path: PathLike) -> None:
@@ -277,9 +385,35 @@ class ExperienceReplay(SampleAccess):
         return SavedParts(self._storage, self._drawer, self._writer, self._prefetcher)
 
     def loads(self, path: PathLike) -> None:
-        """Take over what a replay with the same kind of storage, sampler and writer has saved."""
+        """Restore what a replay with the same kind of storage, sampler and writer has saved."""
         with self._lock:
             load(Path(path), self._saved_parts(), self._load_hooks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy the state of the replay into nested dicts of plain values, arrays and tensors.
+
+        The state has the samples, or for a recorded dataset a reference and the entries that were set; the states of
+        the sampler, the writer and the transforms; and the batches drawn ahead.
+        """
+        with self._lock:
+            return {
+                "storage": self._storage.state_dict(),
+                "sampler": self._drawer.state_dict(),
+                "writer": self._writer.state_dict(),
+                "transforms": self._transforms.state_dicts(),
+                "pending": self._prefetcher.pending(),
+            }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where the replay was that gave this state; it had the same kind of storage, sampler and writer."""
+        with self._lock:
+            check_kinds(self._saved_parts(), state_dict["sampler"]["sampler"], state_dict["writer"]["writer"])
+            self._storage.load_state_dict(state_dict["storage"])
+            self._prefetcher.clear()
+            self._drawer.load_state_dict(state_dict["sampler"])
+            self._writer.load_state_dict(state_dict["writer"])
+            self._transforms.load_state_dicts(state_dict["transforms"])
+            self._prefetcher.restore(state_dict["pending"])
 
     def dump(self, *args: Any, **kwargs: Any) -> None:
         """Alias for `dumps`."""
@@ -315,14 +449,40 @@ class ExperienceReplay(SampleAccess):
     ) -> TensorDictStorage:
         """Apply a function to all samples and write the results to a new folder, as a storage.
 
-        The function is given samples as a TensorDict with a leading axis, or with a `chunksize` of 0 one sample at a
-        time, and returns as many, whose keys, shapes and dtypes may be others. The samples come in pieces of
-        `chunksize`, or in `num_chunks` pieces, by default so that a piece takes a few megabytes. With `num_workers` or
-        a `pool` pieces are worked on in other processes; by default in this one. With a `generator` the random numbers
-        of PyTorch are the same for any number of workers. Pieces are read when they are due, so
-        `index_with_generator` makes no difference. Only the first `num_frames` samples are used if it is given.
+        `ReplayBuffer(storage=...)` of TorchRL takes the storage, too; in other processes it is
+        `TensorDictStorage.open(dest)`.
 
-        The storage can be opened in any process: `TensorDictStorage.open(dest)`.
+        Parameters
+        ----------
+        fn
+            Is given samples as a TensorDict with a leading axis, or one sample with a `chunksize` of 0, and returns as
+            many, whose keys, shapes and dtypes may be others.
+        dim
+            The axis of the samples, which is 0.
+        num_workers
+            How many processes work on pieces; without it, or a `pool`, this process does.
+        chunksize
+            How many samples a piece has; by default a piece takes a few megabytes.
+        num_chunks
+            How many pieces there are.
+        pool
+            A `multiprocessing.Pool` that works on pieces.
+        generator
+            Seeds PyTorch's random numbers, so that they are the same for any number of workers.
+        max_tasks_per_child
+            After how many pieces a process is replaced by a new one.
+        worker_threads
+            How many threads PyTorch uses in a process.
+        index_with_generator
+            Makes no difference: pieces are read when they are due.
+        pbar
+            Whether to show the progress.
+        mp_start_method
+            How processes are started; "spawn" by default.
+        num_frames
+            How many samples to use, the first ones; all by default.
+        dest
+            The new folder.
         """
         from ._preprocess import Plan, preprocess
 
@@ -343,10 +503,14 @@ class ExperienceReplay(SampleAccess):
 
     @classmethod
     def as_remote(cls, remote_config: dict[str, Any] | None = None) -> Any:
-        """What makes replays of this class in Ray actors: called as the class is, it returns a proxy of one.
+        """Make a class of replays in Ray actors: called as this class is, it returns a proxy of a replay.
 
         The proxy has the methods of the replay, and can be handed to other processes of the Ray cluster.
-        `remote_config` are options of the actor, such as `num_cpus`, `name` or `max_restarts`.
+
+        Parameters
+        ----------
+        remote_config
+            Options of the actor, such as `num_cpus`, `name` or `max_restarts`.
         """
         from ..integrations.ray import remote_class
 
@@ -370,6 +534,11 @@ class ExperienceReplay(SampleAccess):
         )
 
 
+# Attributes that `_start` makes, and those that may hold lambdas, which pickle does not take.
+_OF_THIS_PROCESS = ("_lock", "_prefetcher", "_iterator")
+_FUNCTIONS = ("_collate_fn", "_transforms", "_save_hooks", "_load_hooks")
+
+
 def _as_storage(storage: Any) -> SampleStorage:
     if storage is None or (isinstance(storage, int) and not isinstance(storage, bool)):
         return TensorDictStorage(storage)
@@ -377,15 +546,42 @@ def _as_storage(storage: Any) -> SampleStorage:
         return storage
     if isinstance(storage, BatchBase):
         return BatchStorage(storage)
+    if is_torchrl_storage(storage):
+        return TorchRLStorage(storage)
+    if callable(storage):
+        made = storage()
+        return BatchStorage(made, is_owned=True) if isinstance(made, BatchBase) else _as_storage(made)
     raise TypeError(f"storage is {type(storage).__name__}: wanted a TensorDictStorage, a batch or a number of samples")
 
 
-def _writer_for(storage: SampleStorage) -> Writer:
+def _default_writer(storage: SampleStorage) -> Writer:
     return RoundRobinWriter() if storage.is_mutable else ImmutableDatasetWriter()
 
 
-def _as_deep(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tensor:
+def _with_inner_axes(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tensor:
     """A value of each sample as one of each part of the sample, where samples have axes of their own."""
     if not inner or value.ndim > len(inner):
         return value
     return value.reshape(len(value), *(1,) * len(inner)).expand(len(value), *inner)
+
+
+# -- forking -----------------------------------------------------------------------------------------------
+
+# A lock that another thread holds while this process forks would stay locked in the child for ever.
+_held: list[threading.RLock] = []
+
+
+def _before_fork() -> None:
+    _registry.acquire()
+    _held[:] = [replay._lock for replay in _replays]
+    for lock in _held:
+        lock.acquire()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+    _registry.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import fcntl
 import os
+import re
 import shutil
 import threading
 import warnings
@@ -16,25 +18,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
-from ._batch_storage import BatchStorage
-from ._episode_rows import EpisodeRows, read_marker
-from ._minari_convert import alone, convert, fingerprint, is_converted
-from ._trajectories import TrajectoryStorage
-from ._transitions import TransitionBatch
-from ._writers import Writer
+from ._access import check_new_key, fitted
+from ._batch_storage import BatchStorage, TrajectoryStorage
+from ._episodes import EPISODES, FLAGS, MARKER, ROWS, EpisodeRows, TransitionBatch, read_marker
+from ._minari_convert import convert, fingerprint
+from ._storage import Writer
 from .experience_replay import ExperienceReplay, PathLike
+from .offline import OfflineMethods
+from .tensordicts import Key, torch
 
 if TYPE_CHECKING:
     import minari
+    from typing_extensions import Self
 else:
     minari = need("minari", extra="minari")
 
 _DATASETS_PATH = "MINARI_DATASETS_PATH"
 _environment = threading.Lock()
+
+# What a conversion leaves in a folder, whole or not.
+_CONVERTED = re.compile(rf"\.?({re.escape(MARKER)}|{ROWS}|{FLAGS}|{EPISODES}|block-[0-9]+\.bin|rows)(\.[0-9]+\.tmp)?")
 
 
 class _AvailableDatasets:
@@ -47,20 +56,48 @@ class _AvailableDatasets:
             raise ConnectionError(f"the list of datasets cannot be had: {type(error).__name__}: {error}") from error
 
 
-class MinariExperienceReplay(ExperienceReplay):
+class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
     """A Minari dataset in TED form.
-
-    It is looked for in `root` (by default the folder `unienv/minari` in the user's cache), converted there if need be,
-    and downloaded if it is not there and `download` is True. With "force" it is downloaded and converted again. With
-    `load_from_local_minari` it is that of the local Minari folder, which is `MINARI_DATASETS_PATH` or
-    `~/.minari/datasets`; nothing is downloaded then. A copy of a local dataset is made again when that has changed.
 
     A sample has at the root what held before the step (`observation`, `action`, `episode`, and `info` and `state` where
     they were recorded), under `next` what came of it (`observation`, `reward`, `terminated`, `truncated`, `done`, ...).
     Texts are UTF-8 bytes filled up with zeros; tuples have the keys "0", "1" and so on. Where some episodes lack an
     info, or it has none for the reset, `mask` says where it is there; elsewhere it is NaN or zero.
 
-    Further arguments are those of `ExperienceReplay`.
+    The dataset cannot be added to. Entries can be set and added: the columns are kept in the memory of this replay, and
+    the dataset stays as it is.
+
+    Parameters
+    ----------
+    dataset_id
+        The name of the dataset.
+    batch_size
+        The default size of a batch.
+    root
+        The folder of converted datasets; by default `unienv/minari` in the user's cache.
+    download
+        Whether to download the dataset if it is not in `root`. With "force" it is downloaded and converted again, which
+        also repairs a damaged copy.
+    split_trajs
+        Whether samples are whole trajectories, of shape [batch, time], padded with zeros. `mask` says which steps are
+        valid, `traj_ids` which trajectory they are of. If the dataset has masks of its own, the mask of the steps is
+        ("mask", "valid").
+    load_from_local_minari
+        Whether to take the dataset from the local Minari folder, `MINARI_DATASETS_PATH` or `~/.minari/datasets`. The
+        copy is made again when the local dataset has changed. Nothing is downloaded.
+    progress
+        Whether to show the progress of a conversion.
+    sampler, writer, collate_fn, pin_memory, prefetch, transform
+        As of `ExperienceReplay`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such dataset where it was to be looked for.
+    ConnectionError
+        If it could not be downloaded.
+    StorageCorruptedError
+        If the dataset, or its converted copy, is damaged; the text says which, and what to do.
     """
 
     available_datasets = _AvailableDatasets()
@@ -95,10 +132,10 @@ class MinariExperienceReplay(ExperienceReplay):
         self._rows = _open(self.data_path_root)
         from unienv_interface.backends.pytorch import PyTorchComputeBackend
 
-        steps = TransitionBatch(self._rows, PyTorchComputeBackend, as_tensors=True)
-        storage: Any = BatchStorage(steps, identity=f"{dataset_id} {self._rows.marker['fingerprint']}")
+        batch = TransitionBatch(self._rows, PyTorchComputeBackend, as_tensors=True)
+        self._steps = BatchStorage(batch, identity=self._identity(self._rows))
         super().__init__(
-            storage=TrajectoryStorage(storage) if split_trajs else storage,
+            storage=TrajectoryStorage(self._steps) if split_trajs else self._steps,
             sampler=sampler,
             writer=writer,
             collate_fn=collate_fn,
@@ -108,10 +145,64 @@ class MinariExperienceReplay(ExperienceReplay):
             batch_size=batch_size,
         )
 
+    def _identity(self, rows: EpisodeRows) -> str:
+        """What tells the steps apart from those of other datasets, and of other episodes of this one."""
+        identity = f"{self.dataset_id} {rows.marker['fingerprint']}"
+        return identity if rows.has_all else f"{identity} {rows.chosen.tolist()}"
+
+    def select_episodes(self, chosen: Any, *, sampler: Any = None) -> Self:
+        """Make a replay of some episodes, which shares the files of this one.
+
+        Entries that were set, transforms and other settings are those of this replay.
+
+        Parameters
+        ----------
+        chosen
+            The numbers of the episodes in this replay, counted from 0, or a mask.
+        sampler
+            The sampler of the new replay; `RandomSampler()` by default.
+        """
+        numbers = np.arange(len(self._rows.ends))[np.asarray(chosen, None if len(chosen) else np.int64)]
+        batch = self._steps.batch.select(numbers)  # type: ignore[attr-defined]
+        starts, ends = self._rows.starts[numbers], self._rows.ends[numbers]
+        index = np.concatenate([np.arange(start, end) for start, end in zip(starts, ends, strict=True)])
+        other = type(self).__new__(type(self))
+        other.dataset_id, other.split_trajs, other._root = self.dataset_id, self.split_trajs, self._root
+        other._rows = batch.rows
+        other._steps = self._steps.select(batch, index, self._identity(batch.rows))
+        ExperienceReplay.__init__(
+            other,
+            storage=TrajectoryStorage(other._steps) if self.split_trajs else other._steps,
+            sampler=sampler,
+            collate_fn=self._collate_fn,
+            pin_memory=self._pins_memory,
+            prefetch=self._prefetcher.depth,
+            batch_size=self._batch_size,
+        )
+        other._transforms = self._transforms.copy()
+        return other
+
+    def _set_column(self, key: Key, column: torch.Tensor) -> None:
+        with self._lock:
+            entries = self._steps.entries()
+            if key in entries:
+                column = fitted(key, column, len(self._steps), self._steps.get_column(key, np.zeros(1, np.int64)))
+                self._steps.set_column(key, np.arange(len(self._steps)), column)
+            else:
+                check_new_key(key, entries)
+                self._steps.add_column(key, column)
+            self._storage.revision += 1
+
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says about itself."""
-        return dict(self._rows.marker["metadata"])
+        """What the dataset says about itself.
+
+        `observation_space` and `action_space` are the spaces of these entries of a sample, on PyTorch, with the method
+        `is_in` that TorchRL's specs have.
+        """
+        spaces: dict[str, Any] = self._steps.batch.single_space.spaces  # type: ignore[attr-defined]
+        own = {f"{part}_space": spaces[part] for part in ("observation", "action")}
+        return {**self._rows.marker["metadata"], **own}
 
     @property
     def data_path_root(self) -> Path:
@@ -120,11 +211,14 @@ class MinariExperienceReplay(ExperienceReplay):
 
     @property
     def data_path(self) -> Path:
-        """The folder that samples are read from; trajectories are split when they are read, so it is the same."""
-        return self.data_path_root
+        """The path of the dataset with its split: with `split_trajs` the name has `_split` at its end.
+
+        Trajectories are split when they are read, so there is no such folder: the files are in `data_path_root`.
+        """
+        return self._root / f"{self.dataset_id}_split" if self.split_trajs else self.data_path_root
 
     def as_batch(self, backend: ComputeBackend | None = None, device: Any = None) -> TransitionBatch:
-        """The steps as a batch, on PyTorch unless another backend is named, with episodes as segments.
+        """Give the steps as a batch, on PyTorch unless another backend is named, with episodes as segments.
 
         Texts are strings and tuples are tuples there. Entries that were set on this replay are as they were recorded.
         """
@@ -135,19 +229,15 @@ class MinariExperienceReplay(ExperienceReplay):
         return TransitionBatch(self._rows, backend, device)
 
     def verify(self) -> list[str]:
-        """What is wrong with the converted data, one sentence each; empty if nothing is."""
+        """Compare the converted data with their checksums; one sentence for each file that was damaged."""
         return self._rows.verify()
 
     def delete(self) -> None:
         """Delete the converted dataset. What Minari keeps stays."""
         self.close()
-        with alone(self.data_path_root):
-            if is_converted(self.data_path_root):
+        with _locked(self.data_path_root):
+            if _is_converted(self.data_path_root, is_forced=True):
                 shutil.rmtree(self.data_path_root)
-
-    def close(self) -> None:
-        super().close()
-        self._rows.close()
 
 
 def check_dataset_id(dataset_id: str) -> None:
@@ -170,53 +260,103 @@ def local_folder() -> Path:
     return Path(path) if path else Path.home() / ".minari" / "datasets"
 
 
+# -- the converted copy ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Hold the lock of a converted folder, and remove what a process that was killed has left beside it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = target.with_name(f".{target.name}.lock")
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        leftover = re.compile(re.escape(f".{target.name}.") + r"(download\.)?[0-9]+(\.old)?\.tmp")
+        for path in target.parent.iterdir():
+            if leftover.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_converted(folder: Path, *, is_forced: bool) -> bool:
+    """Whether there is a converted dataset; a FileExistsError if there is something else.
+
+    With `is_forced` it may be incomplete.
+    """
+    if (folder / MARKER).exists():
+        return True
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file: give another root")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    if not all(_CONVERTED.fullmatch(path.name) for path in folder.iterdir()):
+        raise FileExistsError(f"{folder} is there, and not a converted dataset: give another root")
+    if not is_forced:
+        raise _damaged(folder, f"{folder / MARKER} is missing")
+    return True
+
+
+def _damaged(folder: Path, finding: object) -> StorageCorruptedError:
+    return StorageCorruptedError(
+        f'{finding}. The converted dataset in {folder} is damaged or incomplete: download="force" makes it again, '
+        f"and delete() or removing the folder does so at the next use"
+    )
+
+
+def _marker(folder: Path) -> dict[str, Any]:
+    try:
+        return read_marker(folder)
+    except StorageCorruptedError as error:
+        raise _damaged(folder, error) from error
+
+
 def _open(folder: Path) -> EpisodeRows:
-    """The converted dataset in a folder, all of one copy, while other processes may put another in its place."""
+    """Open the converted dataset in a folder, all of one copy, while other processes may put another in its place."""
     while True:
         number = folder.stat().st_ino
         try:
             rows = EpisodeRows(folder)
-        except StorageCorruptedError:
+        except StorageCorruptedError as error:
             if folder.stat().st_ino == number:
-                raise
+                raise _damaged(folder, error) from error
             continue
         if folder.stat().st_ino == number:
             return rows
-        rows.close()
-
-
-# -- finding and converting --------------------------------------------------------------------------------
 
 
 def _convert_local(dataset_id: str, target: Path, is_forced: bool, progress: bool) -> None:
+    """Have a copy of the local dataset as it is now."""
     folder = local_folder() / dataset_id / "data"
     if not folder.is_dir():
         what = f"{folder} does not exist: there is no local Minari dataset {dataset_id!r}"
         raise FileNotFoundError(f"{what}{_hint(dataset_id)}")
-    if not is_forced and _is_current(target, folder):
-        return
-    with alone(target):
-        if is_forced or not _is_current(target, folder):  # another process may have made it meanwhile
-            convert(folder, target, dataset_id=dataset_id, origin=folder, progress=progress)
+    if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
+        with _locked(target):
+            # another process may have made the copy meanwhile
+            if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
+                convert(folder, target, dataset_id=dataset_id, origin=folder, progress=progress)
 
 
 def _is_current(target: Path, folder: Path) -> bool:
-    return is_converted(target) and read_marker(target)["fingerprint"] == fingerprint(folder)
+    return _marker(target)["fingerprint"] == fingerprint(folder)
 
 
 def _convert_remote(dataset_id: str, target: Path, may_download: bool, is_forced: bool, progress: bool) -> None:
-    if not is_forced and is_converted(target):
-        origin = read_marker(target)["origin"]
+    """Have a copy of the dataset, and download the dataset if there is none."""
+    if _is_converted(target, is_forced=is_forced) and not is_forced:
+        origin = _marker(target)["origin"]
         if origin is None or not Path(origin).is_dir() or _is_current(target, Path(origin)):
             return
-        with alone(target):
+        with _locked(target):
             if not _is_current(target, Path(origin)):
                 convert(Path(origin), target, dataset_id=dataset_id, origin=Path(origin), progress=progress)
         return
     if not may_download:
         raise FileNotFoundError(f"{target} does not exist, and download is False{_hint(dataset_id)}")
-    with alone(target):
-        if not is_forced and is_converted(target):
+    with _locked(target):
+        if _is_converted(target, is_forced=is_forced) and not is_forced:
             return
         with _downloaded(dataset_id, target) as folder:
             convert(folder, target, dataset_id=dataset_id, origin=None, progress=progress)

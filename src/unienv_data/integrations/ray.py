@@ -1,17 +1,18 @@
 """Experience replays in Ray actors.
 
-A batch travels as one contiguous buffer. The methods of a proxy wait for their result; several processes of the cluster
-may use one replay, whose actor serves them one after the other. A Ray cluster is one trust domain: whoever can reach an
-actor can run code in it.
+A batch travels as one contiguous buffer. The methods of a proxy block until their result is there; several processes of
+the cluster may use one replay, whose actor serves them one after the other. A Ray cluster is one trust domain: whoever
+can reach an actor can run code in it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
-import pickle
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +22,9 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
-from ..datasets._tensordict_storage import TensorDictStorage
-from ..datasets._tensordicts import TensorDictBase, from_buffer, to_buffer, torch
-from ._ray_keeper import Keeper
+from ..datasets.tensordict_storage import TensorDictStorage
+from ..datasets.tensordicts import TensorDictBase, from_buffer, to_buffer, torch
+from ._ray_keeper import Keeper, ReplayRecord
 
 if TYPE_CHECKING:
     import ray
@@ -38,10 +39,20 @@ _ALONE = "__tensor__"
 _CHAINED = ("set_", "set_at_", "update_", "append_transform", "insert_transform")
 # What must not happen twice if Ray repeats a call whose answer was lost.
 _ONCE = ("add", "extend")
+# Values that Ray hands over as they are. All others are pickled by us: Ray would make their arrays read-only.
+_PLAIN = (type(None), bool, int, float, str, bytes, slice, np.ndarray)
 
 
 class RemoteReplayError(RuntimeError):
     """The actor of a replay is gone; the text says which, and what can be done."""
+
+
+class ReplayRestartedError(RemoteReplayError):
+    """The actor of a replay has died and begun anew, and all samples are lost. Raised once for each proxy."""
+
+
+class ReplayRestartedWarning(UserWarning):
+    """The actor of a replay has died and begun anew; the text says what it has now. Issued once for each proxy."""
 
 
 class Packed(NamedTuple):
@@ -49,6 +60,12 @@ class Packed(NamedTuple):
 
     description: dict[str, Any]
     buffer: np.ndarray
+
+
+class Pickled(NamedTuple):
+    """An object on its way, such as a sampler."""
+
+    content: bytes
 
 
 class OnDisk(NamedTuple):
@@ -64,27 +81,49 @@ class Ticket(NamedTuple):
     number: int
 
 
+class Answer(NamedTuple):
+    """What a call has returned, and how often the actor had begun anew by then."""
+
+    generation: int
+    result: Any
+
+
+class About(NamedTuple):
+    """What a proxy needs to know of an actor."""
+
+    cls: type
+    generation: int
+    keeper_name: str | None
+    namespace: str
+
+
 def packed(value: Any) -> Any:
-    """A value as it travels: TensorDicts in one buffer each, tensors as arrays, everything else as it is."""
+    """Convert a value to what travels: TensorDicts in one buffer each, numbers as they are, other objects pickled."""
     if isinstance(value, TensorDictBase):
         return Packed(*to_buffer(value))
     if isinstance(value, torch.Tensor):
         return Packed(*to_buffer(_boxed(value)))
-    if isinstance(value, TensorDictStorage):
+    if isinstance(value, TensorDictStorage) and value.path is not None:
         value.flush()
         return OnDisk(str(value.path))
     if type(value) in (tuple, list):
         return type(value)(packed(item) for item in value)
-    return {key: packed(item) for key, item in value.items()} if type(value) is dict else value
+    if type(value) is dict:
+        return {key: packed(item) for key, item in value.items()}
+    return value if type(value) in _PLAIN else Pickled(cloudpickle.dumps(value))
 
 
 def unpacked(value: Any) -> Any:
-    """The value that `packed` has made ready."""
+    """Convert back what `packed` has made; what it returns belongs to the caller."""
     if isinstance(value, Packed):
         data = from_buffer(value.description, value.buffer)
         return data[_ALONE] if set(data.keys()) == {_ALONE} else data
+    if isinstance(value, Pickled):
+        return cloudpickle.loads(value.content)
     if isinstance(value, OnDisk):
         return TensorDictStorage.open(value.path)
+    if type(value) is np.ndarray:
+        return value.copy()  # Ray's is read-only
     if type(value) in (tuple, list):
         return type(value)(unpacked(item) for item in value)
     return {key: unpacked(item) for key, item in value.items()} if type(value) is dict else value
@@ -99,127 +138,261 @@ def _boxed(tensor: torch.Tensor) -> Any:
 class ReplayActor:
     """Runs in the actor: the replay, and whose calls have been answered.
 
-    An actor that Ray starts again finds what it is made of, and where it was saved, with a keeper of this name. Ray
-    itself would not do: it warns that it may lose what a constructor was given, and that a restart then fails.
+    An actor that Ray restarts finds its record with a keeper. Ray itself would not do: it warns that it may lose what a
+    constructor was given, and that a restart then fails.
+
+    Parameters
+    ----------
+    keeper_name
+        The name of the keeper; None if the actor is not restarted.
+    namespace
+        The namespace of both names.
     """
 
-    def __init__(self, keeper: str | None) -> None:
-        self._keeper = None if keeper is None else ray.get_actor(keeper)
+    def __init__(self, keeper_name: str | None, namespace: str = "") -> None:
+        self._keeper_name, self._namespace = keeper_name, namespace
+        self._replay: Any = None
+        self._record = ReplayRecord()
         self._answered: dict[str, tuple[int, Any]] = {}
-        self._is_closed = False
-        if self._keeper is not None and ray.get_runtime_context().was_current_actor_reconstructed:
-            made_of, saved = ray.get(self._keeper.get.remote())
-            if made_of is not None:  # else it has died before it was made, and whoever makes it is told so
-                self._make(*pickle.loads(made_of))
-            if saved is not None:
-                self._replay.loads(saved)
+        self._is_closed = self._lost_all = False
+        self._restart_text = ""
+        if keeper_name is not None and ray.get_runtime_context().was_current_actor_reconstructed:
+            record = ray.get(ray.get_actor(keeper_name, namespace).get.remote())
+            if record.made_of is not None:  # else it has died before it was made, and whoever makes it is told so
+                self._restart(record)
 
-    def make(self, cls: type[ExperienceReplay], args: Any, kwargs: Any) -> None:
-        """Make the replay. Not with the actor, since an error there would be reported as the actor's death."""
-        self._make(cls, args, kwargs)
-        if self._keeper is not None:
-            ray.get(self._keeper.keep_made_of.remote(cloudpickle.dumps((cls, args, kwargs))))
+    def _restart(self, record: ReplayRecord) -> None:
+        """Make the replay again, with what is left of its samples."""
+        self._make(record.made_of)
+        replay = self._replay
+        if len(replay) and replay.storage.is_mutable:
+            self._restart_text = f"its storage has kept {len(replay)} samples"
+        elif record.saved is not None:
+            replay.loads(record.saved)
+            self._restart_text = f"it goes on from what was saved in {record.saved}: what came after that is lost"
+        else:
+            self._lost_all = not len(replay)
+            self._restart_text = "it is as it was made, for nothing was saved"
+        self._keep(record._replace(generation=record.generation + 1))
 
-    def _make(self, cls: type[ExperienceReplay], args: Any, kwargs: Any) -> None:
+    def make(self, made_of: bytes) -> About:
+        """Make the replay of its pickled class and arguments, unless it is there.
+
+        Not with the actor, since an error there would be reported as the actor's death.
+        """
+        if self._replay is None:
+            self._make(made_of)
+            self._keep(ReplayRecord(made_of))
+        elif cloudpickle.loads(made_of)[0].__qualname__ != type(self._replay).__qualname__:
+            raise TypeError(f"the actor of this name has a {type(self._replay).__name__}: give another name")
+        return self.about()
+
+    def _make(self, made_of: Any) -> None:
+        cls, args, kwargs = cloudpickle.loads(made_of)
         self._replay = cls(*unpacked(args), **unpacked(kwargs))
 
-    def call(self, method: str, args: Any, kwargs: Any, ticket: Ticket | None = None) -> Any:
-        """Call a method of the replay."""
-        self._refuse_if_closed()
+    def _keep(self, record: ReplayRecord) -> None:
+        self._record = record
+        if self._keeper_name is not None:
+            ray.get(ray.get_actor(self._keeper_name, self._namespace).keep.remote(record))
+
+    def record(self) -> ReplayRecord:
+        """Give the record to a keeper that has lost it."""
+        return self._record
+
+    def about(self) -> About:
+        """Say what a proxy needs to know."""
+        self._check(None)
+        return About(type(self._replay), self._record.generation, self._keeper_name, self._namespace)
+
+    def restart_text(self) -> str:
+        """Say what the replay has since its last restart."""
+        return self._restart_text
+
+    def call(
+        self, method: str, args: Any, kwargs: Any, ticket: Ticket | None = None, generation: int | None = None
+    ) -> Answer:
+        """Call a method of the replay, unless the caller must be told first that all samples are lost."""
+        self._check(generation)
         if ticket is not None and self._answered.get(ticket.client, (-1, None))[0] == ticket.number:
-            return self._answered[ticket.client][1]
+            return Answer(self._record.generation, self._answered[ticket.client][1])
         answer = getattr(self._replay, method)(*unpacked(args), **unpacked(kwargs))
         result = None if answer is self._replay else packed(answer)
         if method in ("dumps", "dump", "save"):
-            path = str(Path(args[0] if args else kwargs["path"]).absolute())
-            if self._keeper is not None:
-                ray.get(self._keeper.keep_saved.remote(path))
+            path = str(Path(unpacked(args[0] if args else kwargs["path"])).absolute())
+            self._keep(self._record._replace(saved=path))
         if ticket is not None:
             self._answered[ticket.client] = (ticket.number, result)
         self._is_closed = method == "close"
-        return result
+        return Answer(self._record.generation, result)
 
-    def get(self, name: str) -> Any:
-        """An attribute of the replay."""
-        self._refuse_if_closed()
-        return packed(getattr(self._replay, name))
+    def get(self, name: str, generation: int | None = None) -> Answer:
+        """Read an attribute of the replay."""
+        self._check(generation)
+        return Answer(self._record.generation, packed(getattr(self._replay, name)))
 
-    def _refuse_if_closed(self) -> None:
-        """Ray ends an actor some time after it was told to; what arrives until then is answered as what comes later."""
-        if self._is_closed:
+    def _check(self, generation: int | None) -> None:
+        if self._replay is None:
+            raise RemoteReplayError(
+                "the replay's actor has begun anew, and its keeper died at the same time: make the replay again, and "
+                "load what was saved"
+            )
+        if self._is_closed:  # Ray ends an actor some time after it was told to
             raise RemoteReplayError("the replay is gone: one of those who use it has closed it")
+        if self._lost_all and generation is not None and generation < self._record.generation:
+            raise ReplayRestartedError(
+                "the replay's actor has died and begun anew, and all samples are lost, for nothing was saved. This "
+                "call did nothing. The next ones work on the empty replay; dumps() and a storage on disk keep samples"
+            )
 
 
 def remote_class(cls: type[ExperienceReplay], remote_config: dict[str, Any] | None) -> RemoteClass:
-    """See `ExperienceReplay.as_remote`."""
+    """Make the remote form of a class; see `ExperienceReplay.as_remote`."""
     return RemoteClass(cls, dict(remote_config or {}))
 
 
 class RemoteClass:
-    """Makes replays of a class in actors: called as the class is, it returns a proxy."""
+    """Makes replays of a class in actors: called as the class is, it returns a proxy.
+
+    With `get_if_exists` in the options, the proxy is of the replay that has the name already, if there is one: the
+    replay stays as it is.
+    """
 
     def __init__(self, cls: type[ExperienceReplay], options: dict[str, Any]) -> None:
         self._cls, self._options = cls, options
 
     def __call__(self, *args: Any, **kwargs: Any) -> RemoteReplay:
         options = dict(self._options)
-        keeper = keeper_name = None
+        namespace = options.get("namespace") or ray.get_runtime_context().namespace
+        keeper: Any = None
+        keeper_name = None
         if options.get("max_restarts"):
-            keeper_name = f"keeper of a replay, {uuid.uuid4().hex}"
-            lifetime = options.get("lifetime")
-            keeper = ray.remote(Keeper).options(num_cpus=0, name=keeper_name, lifetime=lifetime).remote()
-        handle: Any = ray.remote(ReplayActor).options(**options).remote(keeper_name)
+            number = uuid.uuid4().hex
+            keeper_name = f"keeper of a replay, {number}"
+            options.setdefault("name", f"{self._cls.__name__} {number[:8]}")
+            # restarted by Ray, and asked again while it is: a keeper that dies must not take the replay with it
+            keeper_options = {"max_restarts": -1, "max_task_retries": -1, "namespace": namespace, "num_cpus": 0}
+            keeper_options |= {"lifetime": options.get("lifetime"), "name": keeper_name}
+            keeper = ray.remote(Keeper).options(**keeper_options).remote(options["name"], namespace)
+        handle: Any = ray.remote(ReplayActor).options(**options).remote(keeper_name, namespace)
         name = options.get("name") or f"{self._cls.__name__} {handle._actor_id.hex()[:8]}"
-        replay = RemoteReplay(handle, self._cls, name, keeper)
+        made_of = cloudpickle.dumps((self._cls, packed(args), packed(kwargs)))
         try:
-            replay._answer(handle.make.remote(self._cls, packed(args), packed(kwargs)))
+            about = _answer_of(handle.make.remote(made_of), name)
         except BaseException:
-            replay._kill()
+            if not options.get("get_if_exists"):
+                ray.kill(handle)
+            if keeper is not None:
+                ray.kill(keeper)
             raise
-        return replay
+        if keeper is not None and about.keeper_name != keeper_name:
+            ray.kill(keeper)  # the actor was there, and has one
+            keeper = None
+        return RemoteReplay(handle, name, about, keeper)
 
     remote = __call__
+
+
+def _answer_of(reference: Any, name: str) -> Any:
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from error
+    except ray.exceptions.RayActorError as error:
+        raise RemoteReplayError(
+            f"the replay {name!r} is gone. With max_restarts in its options it is started again, as often as that "
+            f"says, from where it was last saved. Ray says: {error}"
+        ) from error
 
 
 class RemoteReplay:
     """A replay in an actor, with the methods and properties of its class.
 
     It can be handed to other processes of the cluster. When the actor has died, calls raise a `RemoteReplayError`; with
-    `max_restarts` in the actor's options Ray starts it again, and it goes on from where it was last saved.
+    `max_restarts` in the actor's options Ray starts it again. The replay then has what its storage on disk has, or what
+    was last saved, which the next call says with a `ReplayRestartedWarning`. If there is neither, that call raises a
+    `ReplayRestartedError` and does nothing else.
     """
 
-    def __init__(self, handle: Any, cls: type[ExperienceReplay], name: str, keeper: Any) -> None:
-        self._handle, self._cls, self._name, self._keeper = handle, cls, name, keeper
+    def __init__(self, handle: Any, name: str, about: About, keeper: Any = None) -> None:
+        self._handle, self._name, self._about = handle, name, about
+        self._keeper = keeper  # Ray ends an actor that nobody holds, unless it is detached
+        self._known_generation = about.generation
         self._client, self._numbers = uuid.uuid4().hex, itertools.count()
         self._is_closed = False
 
-    def __reduce__(self) -> tuple[type[RemoteReplay], tuple[Any, ...]]:
-        return RemoteReplay, (self._handle, self._cls, self._name, self._keeper)
+    @classmethod
+    def connect(cls, name: str, namespace: str | None = None) -> RemoteReplay:
+        """Connect to a replay that another driver, or another process, has made.
 
-    def _answer(self, reference: Any) -> Any:
+        Parameters
+        ----------
+        name
+            The `name` in the options of the replay's actor. Its `lifetime` is "detached" if the driver that made it may
+            end.
+        namespace
+            The namespace of the name; that of this process by default.
+
+        Raises
+        ------
+        RemoteReplayError
+            If there is no such replay.
+        """
         try:
-            result = unpacked(ray.get(reference))
-        except ray.exceptions.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from error
-        except ray.exceptions.RayActorError as error:
+            handle: Any = ray.get_actor(name, namespace)
+        except ValueError as error:
             raise RemoteReplayError(
-                f"the replay {self._name!r} is gone. With max_restarts in its options it is started again, as often "
-                f"as that says, from where it was last saved. Ray says: {error}"
+                f"there is no actor {name!r} in the namespace {namespace or ray.get_runtime_context().namespace!r}: "
+                f"give the replay this name, lifetime='detached' if its driver ends, and here the namespace of the name"
             ) from error
-        return result
+        if not hasattr(handle, "restart_text"):
+            raise TypeError(f"the actor {name!r} is none of a replay")
+        return cls(handle, name, _answer_of(handle.about.remote(), name))
+
+    def __reduce__(self) -> tuple[type[RemoteReplay], tuple[Any, ...]]:
+        about = self._about._replace(generation=self._known_generation)
+        return RemoteReplay, (self._handle, self._name, about, self._keeper)
+
+    @property
+    def generation(self) -> int:
+        """How often the actor has died and begun anew."""
+        return int(_answer_of(self._handle.about.remote(), self._name).generation)
+
+    def _result(self, reference: Any) -> Any:
+        try:
+            answer = _answer_of(reference, self._name)
+        except ReplayRestartedError:
+            self._known_generation = self.generation
+            raise
+        if answer.generation > self._known_generation:
+            self._known_generation = answer.generation
+            text = _answer_of(self._handle.restart_text.remote(), self._name)
+            what = f"the actor of the replay {self._name!r} has died and begun anew: {text}"
+            warnings.warn(what, ReplayRestartedWarning, stacklevel=4)
+        return unpacked(answer.result)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         ticket = Ticket(self._client, next(self._numbers)) if method in _ONCE else None
-        result = self._answer(self._handle.call.remote(method, packed(args), packed(kwargs), ticket))
+        given = (method, packed(args), packed(kwargs), ticket, self._known_generation)
+        result = self._result(self._handle.call.remote(*given))
         return self if result is None and method in _CHAINED else result
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(self._cls, name):
-            raise AttributeError(f"{self._cls.__name__} has no attribute {name!r}")
-        if callable(inspect.getattr_static(self._cls, name)):
+        cls = self._about.cls if not name.startswith("_") else type(self)
+        if name.startswith("_") or not hasattr(cls, name):
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r}")
+        if callable(inspect.getattr_static(cls, name)):
             method: Callable[..., Any] = functools.partial(self._call, name)
             return method
-        return self._answer(self._handle.get.remote(name))
+        return self._result(self._handle.get.remote(name, self._known_generation))
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Give the samples of a batch the priorities in it; only what that takes of the batch is sent."""
+        self._call("update_tensordict_priority", data.select("index", "number", self._priority_key, strict=False))
+
+    @functools.cached_property
+    def _priority_key(self) -> Any:
+        return self._result(self._handle.get.remote("priority_key", self._known_generation))
 
     def __len__(self) -> int:
         return int(self._call("__len__"))
@@ -240,15 +413,14 @@ class RemoteReplay:
         if self._is_closed:
             return
         try:
-            self._call("close")
+            with contextlib.suppress(RemoteReplayError):
+                self._call("close")
         finally:
-            self._kill()
+            ray.kill(self._handle)
+            if self._about.keeper_name is not None:
+                with contextlib.suppress(ValueError):
+                    ray.kill(ray.get_actor(self._about.keeper_name, self._about.namespace))
             self._is_closed = True
-
-    def _kill(self) -> None:
-        ray.kill(self._handle)
-        if self._keeper is not None:
-            ray.kill(self._keeper)
 
     def __enter__(self) -> RemoteReplay:
         return self

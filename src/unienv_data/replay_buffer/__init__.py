@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ._transition_space import transition_space as transition_space
+    from ._transition import transition_space as transition_space
     from .collection_wrapper import ReplayBufferCollectionWrapper as ReplayBufferCollectionWrapper
+    from .func_replay_buffer import FuncReplayBuffer as FuncReplayBuffer
     from .replay_buffer import BufferStats as BufferStats
     from .replay_buffer import ReplayBuffer as ReplayBuffer
 
 _HOMES = {
-    "._transition_space": ("transition_space",),
+    "._transition": ("transition_space",),
     ".collection_wrapper": ("ReplayBufferCollectionWrapper",),
+    ".func_replay_buffer": ("FuncReplayBuffer",),
     ".replay_buffer": ("BufferStats", "ReplayBuffer"),
 }
 

@@ -120,6 +120,9 @@ class Header:
         """The counters that were committed last."""
         return self.counters
 
+    def begin_to_write(self) -> None:
+        """Say that the buffer is not closed, and is written since this boot."""
+
     def commit(self) -> None:
         """Make the counters durable; everything they speak of must be by then."""
 
@@ -185,13 +188,11 @@ class MappedHeader(Header):
             self.is_of_another_boot = _is_of_another_boot(counters)
         if not data_is_live and not self._file.writable:
             self.go_on_from(self.counters.copy())  # as they are now, whatever a writer does from here on
-        if self._file.writable and not self.is_of_another_boot:
-            self.begin_to_write()
 
     def begin_to_write(self) -> None:
         """Say that the buffer is not closed, and is written since this boot."""
         self._page[_SEAL:PAGE_SIZE] = bytes(8)
-        self.counters.boot, self.counters.writer = _boot_number(), 0
+        self.counters.boot = _boot_number()
 
     def go_on_from(self, counters: Counters) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""

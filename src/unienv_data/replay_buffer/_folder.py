@@ -30,8 +30,8 @@ from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
 from ._locks import FolderLock
 from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
-from ._physical import physical_segments
-from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferOptions, BufferState
+from ._segments import physical_segments
+from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
@@ -74,6 +74,7 @@ def create(
         state = BufferState.create(storage, folder, options, shared=shared)
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
+        sync_folder(folder)
     return buffer
 
 
@@ -112,6 +113,8 @@ def load(
 ) -> ReplayBuffer:
     """The buffer in a folder; see `ReplayBuffer.load_from`."""
     backend, device, given = place
+    if not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
     metadata = read_metadata(folder)
     space = read_space(folder, metadata, backend, device)
     if given is not None:
@@ -266,7 +269,7 @@ def _check_is_buffer_alone(folder: Path) -> None:
     """A FileExistsError unless all there is in a folder belongs to one buffer: a dump takes the place of all of it."""
     if not (folder / FILE_NAME).exists():
         raise FileExistsError(f"{folder} is there, and not a replay buffer: give another path")
-    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK}
+    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK, TURNS}
     with contextlib.suppress(StorageCorruptedError):
         own.update(Path(read_metadata(folder).storage_path).parts[:1])
     for path in folder.iterdir():
@@ -290,7 +293,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
         edit = counters.edit
     head, tail, base = counters.head, counters.tail, counters.base
     folder.mkdir()
-    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base))
+    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base), tail)
     tail = min(counters.tail, head)
     segments = buffer._state.segments.alive(tail, head)
     if counters.edit != edit:

@@ -159,11 +159,14 @@ def removal(
     removed: np.ndarray,
     bounds: tuple[int, int, int],
     segments: np.ndarray,
+    *,
+    join: bool,
 ) -> Edit:
     """The edit that removes samples and closes the gaps, by moving the side of the buffer with less to be moved.
 
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
-    the closed segments alive. A segment shrinks by what is taken out of it, and is gone when nothing is left.
+    the closed segments alive. A segment of which samples are taken out is split there, or with `join` only shrinks; it
+    is gone when nothing is left.
     """
     tail, closed, head = bounds
     count, first, last = len(removed), int(removed[0]), int(removed[-1])
@@ -180,11 +183,25 @@ def removal(
         return numbers - np.searchsorted(removed, numbers) + (count if moves_older else 0)
 
     shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
+    closed = int(moved(np.array([closed]))[0])
+    if not join:
+        cuts = moved(removed[np.diff(removed, prepend=-1) > 1])  # what follows each gap, by its new number
+        inside = cuts[(cuts > closed) & (cuts < head)]
+        shrunk = np.concatenate([shrunk, _split(closed, int(inside[-1]), inside[:-1])]) if len(inside) else shrunk
+        closed = int(inside[-1]) if len(inside) else closed
+        parts = [_split(start, stop, cuts[(cuts > start) & (cuts < stop)]) for start, stop in shrunk.tolist()]
+        shrunk = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
-    counters = {"head": head, "tail": tail, "closed": int(moved(np.array([closed]))[0]), "segments": len(shrunk)}
+    counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
     sources = slots_of(kept)
     row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
     numbers = moved(kept)
     return Edit(
         slots_of(numbers), numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk
     )
+
+
+def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
+    """The ranges that a range comes apart into at these places within it."""
+    edges = np.array([start, *cuts.tolist(), stop], np.int64)
+    return np.stack([edges[:-1], edges[1:]], axis=1)

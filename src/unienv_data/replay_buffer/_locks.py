@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import threading
 import time
 import weakref
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..base.mapped import MappedFile
+from ..base.storage import StorageCorruptedError
 
 # A reader that looks whether anybody writes holds the lock for an instant: try again before giving up.
 _ATTEMPTS, _PAUSE = 5, 0.02
@@ -28,30 +30,36 @@ class BeingWrittenError(PermissionError):
 class FolderLock:
     """The right to write to a buffer's folder, until `release` or the end of the process.
 
-    With `shared` it is that of all processes that this one hands the lock on to, until the last of them ends. Otherwise
-    a fork does not have it: what is left of the parent there must not keep others out when the parent is gone.
+    With `shared` any number of processes have it, which take turns (see `SharedWriteLock`). Otherwise one process has
+    it, and no fork of it: what is left of the parent there must not keep others out when the parent is gone.
     """
 
     def __init__(self, path: Path, *, shared: bool) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._adopt(path, os.open(path, flags, 0o600), shared, os.getpid())
+        self._adopt(path, _open_lock_file(path), shared, os.getpid())
+        self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
+            os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
+
+    def _take(self, operation: int) -> None:
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE)
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-        else:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            self.release()
-            who = "this process" if holder == str(os.getpid()) else "another process"
-            error = BeingWrittenError(
-                f"{path.parent} is being written by {who} (pid {holder}) already: open it with read_only=True"
-            )
-            error.pid = holder
-            raise error
-        with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
-            os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
+                fcntl.flock(self._fd, operation | fcntl.LOCK_NB)
+                return
+        holder = holder_of(self.path)
+        self.release()
+        who = "this process" if holder == str(os.getpid()) else "another process"
+        way_out = "" if self.shared else ", or all of its writers with multiprocessing=True"
+        error = BeingWrittenError(
+            f"{self.path.parent} is being written by {who} (pid {holder}) already: open it with read_only=True{way_out}"
+        )
+        error.pid = holder
+        raise error
+
+    def refuse_others(self) -> None:
+        """Have the right alone; a BeingWrittenError if another process has it as well."""
+        self._take(fcntl.LOCK_EX)
 
     def _adopt(self, path: Path, fd: int, shared: bool, pid: int) -> None:
         self.path, self._fd, self.shared, self.pid = path, fd, shared, pid
@@ -90,6 +98,25 @@ def _let_go_after_fork() -> None:
 os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
+def _open_lock_file(path: Path) -> int:
+    """A descriptor of a lock file, made if need be; a StorageCorruptedError if its bytes may be somebody else's."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        raise StorageCorruptedError(f"{path}: not a file of this folder alone, so it is not written to")
+    return fd
+
+
+def holder_of(path: Path) -> str:
+    """The process that took the lock of this file last."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(32).decode("ascii", "replace").strip() or "unknown"
+    except OSError:
+        return "unknown"
+
+
 def is_locked(path: Path) -> bool:
     """Whether anybody has the right to write to the folder of this lock file."""
     try:
@@ -97,7 +124,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -123,7 +150,8 @@ class WriteLock:
         if self._threads._is_owned():
             raise self._reentered()
         with self._threads:
-            return write(*args)
+            result = write(*args)
+        return result  # noqa: RET504 - within, an interrupt could come before the lock is released
 
     def is_held_here(self) -> bool:
         """Whether the calling thread is in the middle of a write."""
@@ -148,20 +176,27 @@ class WriteLock:
 class SharedWriteLock(WriteLock):
     """Keeps writers apart that are threads of several processes.
 
-    A record lock on a file without a name: such locks belong to a process, die with it, and a fork does not inherit
-    them. The `owner` is told of every write: `begin_shared_write` in front of it, and `end_shared_write` behind it
-    unless it has failed.
+    A record lock on a file, with a name or without: such locks belong to a process, die with it, and a fork does not
+    inherit them. Threads of one process that have opened the same file share one lock object among them. The `owner` is
+    told of every write: `begin_shared_write` in front of it, and `end_shared_write` behind it unless it has failed.
     """
 
     def __init__(self, file: MappedFile | None = None) -> None:
-        super().__init__()
         self._file = MappedFile.create(None, "u1") if file is None else file
+        self._path = self._file.path
+        self._threads = _thread_lock_for(self._file.fd)
         self.owner: Any = None  # a weak proxy: a buffer that nobody refers to gives back its files at once
 
+    @classmethod
+    def open(cls, path: Path) -> SharedWriteLock:
+        """The lock of the writers to a folder, by the name of its file."""
+        return cls(MappedFile(_open_lock_file(path), "u1", path, writable=True))
+
     def run(self, write: Callable[..., ResultT], *args: Any) -> ResultT:
-        if self._threads._is_owned():
+        threads: Any = self._threads.lock
+        if threads._is_owned():
             raise self._reentered()
-        with self._threads:
+        with threads:
             fd = self._file.fd
             if fd < 0:
                 raise RuntimeError("the buffer is closed")
@@ -170,12 +205,61 @@ class SharedWriteLock(WriteLock):
                 self.owner.begin_shared_write()
                 result = write(*args)
                 self.owner.end_shared_write()
-                return result
             finally:  # an interrupt may come before the lock is taken; to release one that is not held does no harm
                 fcntl.lockf(fd, fcntl.LOCK_UN)
+        return result
 
-    def __reduce__(self) -> tuple[type[SharedWriteLock], tuple[MappedFile]]:
+    def is_free(self) -> bool:
+        """Whether no other process is writing just now."""
+        threads: Any = self._threads.lock
+        if not threads.acquire(blocking=False):
+            return False
+        try:
+            fcntl.lockf(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        else:
+            fcntl.lockf(self._file.fd, fcntl.LOCK_UN)
+            return True
+        finally:
+            threads.release()
+
+    def is_held_here(self) -> bool:
+        held: bool = self._threads.lock._is_owned()
+        return held
+
+    def renew(self) -> None:
+        self._threads.lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._path is not None:  # so that it is not opened twice in one process under two descriptors
+            return SharedWriteLock.open, (self._path,)
         return SharedWriteLock, (self._file,)
 
     def close(self) -> None:
-        self._file.close()
+        with self._threads.lock:  # not while another thread is between taking the lock and releasing it
+            self._file.close()
+
+
+class _ThreadLock:
+    """The lock among the threads of this process that write to one file."""
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+
+
+_THREAD_LOCKS: weakref.WeakValueDictionary[tuple[int, int], _ThreadLock] = weakref.WeakValueDictionary()
+
+
+def _thread_lock_for(fd: int) -> _ThreadLock:
+    found = os.fstat(fd)
+    return _THREAD_LOCKS.setdefault((found.st_dev, found.st_ino), _ThreadLock())
+
+
+def _renew_thread_locks() -> None:
+    """In a forked process, whose threads do not include those that may have held the locks."""
+    for lock in list(_THREAD_LOCKS.values()):
+        lock.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_thread_locks)

@@ -20,7 +20,7 @@ from unienv_interface.space.space_utils import json_to_space, space_to_json
 
 from ..base.files import PathLike, json_field, read_json, write_json
 from ..base.storage import StorageCorruptedError
-from ._physical import logical_segments
+from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
 FORMAT_VERSION = 1

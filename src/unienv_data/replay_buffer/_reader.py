@@ -1,4 +1,8 @@
-"""Reading without a lock, beside a writer in another process or thread."""
+"""Reading without a lock, beside a writer in another process or thread.
+
+A reader takes the counters before and after it reads, and reads again what a writer has overwritten meanwhile. So what
+it hands out, samples and episodes, is as at one instant.
+"""
 
 from __future__ import annotations
 
@@ -8,130 +12,124 @@ from typing import Any
 
 import numpy as np
 
-from ..base._index import is_plain_index, resolve_index
-from ..base.windows import Episodes
-from ._state import BufferState
-from ._windows import Stretches, WindowLook
+from unienv_interface.space.row_layout import RowLayout, Rows
 
-# After so many reads that were overtaken by a writer, a reader asks the writer to wait, or gives up.
+from ..base._index import resolve_index
+from ..base.storage import RowStorage
+from ..base.windows import (
+    ColumnMask,
+    Episodes,
+    Limits,
+    Spans,
+    WindowQuery,
+    nearest_valid,
+    window_frames,
+    window_spans,
+)
+from ._segments import logical_segments
+from ._state import BufferState
+
+# After so many reads that a writer has overtaken, a reader asks the writer to wait, or gives up.
 _ATTEMPTS = 1000
-# How long a reader waits for a sample that a busy writer is about to write, and for one that is being written.
+# Seconds that a reader waits for a sample that a busy writer is about to write, and for one that is being written.
 _SOON, _IN_GOOD_TIME = 0.002, 1.0
 
+#: Reads slots; of a growing storage so many are in use.
 Gather = Callable[[Any, int], Any]
-Look = Callable[[Any, int, int, int], Any]
+#: Reads samples by their positions, given tail, head and base of one instant.
+ReadAt = Callable[[Any, int, int, int], Any]
 
 
 class BufferReader:
-    """Takes the counters before and after it looks, and looks again where a writer has come between."""
+    """Reads a buffer's samples, windows and episodes, each as at one instant."""
 
     def __init__(self, state: BufferState, *, maintains: bool) -> None:
-        self._state, self._counters, self.stretches = state, state.counters, Stretches(state, maintains=maintains)
+        self._state, self._counters = state, state.counters
         self._capacity, self._backend = state.storage.capacity, state.storage.backend
+        self.bounds = EpisodeBounds(state, maintains=maintains)
 
-    def read(self, idx: Any, gather: Gather, gather_among: Gather | None = None) -> Any:
-        """What `gather` finds in the slots of these indices, all of it as at one instant.
+    def by_slots(self, gather: Gather) -> ReadAt:
+        """What `gather` reads in the slots of positions."""
+        capacity = self._capacity
 
-        `gather_among` is for indices whose range it looks at by itself.
-        """
+        def read_at(positions: Any, tail: int, head: int, base: int) -> Any:
+            shift = tail - base if capacity is None else (tail - base) % capacity
+            slots = positions + shift if shift else positions
+            return gather(slots, head - base if capacity is None else capacity)
+
+        return read_at
+
+    def read(self, idx: Any, read_at: ReadAt, reach: int = 0) -> Any:
+        """What `read_at` reads for an index of any kind; it looks at up to `reach` samples before each."""
         counters = self._counters
         edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
-        try:  # as it goes nearly always: nobody comes between
-            if self._capacity is None:
-                shift, length = tail - base, head - base
-            else:
-                shift, length = (tail - base) % self._capacity, self._capacity
-            if gather_among is not None and is_plain_index(idx):
-                if not shift:
-                    values = gather_among(idx, max(0, head - tail))  # a writer may come between the two
-                    if counters.edit == edit and not edit & 1 and counters.tail == tail:
-                        return values
-                elif head - tail == self._capacity and idx.size and idx.item(idx.argmax()) < length:
-                    # Counted from the end of the ring: a slot below 0 is one at the end, as it is to an array.
-                    values = gather_among(idx + (shift - length), length)
-                    now = counters.tail
-                    if counters.edit == edit and not edit & 1 and (now == tail or _oldest(idx) >= now - tail):
-                        return values
-            position = resolve_index(self._backend, idx, head - tail)
-            values = gather(position + shift if shift else position, length)
+        try:  # as it goes nearly always: no writer comes between
+            positions = resolve_index(self._backend, idx, head - tail)
+            values = read_at(positions, tail, head, base)
             now = counters.tail
-            if counters.edit == edit and not edit & 1 and (now == tail or _oldest(position) >= now - tail):
+            if counters.edit == edit and not edit & 1 and (now == tail or _oldest(positions) - reach >= now - tail):
                 return values
         except (ValueError, LookupError):
-            pass  # for good reason, or of a row that was being overwritten: that is found out now
-        return self._read_again(idx, self._look_for_rows(gather), 0)
+            pass  # for good reason, or of a row that was being overwritten: `_read_again` finds out
+        return self._read_again(idx, read_at, reach)
 
-    def read_windows(self, positions: np.ndarray, look: WindowLook) -> tuple[Any, np.ndarray]:
-        """The windows of samples and which of their frames are valid, all of it as at one instant."""
-        counters = self._counters
-        edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
-        try:
-            position = np.asarray(resolve_index(self._backend, positions, head - tail))
-            found = look(position, tail, head, base)
-            now = counters.tail
-            if counters.edit == edit and not edit & 1 and (now == tail or _oldest(position) - look.reach >= now - tail):
-                return found
-        except (ValueError, LookupError):
-            pass  # as above
-        return self._read_again(positions, look, look.reach)
-
-    def _look_for_rows(self, gather: Gather) -> Look:
-        def look(position: Any, tail: int, head: int, base: int) -> Any:
-            if self._capacity is None:
-                return gather(position + (tail - base), head - base)
-            return gather(position + (tail - base) % self._capacity, self._capacity)
-
-        return look
-
-    def _read_again(self, idx: Any, look: Look, reach: int) -> Any:
-        """What `look` finds beside a writer that does come between; it looks at up to `reach` samples before."""
+    def _read_again(self, idx: Any, read_at: ReadAt, reach: int) -> Any:
+        """`read` beside a writer that does come between."""
         counters, ahead = self._counters, 0
         for _ in range(_ATTEMPTS):
-            edit = counters.edit
-            if edit & 1 and not self._state.is_writing_here():
-                self._state.wait_for_edit()
-                continue
+            edit = self._settled_edit()
             head, tail, base = counters.head, counters.tail, counters.base
             if tail > head:
-                continue  # so fast a writer has come between
+                continue  # a writer has come between the two
             try:
-                position = resolve_index(self._backend, idx, head - tail)
+                positions = resolve_index(self._backend, idx, head - tail)
             except IndexError:
                 if counters.head == head and counters.tail == tail and not self._is_coming(head):
                     raise
                 continue  # it is in range when what is being overwritten counts
             if ahead:
                 tail += ahead
-                if not self._wait_for(tail + _newest(position)):
+                if not self._wait_for(tail + _newest(positions), _SOON):
                     ahead = 0
                     continue
                 head = counters.head
             try:
-                values = look(position, tail, head, base)
+                values = read_at(positions, tail, head, base)
             except (ValueError, LookupError):
                 if counters.edit == edit and counters.tail <= tail:
                     raise
                 values = None  # of a row that was being overwritten
             now = counters.tail
-            if counters.edit == edit and (now <= tail or max(0, _oldest(position) - reach) + tail >= now):
+            if counters.edit == edit and (now <= tail or max(0, _oldest(positions) - reach) + tail >= now):
                 return values
             # The samples as they will be when the tail is further on can be read before they are overtaken.
             ahead = max(2 * (now - tail + ahead), 2 * ahead)
-        return self._read_alone(idx, look)
+        return self._read_alone(idx, read_at)
+
+    def _settled_edit(self) -> int:
+        """The counter of edits once nobody is making one; at once if this thread is, in a signal handler."""
+        while (edit := self._counters.edit) & 1 and not self._state.is_writing_here():
+            self._state.wait_for_edit()
+        return edit
 
     def _is_coming(self, head: int) -> bool:
         """Whether a writer that is overwriting samples has moved the head on, or does so in good time."""
-        return self._counters.coming > head and self._wait_for(head, _IN_GOOD_TIME)
+        return (
+            self._counters.coming > head and not self._state.is_writing_here() and self._wait_for(head, _IN_GOOD_TIME)
+        )
 
-    def _wait_for(self, number: int, patience: float = _SOON) -> bool:
-        """Wait for a sample that a busy writer is about to write; False if it does not come soon."""
-        deadline = time.perf_counter() + patience
+    def _wait_for(self, number: int, patience: float) -> bool:
+        """Wait for a sample that a busy writer is about to write; False if it does not come in time."""
+        begun = time.perf_counter()
         while self._counters.head <= number:
-            if time.perf_counter() > deadline:
+            waited = time.perf_counter() - begun
+            if waited > patience:
                 return False
+            if waited > _SOON:
+                time.sleep(_SOON)
         return True
 
-    def _read_alone(self, idx: Any, look: Look) -> Any:
+    def _read_alone(self, idx: Any, read_at: ReadAt) -> Any:
         """Read while no writer may write, if this process can see to that."""
         state, counters = self._state, self._counters
         if not state.storage.is_mutable:
@@ -139,49 +137,149 @@ class BufferReader:
 
         def read() -> Any:
             head, tail = counters.head, counters.tail
-            return look(resolve_index(self._backend, idx, head - tail), tail, head, counters.base)
+            return read_at(resolve_index(self._backend, idx, head - tail), tail, head, counters.base)
 
         return read() if state.is_writing_here() else state.write_lock.run(read)
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def window_reader(self, query: WindowQuery, limits: Limits | None) -> WindowReader:
+        """A reader of the windows that a query asks for."""
+        return WindowReader(self, self._state, query, limits)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         """The episodes of samples; None if nobody keeps them."""
-        return self._look(lambda tail, head: self.stretches.episodes(positions, tail, head))[0]
+        return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
-        ranges, tail = self._look(self._state.segments.alive)
+        ranges, tail = self._snapshot(self._state.segments.alive)
         found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
         return found if self._state.segments.lanes == 1 else sorted(found)
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
-        """The closed episode that a sample is in, as a range of indices; None if it is in none."""
+        """The closed episode of a sample, as a range of indices; None if it is in none."""
 
         def find(tail: int, head: int) -> tuple[int, int] | None:
             position = int(resolve_index(self._backend, index, head - tail))
             return self._state.segments.of(tail + position, tail, head)
 
-        found, tail = self._look(find)
+        found, tail = self._snapshot(find)
         return None if found is None else (found[0] - tail, found[1] - tail)
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
-        """The same as the storage knows them; None if it does not."""
+        """The closed episodes as the storage knows them; None if it does not."""
         head = self._counters.head  # before tail: then there are never more than the capacity
-        return self.stretches.known_to_storage(self._counters.tail, head)
+        return self.bounds.known_to_storage(self._counters.tail, head)
 
-    def _look(self, look: Callable[[int, int], Any]) -> tuple[Any, int]:
-        """What `look(tail, head)` finds while no sample is changed in place, and the tail."""
+    def _snapshot(self, find: Callable[[int, int], Any]) -> tuple[Any, int]:
+        """What `find(tail, head)` finds while no sample is changed in place, and the tail."""
         counters = self._counters
         while True:
-            edit = counters.edit
-            if edit & 1 and not self._state.is_writing_here():
-                self._state.wait_for_edit()
-                continue
+            edit = self._settled_edit()
             head, tail = counters.head, counters.tail
-            found = look(tail, max(head, tail))
+            found = find(tail, max(head, tail))
             if counters.edit == edit:
                 return found, tail
+
+
+class EpisodeBounds:
+    """Where the windows of samples end, by the counters of one instant; all in positions."""
+
+    def __init__(self, state: BufferState, *, maintains: bool) -> None:
+        self._state, self._maintains = state, maintains
+
+    def kept(self, positions: np.ndarray, tail: int, head: int) -> Episodes | None:
+        """The episodes of samples, as the buffer keeps them or else the storage; None if neither does."""
+        segments = self._state.segments
+        if self._maintains:
+            if not tail:
+                return Episodes(*segments.bounds_of(positions, 0, head), segments.lanes)
+            start, stop = segments.bounds_of(positions + tail, tail, head)
+            return Episodes(start - tail, stop - tail, segments.lanes)
+        ranges = self.known_to_storage(tail, head)
+        return None if ranges is None else _among(np.array(ranges, np.int64).reshape(-1, 2), positions, head - tail)
+
+    def known_to_storage(self, tail: int, head: int) -> list[tuple[int, int]] | None:
+        """The closed episodes as ranges of positions, as the storage knows them; None if it does not."""
+        storage = self._state.storage
+        pairs = storage.get_segments() if storage.is_segment_aware else None
+        if pairs is None:
+            return None
+        return logical_segments(pairs, self._state.slot(tail), max(0, head - tail), storage.capacity)
+
+    def kept_or_all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
+        """The episodes of samples; all samples of the lane where nobody keeps episodes."""
+        found = self.kept(positions, tail, head)
+        return self.all(positions, tail, head) if found is None else found
+
+    def all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
+        """All samples of the lane of each sample."""
+        lanes = self._state.segments.lanes  # a buffer drops whole steps, so position 0 is of the first lane
+        return Episodes(positions % lanes, np.full_like(positions, head - tail), lanes)
+
+
+class WindowReader:
+    """Reads the windows of samples by their positions, given the counters of one instant.
+
+    Everything that hangs on the query alone is found out when the reader is made.
+    """
+
+    def __init__(self, reader: BufferReader, state: BufferState, query: WindowQuery, limits: Limits | None) -> None:
+        storage = state.storage
+        self.query, self._limits, self._backend, self._capacity = query, limits, storage.backend, storage.capacity
+        self._bounds = reader.bounds.kept_or_all if query.within_episodes else reader.bounds.all
+        #: How many samples before its own a window may begin.
+        self.reach = -int(query.offsets[0]) * state.segments.lanes
+        #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
+        self.reads_whole = query.mask is not None or not (query.nested_keys and storage.has_column_access)
+        source: Any = storage if self.reads_whole else storage.get_column(query.nested_keys)
+        self._gather_spans: Callable[[Spans, int, int], Any] | None = None
+        if query.mask is not None:
+            self._read_at = reader.by_slots(source.gather_rows)
+            self._layout = RowLayout(storage.single_instance_space)
+            paths = [leaf.path for leaf in self._layout.leaves]
+            self._mask_place = paths.index(query.mask_keys)
+            self._decode_mask_column = self._layout.leaves[self._mask_place].codec.gathered_decoder()
+        else:
+            self._read_at = reader.by_slots(source.gather_windows)
+            fills_one_piece = query.is_dense and query.fill and limits is None
+            if fills_one_piece and isinstance(source, RowStorage) and source.can_gather_spans(len(query.offsets)):
+                self._gather_spans = source.gather_spans
+
+    def __call__(self, positions: np.ndarray, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
+        """The data of the windows (B, T, ...), and which of their frames are valid (B, T)."""
+        bounds = self._bounds(positions, tail, head)
+        if self._gather_spans is not None:
+            spans = window_spans(positions, self.query, bounds, head - tail)
+            if spans is not None:
+                shift = tail - base if self._capacity is None else (tail - base) % self._capacity
+                return self._gather_spans(spans, shift, self._capacity or head - base), spans.valid
+        frames, valid = window_frames(positions, self.query, bounds, self._limits, head - tail)
+        values = self._read_at(frames, tail, head, base)
+        return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
+
+    def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Rows of windows as data, filled where the mask says that they are not valid."""
+        query, column = self.query, self._decode_mask_column(rows.columns[self._mask_place])
+        values = self._backend.to_numpy(column) if self._backend.is_backendarray(column) else column
+        valid &= mask.valid_frames(values, query.offsets, query.zero)
+        if query.fill:
+            cut = (~valid.all(axis=1)).nonzero()[0]
+            if len(cut):
+                rows.rearrange(cut, nearest_valid(valid[cut], query.zero))
+        return self._layout.unpack_gathered(rows), valid
+
+
+def _among(ranges: np.ndarray, positions: np.ndarray, length: int) -> Episodes:
+    """The range of each position, of ranges [start, stop) in order, or else the gap between two that it is in."""
+    starts, stops = np.append(ranges[:, 0], length), np.append(ranges[:, 1], length)
+    ends = np.append(0, ranges[:, 1])
+    after = np.searchsorted(ranges[:, 1], positions, side="right")
+    inside = starts[after] <= positions
+    return Episodes(np.where(inside, starts[after], ends[after]), np.where(inside, stops[after], starts[after]), 1)
 
 
 def _oldest(position: Any) -> int:

@@ -7,14 +7,20 @@ change from step to step is worked out then.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import is_jax_array, is_torch_array
 
+from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
 from ._recording_modes import ReplayMode
@@ -260,3 +266,121 @@ def _newest_episode(buffer: ReplayBuffer) -> int:
 
 
 _ROWS_AT_ONCE = 65536
+
+
+# -- steps of some slots, which begin and end at times of their own -----------------------------------------------
+
+
+class Part(NamedTuple):
+    """Some slots that have stepped: how they are recorded, and what they started from, one row for each."""
+
+    slots: list[int]
+    recorder: Recorder
+    observation: Any
+    context: Any
+
+
+class PendingSteps:
+    """Which slots are stepping, and the action of each."""
+
+    def __init__(self, action_space: Space) -> None:
+        """`action_space` is that of the whole batch."""
+        self.is_sound = True  # whether it is known what the slots that are not stepping are at
+        self._space = action_space
+        self._actions: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def actions_for(self, slots: Sequence[int], action: Any) -> dict[int, Any]:
+        """The action of each of these slots, out of a batch of as many; an error if one of them is stepping already."""
+        busy = sorted(self._actions.keys() & set(slots))
+        if busy:
+            raise RuntimeError(f"environments {busy} are stepping already: call step_wait first")
+        rows = batch_utils.split(self._space, action)
+        if len(rows) != len(slots):
+            raise ValueError(f"{len(rows)} actions for the {len(slots)} environments {list(slots)}")
+        return dict(zip(slots, rows, strict=True))
+
+    def add(self, actions: dict[int, Any]) -> None:
+        """Slots that have begun to step."""
+        self._actions.update(actions)
+
+    def take(self, slots: Sequence[int]) -> Any:
+        """The actions of slots that have come back, as a batch in this order."""
+        return batch_utils.concatenate(self._space, [self._actions.pop(slot) for slot in slots])
+
+    @contextlib.contextmanager
+    def in_doubt(self) -> Iterator[None]:
+        """What fails in here leaves it open what the slots are at."""
+        was_sound, self.is_sound = self.is_sound, False
+        yield
+        self.is_sound = was_sound
+
+
+class PartialRecorders:
+    """Recorders for some slots of a batch, into the buffers that all of them are recorded into."""
+
+    def __init__(
+        self,
+        mode: ReplayMode,
+        env: Env,
+        buffers: Sequence[ReplayBuffer],
+        chosen: TransitionBuilder | None,
+        validate: bool,
+    ) -> None:
+        self._env, self._buffers, self._is_per_env = env, list(buffers), mode == "per_env"
+        self._of_slots = self._is_per_env or env.batch_size == 1
+
+        @cache
+        def builder(place: int, count: int | None) -> Builder:
+            has_env_index = count is not None or self._is_per_env
+            return make_builder(Setting(env, buffers[place].single_space, count, has_env_index), chosen, validate)
+
+        self._builder = builder
+
+    def of(self, slots: list[int]) -> Recorder:
+        """The recorder for rows of these slots, in this order."""
+        if self._of_slots:
+            buffers, builders = [self._buffers[slot] for slot in slots], [self._builder(slot, None) for slot in slots]
+            recorder: Recorder = _SlotRecorder(self._env, buffers, builders, self._is_per_env)
+            if self._is_per_env:
+                recorder.env_index = slots
+        else:
+            recorder = _BatchRecorder(self._env, self._buffers[0], self._builder(0, len(slots)))
+            recorder.env_index = recorder.env_index[np.array(slots)]
+        return recorder
+
+
+def check_takes_parts(mode: ReplayMode, slots: int, what: str) -> None:
+    """A ValueError for a mode that cannot record some slots without the others."""
+    if mode == "interleaved":
+        raise ValueError(
+            f"{what}: in replay_mode='interleaved' all {slots} lanes advance together (sample s belongs to lane "
+            f"s % {slots}), so a step must be of all slots. Steps of some are recorded with replay_mode='per_env' and "
+            f"a buffer per slot, which keeps episodes, or 'shared' and one buffer without"
+        )
+
+
+# -- data of environments that is kept beyond the call that gave it -----------------------------------------------
+
+
+def owned_copy(value: Any) -> Any:
+    """Data that nobody else can change: environments may reuse their arrays, and callers may write to what they get."""
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
+    if value is None or is_jax_array(value):  # which never changes
+        return value
+    if isinstance(value, dict):
+        return {key: owned_copy(child) for key, child in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(owned_copy(child) for child in value)
+    if is_torch_array(value):
+        return value.clone()
+    return copy.deepcopy(value)
+
+
+def is_plain(env: Env) -> bool:
+    """Whether a batch of observations is a NumPy array that is merged after a reset in the usual way."""
+    usual = type(env).update_observation_post_reset is Env.update_observation_post_reset
+    return usual and env.backend is NumpyComputeBackend and isinstance(env.observation_space, ArraySpace)

@@ -351,3 +351,34 @@ def _received(
     if records is not None:
         index._hold(records)
     return index
+
+
+# -- the reference's format: inclusive pairs of slots, wrapped where the first is the larger ---------------------
+
+
+def physical_segments(ranges: np.ndarray, capacity: int | None) -> list[tuple[int, int]]:
+    """Inclusive pairs of slots for ranges [start, stop) of slots counted on beyond the capacity."""
+    pairs = ranges.copy()
+    pairs[:, 1] -= 1
+    if capacity is not None:
+        pairs %= capacity
+    return [(start, end) for start, end in pairs.tolist()]
+
+
+def logical_segments(
+    pairs: Iterable[tuple[int, int]], offset: int, count: int, capacity: int | None
+) -> list[tuple[int, int]]:
+    """Ranges [start, stop) of indices for inclusive pairs of slots, oldest first and clipped to what is there."""
+    found = []
+    for first, last in pairs:
+        length = last - first + 1
+        start = first - offset
+        if capacity is not None:
+            length = length if length > 0 else length + capacity
+            start %= capacity
+            if start >= count and start + length > capacity:  # its beginning was overwritten
+                start -= capacity
+        start, stop = max(start, 0), min(start + length, count)
+        if start < stop:
+            found.append((start, stop))
+    return sorted(found)

@@ -16,14 +16,16 @@ from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorrupte
 from ._counters import Header, MappedHeader
 from ._journal import Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
-from ._locks import FolderLock, SharedWriteLock, WriteLock, is_locked
-from ._physical import logical_segments
+from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
 from ._recovery import find_loss
-from ._segments import SegmentIndex
+from ._segments import SegmentIndex, logical_segments
 
-HEADER, SEGMENT_FILE, JOURNAL, LOCK = "header.bin", "segments.bin", "journal.bin", "lock"
+HEADER, SEGMENT_FILE, JOURNAL = "header.bin", "segments.bin", "journal.bin"
+#: Held while a folder may be written, and while it is written by several processes.
+LOCK, TURNS = "lock", "turns"
 # How long a reader waits for an edit before it looks whether anybody is making it.
 _PATIENCE = 0.02
+_EDIT_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class BufferState:
         if isinstance(self.write_lock, SharedWriteLock):
             self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
+        self.edit_timeout = _EDIT_TIMEOUT  # seconds that a reader waits for a writer that changes samples in place
         self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,7 +192,18 @@ class BufferState:
         header = MappedHeader.create(folder / HEADER)
         segments = new_index(header, storage.capacity, folder / SEGMENT_FILE, options.lanes)
         journal = Journal.create(folder / JOURNAL)
-        return cls(storage, header, segments, journal, options, shared=shared, folder=folder, folder_lock=folder_lock)
+        write_lock = SharedWriteLock.open(folder / TURNS) if shared else None
+        return cls(
+            storage,
+            header,
+            segments,
+            journal,
+            options,
+            shared=shared,
+            folder=folder,
+            folder_lock=folder_lock,
+            write_lock=write_lock,
+        )
 
     @classmethod
     def open(
@@ -208,30 +222,49 @@ class BufferState:
         segments = open_index(header, storage.capacity, path, options.lanes, writable=writable)
         journal = Journal.open(folder / JOURNAL) if writable else None
         shared = shared and writable
-        state = cls(storage, header, segments, journal, options, shared=shared, folder=folder, folder_lock=folder_lock)
-        if header.is_of_another_boot:
-            if writable and state.counters.edit & 1:
-                state.recover()
-            loss = find_loss(state)
-            if loss is not None and writable:
+        if folder_lock is not None and not (shared and storage.is_multiprocessing_safe):
+            folder_lock.refuse_others()
+        write_lock = SharedWriteLock.open(folder / TURNS) if shared else None
+        state = cls(
+            storage,
+            header,
+            segments,
+            journal,
+            options,
+            shared=shared,
+            folder=folder,
+            folder_lock=folder_lock,
+            write_lock=write_lock,
+        )
+        if writable:
+            state.write_lock.run(state._begin_to_write)
+            return state
+        loss = find_loss(state) if header.is_of_another_boot else None
+        if loss is not None:
+            header.go_on_from(loss.counters)
+            segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
+            state = cls(storage, header, segments, None, options, shared=False, folder=folder)
+            state.findings = loss.findings
+        state._check()
+        return state
+
+    def _begin_to_write(self) -> None:
+        """Make whole what a writer that was killed has left, by whoever may write now."""
+        counters = self.counters
+        if self.header.is_of_another_boot:
+            if counters.edit & 1:
+                self.recover()
+            loss = find_loss(self)
+            if loss is not None:
                 raise StorageCorruptedError(
                     f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
                     f"(unienv_data.repair), or look at it with read_only=True"
                 )
-            if loss is not None:
-                header.go_on_from(loss.counters)
-                segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
-                state = cls(storage, header, segments, None, options, shared=False, folder=folder)
-                state.findings = loss.findings
-            elif writable:
-                header.begin_to_write()
-        state._check()
-        if writable:
-            state.recover()
-            counters = state.counters
-            used = np.arange(state.used(counters.head))
-            storage.replace_block_sums(numbers_in(used, storage.capacity, counters.base, counters.tail))
-        return state
+        self._check()
+        self.header.begin_to_write()
+        self.recover()
+        used = np.arange(self.used(counters.head))
+        self.storage.replace_block_sums(numbers_in(used, self.storage.capacity, counters.base, counters.tail))
 
     def _check(self) -> None:
         """Compare the counters with each other and with the files."""
@@ -277,19 +310,30 @@ class BufferState:
         counters.coming = counters.head
 
     def wait_for_edit(self) -> None:
-        """Wait until nobody is in the middle of changing samples in place; not for the calling thread itself."""
-        deadline = time.monotonic() + _PATIENCE
+        """Wait until nobody is in the middle of changing samples in place; not for the calling thread itself.
+
+        A TimeoutError after `edit_timeout` seconds: the writer was stopped.
+        """
+        begun = time.monotonic()
+        deadline = begun + _PATIENCE
         while self.counters.edit & 1 and not self.is_writing_here():
             time.sleep(0.0002)
             if time.monotonic() < deadline:
                 continue
-            if self.shared:
-                self.write_lock.run(_nothing)  # if the one who did it is dead, this takes over and makes the edit
-                return
-            if self.folder is not None and not is_locked(self.folder / LOCK) and self.counters.edit & 1:
+            if isinstance(self.write_lock, SharedWriteLock):
+                if self.write_lock.is_free():
+                    self.write_lock.run(_nothing)  # the writer is dead: this takes over and makes the edit
+                    return
+            elif self.folder is not None and not is_locked(self.folder / LOCK) and self.counters.edit & 1:
                 raise StorageCorruptedError(
                     f"{self.folder}: a writer was killed while it changed samples in place; "
                     f"open the buffer once with read_only=False to finish that"
+                )
+            if time.monotonic() > begun + self.edit_timeout:
+                pid = self.counters.writer or (holder_of(self.folder / LOCK) if self.folder else os.getpid())
+                raise TimeoutError(
+                    f"{self.folder or 'the buffer'}: its writer (pid {pid}) has been in the middle of changing samples "
+                    f"for {self.edit_timeout} s; if it is stopped, let it go on or end it"
                 )
             deadline = time.monotonic() + _PATIENCE
 

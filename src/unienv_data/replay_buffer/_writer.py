@@ -124,24 +124,33 @@ class BufferWriter:
 
     def extend_lanes(self, value: Any, ended: np.ndarray | None) -> None:
         """Add one sample to every lane, or a block of several steps; `ended` says where episodes end with one."""
-        self.check()
-        if self._lanes == 1:
+        if self._is_refused:
+            raise self._refusal()
+        lanes = self._lanes
+        if lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
-        steps = self._count_steps(value)
-        lead: tuple[int, ...] = (self._lanes,)
-        if steps is not None:
-            lead = (steps, self._lanes)
-            value = self._storage.layout.merge_lead(value, (steps, self._lanes))
-        count = self._lanes * (1 if steps is None else steps)
-        encoded = self._storage.encode(value, count)
+        shape: tuple[int, ...] = (lanes,)
+        try:
+            encoded = self._storage.encode(value, lanes)
+        except ValueError:
+            steps = self._count_steps(value)
+            if steps is None:
+                raise
+            shape = (steps, lanes)
+            encoded = self._storage.encode(self._storage.layout.merge_lead(value, (steps, lanes)), steps * lanes)
         closing: list[int] = []
         if ended is not None:
-            if ended.shape != lead:
-                each = f"each of {self._lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
+            if ended.shape != shape:
+                each = f"each of {lanes} lanes" + ("" if len(shape) == 1 else f" at each of {shape[0]} steps")
                 raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             if np.count_nonzero(ended):
                 closing = ended.reshape(-1).nonzero()[0].tolist()
-        self._extend_open(encoded, count, closing)
+        self._extend_open(encoded, lanes if len(shape) == 1 else shape[0] * lanes, closing)
+
+    def extend_all_lanes(self, value: Any, count: int, closing: list[int]) -> None:
+        """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
+        self.check()
+        self._extend_open(self._storage.encode(value, count), count, closing)
 
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
@@ -151,7 +160,7 @@ class BufferWriter:
                 leaf = leaf[key]
         except (LookupError, TypeError):
             return None  # which `encode` will say more about
-        shape: tuple[int, ...] = getattr(leaf, "shape", ())
+        shape: tuple[int, ...] = tuple(getattr(leaf, "shape", ()))
         return int(shape[0]) if len(shape) == len(spec.codec.shape) + 2 else None
 
     def _extend_open(self, encoded: Any, count: int, closing: list[int]) -> None:
@@ -314,7 +323,11 @@ class BufferWriter:
             storage.layout.pack(rows, 0, value)
             value = storage.layout.unpack(rows)
         total, space = len(slots), batch_space(storage.single_instance_space, len(slots))
-        encoded = storage.encode(value, total)
+        encoded = None
+        if storage.has_raw_rows:
+            encoded = storage.encode(value, total)
+        else:
+            storage.layout.check(value, (total,))
 
         def read_rows(chunk: slice) -> Any:
             if not storage.has_raw_rows:
@@ -326,8 +339,8 @@ class BufferWriter:
         if len(slots):
             self._edit(edit)
 
-    def remove_at(self, idx: Any) -> None:
-        """Remove samples and close the gaps."""
+    def remove_at(self, idx: Any, join: bool) -> None:
+        """Remove samples and close the gaps; an episode is split there, unless its parts are to `join`."""
         self.check()
         counters, state = self._counters, self._state
         head, tail = counters.head, counters.tail
@@ -344,7 +357,8 @@ class BufferWriter:
             counters.tail = tail + removed.size  # nothing has to be moved
             return
         bounds = (tail, min(max(counters.closed, tail), head), head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, state.segments.alive(tail, head)))
+        alive = state.segments.alive(tail, head)
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
 
     def _edit(self, edit: Edit) -> None:
         before = self._counters.edit

@@ -25,12 +25,22 @@ from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
 from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.wrapper.autoreset import refuse_autoreset
 
-from ._dumping import dump
-from ._owned import is_plain, owned_copy
-from ._partial_recording import Part, PartialRecorders, PendingSteps, check_takes_parts
-from ._recording import EpisodeCounts, TransitionBuilder, check_builder, make_recorder, next_episode_id
-from ._recording_modes import ReplayMode, as_list, check_same_space, resolve_mode
+from ._recording import (
+    EpisodeCounts,
+    Part,
+    PartialRecorders,
+    PendingSteps,
+    TransitionBuilder,
+    check_builder,
+    check_takes_parts,
+    is_plain,
+    make_recorder,
+    next_episode_id,
+    owned_copy,
+)
+from ._recording_modes import ReplayMode, as_list, check_same_space, dump, resolve_mode
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
@@ -78,6 +88,7 @@ class ReplayBufferCollectionWrapper(
         first_episode_id: int | None = None,
     ) -> None:
         super().__init__(env)
+        refuse_autoreset(env, type(self).__name__)
         if (dump_on_episode_end or dump_on_reset_boundary) and dump_path is None:
             raise ValueError("dump_path must be provided with dump_on_episode_end or dump_on_reset_boundary")
         check_builder(transition_builder)

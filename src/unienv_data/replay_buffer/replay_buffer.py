@@ -24,14 +24,13 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.files import local_path
 from ..base.nested import nested_item
-from ..base.storage import SpaceStorage
+from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from . import _folder
-from ._physical import index_with_offset as index_with_offset
-from ._reader import BufferReader
+from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
-from ._windows import WindowLook
 from ._writer import BufferWriter
 
 PathLike = str | os.PathLike[str]
@@ -101,7 +100,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._maintains = state.maintains
         self._reader = BufferReader(state, maintains=state.maintains)
         self._writer, self._locked = BufferWriter(state), state.write_lock.run
-        self._last_look: WindowLook | None = None
+        self._read_samples = self._reader.by_slots(storage.gather)
+        self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
+        self._last_windows: WindowReader | None = None
         self.is_segment_aware = state.maintains or storage.is_segment_aware
         storage.follow(state.open_length)
 
@@ -139,7 +140,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             storage_cls,
             single_instance_space,
             args,
-            None if cache_path is None else Path(cache_path),
+            None if cache_path is None else local_path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
             BufferOptions(maintain_segment_metadata or lanes > 1, durable, lanes),
         )
@@ -165,7 +166,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         writer: a PermissionError names the process that is.
         """
         place = (backend, device, single_instance_space)
-        return _folder.load(Path(path), place, read_only, multiprocessing, storage_kwargs)
+        return _folder.load(local_path(path), place, read_only, multiprocessing, storage_kwargs)
 
     is_loadable_from = staticmethod(_folder.is_loadable_from)
     get_length_from_path = staticmethod(_folder.get_length_from_path)
@@ -270,38 +271,43 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any) -> Any:
-        return self._reader.read(idx, self.storage.gather, self.storage.gather_among)
+        return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        rows: Rows | None = self._reader.read(positions, self.storage.gather_rows)
+        if self._read_rows is None:
+            return None
+        rows: Rows | None = self._reader.read(positions, self._read_rows)
         return rows
 
     def get_flattened_at(self, idx: Any) -> Any:
         if not self.storage.has_flattened_access:
             return super().get_flattened_at(idx)
-        return self._reader.read(idx, self.storage.gather_flattened)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.gather_flattened))
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self.storage.get_column(nested_keys).gather)
+        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        if limits is not None:  # which are of these positions alone
-            look = WindowLook(self._reader.stretches, query, limits)
-        elif self._last_look is not None and self._last_look.query is query:
-            look = self._last_look
-        else:
-            look = self._last_look = WindowLook(self._reader.stretches, query, None)
-        data, valid = self._reader.read_windows(positions, look)
-        return Windows(nested_item(data, query.nested_keys) if look.reads_whole else data, valid)
+        windows = self._last_windows
+        if limits is not None:  # those of these positions alone
+            windows = self._reader.window_reader(query, limits)
+        elif windows is None or windows.query is not query:
+            windows = self._last_windows = self._reader.window_reader(query, None)
+        data, valid = self._reader.read(positions, windows, windows.reach)
+        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
 
-    def stretches_of(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
+    def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         found = self.episodes_of(positions) if within_episodes else None
-        return self._reader.stretches.all(positions, 0, len(self)) if found is None else found
+        return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
+
+    def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
+        rows = self.read_rows(np.empty(0, np.int64))
+        return rows is not None and any(leaf.path == mask_keys for leaf in rows.layout.leaves)
 
     @property
     def may_grow(self) -> bool:
@@ -323,7 +329,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if self._maintains:
             return self._reader.segment_of(index)
         position = int(resolve_index(self.backend, index, len(self)))
-        return next((part for part in self.get_segments() or [] if part[0] <= position < part[1]), None)
+        return next((pair for pair in self.get_segments() or [] if pair[0] <= position < pair[1]), None)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -352,6 +358,64 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """
         flags = None if ended is None else self._as_flags(ended)
         self._locked(self._writer.extend_lanes, value, flags)
+
+    def extend_from(self, other: BatchBase, chunk_size: int = 8, tqdm: bool = False) -> None:
+        """Copy all samples of another batch, with the episodes that it knows.
+
+        Episodes of several lanes go to the lanes of this buffer if it has as many, and one after the other into a
+        buffer without lanes. A batch that knows no episodes adds none.
+
+        Parameters
+        ----------
+        other
+            The batch to copy from, of the same space.
+        chunk_size
+            How many samples are in memory at a time.
+        tqdm
+            Show a progress bar.
+
+        Raises
+        ------
+        RuntimeError
+            An episode of `append` is open.
+        ValueError
+            The batch has another number of lanes than this buffer.
+        """
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
+        if self._lanes == 1 and self.has_open_segment:
+            raise RuntimeError("extend_from while a segment of append is open: call mark_segment_end first")
+        positions = np.arange(len(other))
+        episodes = other.episodes_of(positions) if self._maintains else None
+        stride = 1 if episodes is None else int(np.max(episodes.stride, initial=1))
+        if self._lanes > 1 and stride != self._lanes:
+            raise ValueError(
+                f"extend_from: the batch has {stride} lanes, the buffer {self._lanes}: copy into a buffer with "
+                f"{'no lanes' if stride == 1 else f'lanes={stride}'}"
+            )
+        starts = np.zeros(0, np.int64) if episodes is None else episodes.start
+        ends = np.zeros(len(other), bool) if episodes is None else positions + 1 >= episodes.stop
+        if stride > 1 and self._lanes == 1:  # episode after episode
+            positions = np.argsort(starts, kind="stable")
+            starts, ends = starts[positions], ends[positions]
+            begins = np.flatnonzero(np.diff(starts, prepend=-1))
+            starts = np.repeat(begins, np.diff(begins, append=len(starts)))
+        size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
+        pieces: Any = range(0, len(other), size)
+        if tqdm:
+            from tqdm import tqdm as progress
+
+            pieces = progress(pieces, unit="chunk")
+        first = self._counters.head
+        for start in pieces:
+            part = slice(start, min(start + size, len(other)))
+            batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
+            closing = np.flatnonzero(ends[part])
+            if self._lanes > 1:
+                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing.tolist())
+            else:
+                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing.tolist()]
+                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended)
 
     def mark_segment_end(self, lanes: Any = None) -> None:
         """Close the open segment; without one, nothing happens.
@@ -384,13 +448,21 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def set_at(self, idx: Any, value: Any) -> None:
         self._locked(self._writer.set_at, idx, value)
 
-    def remove_at(self, idx: Any) -> None:
-        """Remove samples; those that stay keep their order, and an episode shrinks by what is taken out of it.
+    def remove_at(self, idx: Any, *, join: bool = False) -> None:
+        """Remove samples; those that stay keep their order.
 
         Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together. Of a
         buffer with lanes only the oldest vector steps can be removed.
+
+        Parameters
+        ----------
+        idx
+            The samples to remove.
+        join
+            An episode out of the middle of which samples are removed is split there, so that no window reaches over
+            the gap. True keeps it one episode.
         """
-        self._locked(self._writer.remove_at, idx)
+        self._locked(self._writer.remove_at, idx, join)
 
     def clear(self) -> None:
         """Drop all samples and episodes."""
@@ -438,9 +510,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 _folder.write_description(self, own)
             return
         if self.is_mutable:
-            self._locked(_folder.write_snapshot, self, Path(path))
+            self._locked(_folder.write_snapshot, self, local_path(path))
         else:
-            _folder.write_snapshot(self, Path(path))
+            _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
         """Make what was written durable and give back files and memory. May be called more than once."""
@@ -470,3 +542,17 @@ class ClosedBuffer:
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the buffer is closed")
+
+
+def index_with_offset(
+    backend: ComputeBackend, index: Any, len_transitions: int, offset: int, device: Any = None
+) -> Any:
+    """The slots of an index into a full ring of `len_transitions` samples, the oldest of which is in slot `offset`.
+
+    An int for an int, else an array of the backend.
+    """
+    position = resolve_index(backend, index, len_transitions)
+    if isinstance(position, int):
+        return (position + offset) % len_transitions
+    slots = (position + offset) % max(len_transitions, 1)
+    return backend.from_numpy(slots, dtype=backend.default_index_dtype, device=device, copy=True)

@@ -6,31 +6,34 @@ import contextlib
 import os
 import pickle
 import select
-import signal
-import time
 from collections import deque
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
 
-from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._starting import no_interrupt, start_worker
-from unienv_interface.env_base._worker_errors import ErrorReport
-from unienv_interface.env_base._worker_pool import WorkerDied
+from unienv_interface.utils.channel import ChannelClosedError, Message, no_interrupt
+from unienv_interface.utils.worker_processes import (
+    KILL_GRACE,
+    ErrorReport,
+    WorkerDied,
+    WorkerProcess,
+    end_workers,
+    start_worker,
+)
 
 from ..base.common import BatchBase
 from ..base.sampling import Form
-from ._batch_blocks import BatchPlan, BlockRing
-from ._fetch_worker import CLOSE, FAILED, FETCH, READY, Portable, request, worker_main
+from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, Portable, request, worker_main
 
-# How long workers may take to end when they are asked, told and killed. Together less than two seconds.
-_CLOSE_GRACE, _TERMINATE_GRACE, _KILL_GRACE = 0.8, 0.3, 0.4
+# Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
+_CLOSE_GRACE = 0.8
 # A batch whose fetch has ended so many workers is not tried again.
 _MOST_DEATHS = 2
 
 
-class Fetch:
+class WorkerFetch:
     """A batch that a worker fetches."""
 
     def __init__(self, pool: FetchPool, number: int, index: np.ndarray, form: Form, block: int) -> None:
@@ -55,7 +58,7 @@ class Fetch:
             self.free_block()
 
     def free_block(self) -> None:
-        """Give the block back: nobody writes to it any more, and nobody reads it."""
+        """Give the block back, which no process reads or writes any more."""
         block, self.block = self.block, -1
         self._pool.blocks.give_back(block)
 
@@ -64,40 +67,21 @@ class Fetch:
         return f"a batch of {len(self.index)} samples ({shown}{', ...' if len(self.index) > 8 else ''})"
 
 
-class _Worker:
-    """One process, its connection, and what it was asked for and has not answered, oldest first."""
+class _Worker(WorkerProcess):
+    """A process, its connection, and the batches it was asked for and has not answered, oldest first."""
 
-    def __init__(self, process: Any, channel: Channel, is_adopted: bool) -> None:
-        self.process, self.channel = process, channel
-        self.is_adopted = is_adopted  # a child of a fork server
+    def __init__(self, process: Any, connection: Connection, is_adopted: bool) -> None:
+        super().__init__(process, connection, is_adopted)
         self.is_ready = False
-        self.todo: deque[Fetch] = deque()
-
-    def is_running(self) -> bool:
-        if not self.process.is_alive():
-            return False
-        if self.is_adopted:
-            return True  # the fork server knows, and will say so
-        try:
-            os.kill(self.process.pid, 0)
-        except ProcessLookupError:  # somebody else has reaped it
-            return False
-        return True
-
-    def how_it_ended(self) -> str:
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"exit code {'unknown' if code is None else code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
-        return f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
+        self.todo: deque[WorkerFetch] = deque()
 
 
 class FetchPool:
     """Worker processes that fetch batches from a source, each in a block of shared memory while there are free ones.
 
-    An error in a worker is the result of that batch. The death of one is raised by whoever waits next, once; another
-    takes its place and does what it had to do, so that no batch is lost, but for one whose fetch has ended two workers:
-    its result is the second death.
+    An error in a worker is the result of that batch. The death of a worker is raised once, by the next call of
+    `result`; another worker takes over its batches. A batch whose fetch has ended two workers is not tried again: its
+    result is the second death.
     """
 
     def __init__(
@@ -122,7 +106,7 @@ class FetchPool:
         self._broken: WorkerDied | None = None  # why no worker can be started
         self._closed = False
         self._poll = select.poll()
-        self._at: dict[int, _Worker] = {}  # by the descriptor of its channel
+        self._workers: dict[int, _Worker] = {}  # by the descriptor of its channel
         try:
             for _ in range(n_workers):
                 self._start()
@@ -136,52 +120,52 @@ class FetchPool:
         number, self._started = self._started, self._started + 1
         given = Portable((self._source, self._plan))
         with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is ignored
-            process, connection, is_adopted = start_worker(
+            started = start_worker(
                 self._ctx,
                 worker_main,
                 (given, self.blocks.shared, self.blocks.nbytes, (self._seed, number)),
-                siblings=[worker.channel.connection for worker in self._at.values()],
+                siblings=[worker.channel.connection for worker in self._workers.values()],
                 name=f"unienv-sampler-{number}",
                 daemon=self._daemon,
             )
-            worker = _Worker(process, Channel(connection), is_adopted)
-            self._at[worker.channel.fd] = worker
+            worker = _Worker(*started)
+            self._workers[worker.channel.fd] = worker
             self._poll.register(worker.channel.fd, select.POLLIN)
 
     # -- fetching ------------------------------------------------------------------------------------------
 
-    def submit(self, index: np.ndarray, form: Form) -> Fetch:
-        """Have a batch fetched. What is wrong is said by its result."""
+    def submit(self, index: np.ndarray, form: Form) -> WorkerFetch:
+        """Assign a batch to a worker. An error is raised by the result."""
         if self._closed:
             raise RuntimeError("the sampler is closed")
         self._numbers += 1
-        fetch = Fetch(self, self._numbers, np.ascontiguousarray(index, np.int64), form, self.blocks.take())
+        fetch = WorkerFetch(self, self._numbers, np.ascontiguousarray(index, np.int64), form, self.blocks.take())
         self._assign(fetch)
         return fetch
 
-    def _assign(self, fetch: Fetch) -> None:
+    def _assign(self, fetch: WorkerFetch) -> None:
         """Give a batch to the worker that has least to do."""
         payload = request(fetch.form, fetch.block, self._source.sample_numbers.stop, fetch.index)
         while self._broken is None:
-            worker = min(self._at.values(), key=lambda worker: len(worker.todo))
+            worker = min(self._workers.values(), key=lambda worker: len(worker.todo))
             try:
                 worker.channel.send(fetch.number, FETCH, payload)
             except ChannelClosedError:
-                self._bury(worker)
+                self._replace_dead(worker)
             else:
                 worker.todo.append(fetch)
                 return
         fetch.error = self._broken
 
-    def result(self, fetch: Fetch) -> Any:
-        """The batch, once it is there; the death of a worker if one has died."""
+    def result(self, fetch: WorkerFetch) -> Any:
+        """Wait for a batch; a `WorkerDied` if a worker has died."""
         if os.getpid() != self.owner:
             raise RuntimeError("this epoch was begun in another process, before a fork: begin one here")
-        self._look(0)
+        self._receive_all(0)
         while not fetch.is_done and not self._deaths:
             if self._closed:
                 raise RuntimeError("the sampler is closed")
-            self._look(self._doze_time)
+            self._receive_all(self._doze_time)
         if self._deaths:
             raise self._deaths.pop(0)
         fetch.is_taken = True
@@ -195,36 +179,36 @@ class FetchPool:
         block, fetch.block = fetch.block, -1
         return self._plan.read(self.blocks.hand_out(block), len(fetch.index), fetch.form, answer.payload)
 
-    def _look(self, seconds: float) -> None:
-        """Take in what arrives within that time, and note deaths."""
+    def _receive_all(self, seconds: float) -> None:
+        """Receive what arrives within that time, and replace dead workers."""
         events = self._poll.poll(seconds * 1000)
         for fd, _ in events:
-            worker = self._at.get(fd)
+            worker = self._workers.get(fd)
             if worker is not None:
-                self._take_in(worker)
-        for worker in list(self._at.values()):
+                self._receive(worker)
+        for worker in list(self._workers.values()):
             if worker.channel.has_unsent:
-                self._go_on_sending(worker)
+                self._send_rest(worker)
             elif not events and seconds and not worker.is_running() and not worker.channel.has_unread:
-                self._bury(worker)  # something else holds its connection open
+                self._replace_dead(worker)  # something else holds its connection open
 
-    def _go_on_sending(self, worker: _Worker) -> None:
+    def _send_rest(self, worker: _Worker) -> None:
         try:
             worker.channel.flush(0.0)
         except ChannelClosedError:
-            self._bury(worker)
+            self._replace_dead(worker)
             return
-        self._sort_in(worker, worker.channel.read_already())
+        self._note_answers(worker, worker.channel.read_already())
 
-    def _take_in(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         try:
             messages = worker.channel.arrived()
         except ChannelClosedError:
-            self._bury(worker)
+            self._replace_dead(worker)
         else:
-            self._sort_in(worker, messages)
+            self._note_answers(worker, messages)
 
-    def _sort_in(self, worker: _Worker, messages: list[Message]) -> None:
+    def _note_answers(self, worker: _Worker, messages: list[Message]) -> None:
         for message in messages:
             if message.number == READY:
                 worker.is_ready = True
@@ -236,17 +220,17 @@ class FetchPool:
 
     # -- what went wrong -----------------------------------------------------------------------------------
 
-    def _bury(self, worker: _Worker) -> None:
-        """Note the death of a worker, and have another do what it had to do."""
+    def _replace_dead(self, worker: _Worker) -> None:
+        """Note the death of a worker, start another and assign it the batches of the first."""
         fd = worker.channel.fd
-        if self._at.pop(fd, None) is None:
+        if self._workers.pop(fd, None) is None:
             return
         self._poll.unregister(fd)
-        worker.process.join(_KILL_GRACE)  # its connection ends a moment before itself
+        worker.process.join(KILL_GRACE)  # its connection ends a moment before itself
         if worker.is_running():
             worker.process.kill()  # or it might still write to blocks
-            worker.process.join(_KILL_GRACE)
-        self._hear_out(worker)
+            worker.process.join(KILL_GRACE)
+        self._receive_last(worker)
         worker.channel.close()
         at_work = f"at {worker.todo[0]}" if worker.todo else "while it had nothing to do"
         if not worker.is_ready:
@@ -259,7 +243,7 @@ class FetchPool:
             except Exception as error:
                 death = self._broken = WorkerDied(f"{told}; none could be started in its place: {error}")
         else:
-            self._broken = death  # it did not get as far as its first batch, and another would not either
+            self._broken = death  # it died before its first batch, and another would too
         for place, fetch in enumerate(worker.todo):
             fetch.deaths += place == 0
             if not fetch.is_wanted:
@@ -271,11 +255,11 @@ class FetchPool:
         if not any(fetch.error is death and fetch.is_wanted for fetch in worker.todo):
             self._deaths.append(death)  # else it is told in the place of that batch
 
-    def _hear_out(self, worker: _Worker) -> None:
-        """Take in what a worker had said before it died."""
+    def _receive_last(self, worker: _Worker) -> None:
+        """Receive the answers that a worker sent before it died."""
         with contextlib.suppress(ChannelClosedError):
             while worker.channel.has_unread:
-                self._sort_in(worker, worker.channel.arrived())
+                self._note_answers(worker, worker.channel.arrived())
 
     # -- ending --------------------------------------------------------------------------------------------
 
@@ -284,8 +268,8 @@ class FetchPool:
         if self._closed:
             return
         self._closed = True
-        workers = list(self._at.values())
-        self._at = {}
+        workers = list(self._workers.values())
+        self._workers = {}
         try:
             if os.getpid() == self.owner:
                 self._end(workers)
@@ -297,29 +281,17 @@ class FetchPool:
     def _end(self, workers: list[_Worker]) -> None:
         try:
             for worker in workers:
-                try:
+                with contextlib.suppress(ChannelClosedError):
                     worker.channel.send(0, CLOSE, b"")
-                except ChannelClosedError:
-                    continue
-            self._await_ends(workers, _CLOSE_GRACE)
-            for worker in workers:
-                if worker.is_running():
-                    worker.process.terminate()
-            self._await_ends(workers, _TERMINATE_GRACE)
-        finally:  # an interrupt is answered with force
-            for worker in workers:
-                if worker.is_running():
-                    worker.process.kill()
-            self._await_ends(workers, _KILL_GRACE)
+        finally:
+            end_workers(workers, _CLOSE_GRACE, lambda: self._listen(workers))
 
-    def _await_ends(self, workers: list[_Worker], seconds: float) -> None:
-        """Wait for the end of workers, and read what they still say: else they might wait for us."""
-        deadline = time.monotonic() + seconds
-        while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:
-            for fd, _ in self._poll.poll(2):
-                for worker in workers:
-                    if worker.channel.fd == fd:
-                        self._discard(worker)
+    def _listen(self, workers: list[_Worker]) -> None:
+        """Read what workers still say, for some milliseconds."""
+        for fd, _ in self._poll.poll(2):
+            for worker in workers:
+                if worker.channel.fd == fd:
+                    self._discard(worker)
 
     def _discard(self, worker: _Worker) -> None:
         try:

@@ -1,4 +1,8 @@
-"""What runs in a worker process of `MultiprocessingSampler`."""
+"""Worker processes of `MultiprocessingSampler`, and the blocks of shared memory that batches come in.
+
+A worker writes a batch as packed rows into a block, and the parent hands out arrays over that memory. They belong to
+whoever holds them: a block is free again when the last of them is gone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import pickle
 import random
 import struct
 import sys
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,13 +20,15 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from unienv_interface.env_base._channel import Channel, ChannelClosedError, Message
-from unienv_interface.env_base._worker_errors import ErrorReport
+from unienv_interface.space import BoxSpace, Space
+from unienv_interface.space.row_layout import RowLayout, Rows
+from unienv_interface.space.space_utils import flatten_space
+from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, pickled
 from unienv_interface.utils.shared_block import SharedBlock
+from unienv_interface.utils.worker_processes import ErrorReport
 
 from ..base.common import BatchBase
-from ..base.sampling import Form
-from ._batch_blocks import BatchPlan, block_memory
+from ..base.sampling import FLAT, FLAT_WITH_METADATA, STRUCTURED, STRUCTURED_WITH_METADATA, Form
 
 # Commands and replies
 FETCH, CLOSE = range(2)
@@ -28,17 +36,14 @@ DONE, FAILED = range(2)
 #: The number of the report that a worker sends of its own accord once it is ready.
 READY = 0
 
-FORMS: tuple[Form, ...] = (
-    "get_at",
-    "get_at_with_metadata",
-    "get_flattened_at",
-    "get_flattened_at_with_metadata",
-)
+_FORMS = (STRUCTURED, STRUCTURED_WITH_METADATA, FLAT, FLAT_WITH_METADATA)
 _REQUEST = struct.Struct("<Bqq")  # form, block, and the end of the numbers of the samples that there are
+_ALIGNMENT = 64
+_IN_BLOCK = ...  # in the place of a part that lies in the block
 
 
 class Portable:
-    """What a worker is given: as it is to one that is forked, by value to others, lambdas and all."""
+    """A value on its way to a worker: as it is to a forked one, pickled for others, lambdas included."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -53,7 +58,7 @@ def _received(data: bytes) -> Portable:
 
 def request(form: Form, block: int, end: int, index: np.ndarray) -> bytes:
     """The payload of a `FETCH`."""
-    return _REQUEST.pack(FORMS.index(form), block, end) + index.tobytes()
+    return _REQUEST.pack(_FORMS.index(form), block, end) + index.tobytes()
 
 
 def worker_main(
@@ -88,7 +93,7 @@ class _Server:
 
     def _fetch(self, payload: bytes) -> bytes:
         form_number, block, end = _REQUEST.unpack_from(payload)
-        form, index = FORMS[form_number], np.frombuffer(payload, np.int64, offset=_REQUEST.size)
+        form, index = _FORMS[form_number], np.frombuffer(payload, np.int64, offset=_REQUEST.size)
         if self._source.sample_numbers.stop < end:
             raise RuntimeError(
                 "samples were added since the workers were started, and each has a copy of the data of its own: make "
@@ -97,9 +102,9 @@ class _Server:
         memory = None
         if block >= 0 and self._shared is not None:
             memory = block_memory(self._shared, block, self._block_nbytes)
-        if form == "get_at" and self._plan.write_rows(memory, len(index), self._source.read_rows(index)):
+        if form is STRUCTURED and self._plan.write_rows(memory, len(index), self._source.read_rows(index)):
             return b""
-        return self._plan.write(memory, len(index), form, getattr(self._source, form)(index))
+        return self._plan.write(memory, len(index), form, form.read(self._source, index))
 
     def reply(self, number: int, code: int, payload: bytes) -> None:
         self._channel.send(number, code, payload)
@@ -113,3 +118,133 @@ def _seed_apart(seed: Sequence[int]) -> None:
     np.random.seed(int(second))
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(int(first))
+
+
+# -- blocks ------------------------------------------------------------------------------------------------
+
+
+class _Part:
+    """Where the rows of one layout lie in a block, for up to `capacity` of them."""
+
+    def __init__(self, layout: RowLayout, capacity: int) -> None:
+        self.layout, self.capacity = layout, capacity
+        self._places: list[tuple[str | None, np.dtype, int]] = []
+        self.nbytes = 0
+        for name, dtype in [(None, layout.dtype), *((leaf.name, leaf.codec.dtype) for leaf in layout.block_leaves)]:
+            self._places.append((name, dtype, self.nbytes))
+            self.nbytes += -(-capacity * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+    def rows(self, memory: np.ndarray, count: int) -> Rows:
+        arrays = {
+            name: memory[start : start + count * dtype.itemsize].view(dtype.base).reshape(count, *dtype.shape)
+            for name, dtype, start in self._places
+        }
+        return self.layout.wrap(arrays.pop(None), arrays)  # type: ignore[arg-type]
+
+
+class BatchPlan:
+    """How batches of a source lie in blocks, in each form. Values without a fixed size are pickled instead."""
+
+    def __init__(self, source: BatchBase, capacity: int) -> None:
+        self._structured = _part(source.single_space, capacity)
+        self._flat = _part(_flat_space(source.single_space), capacity)
+        self._metadata = _part(source.single_metadata_space, capacity)
+        data = max((part.nbytes for part in (self._structured, self._flat) if part is not None), default=0)
+        self._metadata_start = data
+        self.nbytes = data + (0 if self._metadata is None else self._metadata.nbytes)
+
+    def _parts(self, form: Form) -> list[tuple[_Part | None, int]]:
+        """The parts of a batch in this form, and where they begin."""
+        parts = [(self._flat if form.is_flat else self._structured, 0)]
+        if form.with_metadata:
+            parts.append((self._metadata, self._metadata_start))
+        return parts
+
+    def write(self, memory: np.ndarray | None, count: int, form: Form, batch: Any) -> bytes:
+        """Write a batch to a block, if there is one, and return the pickled rest."""
+        values = list(batch) if form.with_metadata else [batch]
+        for place, (part, start) in enumerate(self._parts(form)):
+            if memory is not None and part is not None and count <= part.capacity and values[place] is not None:
+                try:
+                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[place])
+                except ValueError:
+                    continue  # not a value of its space: it is pickled as it is
+                values[place] = _IN_BLOCK
+        return b"" if all(value is _IN_BLOCK for value in values) else pickled(values)
+
+    def write_rows(self, memory: np.ndarray | None, count: int, rows: Rows | None) -> bool:
+        """Write a batch of rows; False if it has to be written with `write`."""
+        part = self._structured
+        if rows is None or memory is None or part is None or count > part.capacity:
+            return False
+        target = part.rows(memory, count)
+        # as bytes, which is quicker than field by field
+        target.records.view(np.uint8)[...] = rows.records.view(np.uint8)
+        for name, block in target.blocks.items():
+            block[...] = rows.blocks[name]
+        return True
+
+    def read(self, memory: np.ndarray | None, count: int, form: Form, rest: bytes) -> Any:
+        """The batch that was written; its arrays are views of the block, where the backend allows it."""
+        parts = self._parts(form)
+        values = pickle.loads(rest) if rest else [_IN_BLOCK] * len(parts)
+        for place, (part, start) in enumerate(parts):
+            if values[place] is _IN_BLOCK and part is not None and memory is not None:
+                values[place] = part.layout.unpack(part.rows(memory[start:], count))
+        return tuple(values) if form.with_metadata else values[0]
+
+
+class BlockRing:
+    """The blocks of a parent process, and which of them are free."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        self.nbytes = max(nbytes, 1)
+        self.shared = SharedBlock.create(count * self.nbytes) if nbytes else None
+        self._free: deque[int] = deque(range(count) if nbytes else ())
+        self._held: dict[int, weakref.ref[np.ndarray]] = {}
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self._free) or self.shared is None
+
+    def take(self) -> int:
+        """Take a free block, to be given back or handed out; -1 if there is none."""
+        return self._free.popleft() if self._free else -1
+
+    def give_back(self, block: int) -> None:
+        if block >= 0:
+            self._free.append(block)
+
+    def hand_out(self, block: int) -> np.ndarray | None:
+        """The memory of a block, which is free again when the last array over it is gone."""
+        if block < 0 or self.shared is None:
+            return None
+        memory = block_memory(self.shared, block, self.nbytes)
+        free = self._free  # not self: a batch may outlive the ring, which it does not keep alive
+        self._held[block] = weakref.ref(memory, lambda _: free.append(block))
+        return memory
+
+    def close(self) -> None:
+        """Release the memory; batches that are held keep theirs."""
+        if self.shared is not None:
+            self.shared.close()
+            self.shared = None
+
+
+def block_memory(shared: SharedBlock, block: int, nbytes: int) -> np.ndarray:
+    """The bytes of one block. Arrays over them keep this one alive, as their base."""
+    return shared.array(np.uint8, (nbytes,), block * nbytes)
+
+
+def _part(space: Space | None, capacity: int) -> _Part | None:
+    if space is None:
+        return None
+    layout = RowLayout(space)
+    return None if layout.has_heap or not layout.leaves else _Part(layout, capacity)
+
+
+def _flat_space(space: Space) -> BoxSpace | None:
+    try:
+        return flatten_space(space)
+    except (ValueError, TypeError, NotImplementedError):
+        return None  # it has no flat form

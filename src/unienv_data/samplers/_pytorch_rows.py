@@ -20,8 +20,8 @@ else:
 class RowMover:
     """Copies rows to a device as one block and hands out columns as views of the copy.
 
-    A small copy to a device costs as much as one of many kilobytes: what counts is how many there are. Leaves with a
-    block of their own (images) take one copy each. Without a device the rows stay in page-locked memory.
+    A small copy to a device takes as long as one of many kilobytes, so the number of copies counts. Leaves with a block
+    of their own (images) take one copy each. Without a device the rows stay in page-locked memory.
     """
 
     def __init__(self, layout: RowLayout, space: Space, device: Any, *, pinned: bool) -> None:
@@ -40,13 +40,13 @@ class RowMover:
         return cls(layout, space, device, pinned=pinned) if is_plain and layout.leaves else None
 
     def move(self, batch: Any, count: int) -> Any:
-        """A batch of so many samples on the device."""
+        """Move a batch of so many samples."""
         rows = self._layout.empty(count)
         self._layout.pack(rows, slice(0, count), self._space.data_to(batch, NumpyComputeBackend))
         return self.move_rows(rows)
 
     def move_rows(self, rows: Rows) -> Any:
-        """The batch that lies in these rows on the device."""
+        """Move the batch that lies in these rows."""
         moved: dict[tuple[str | None, torch.dtype], torch.Tensor] = {}
         for name, array in ((None, rows.records), *rows.blocks.items()):
             moved[name, torch.uint8] = self._to_device(array)
@@ -61,7 +61,7 @@ class RowMover:
 
 
 class _Column:
-    """Where a leaf lies in the bytes of its block, as PyTorch describes it."""
+    """The offset, shape and strides of a leaf in the bytes of its block, as PyTorch counts them."""
 
     def __init__(self, leaf: RowLeaf, layout: RowLayout, dtype: torch.dtype) -> None:
         self._block = leaf.name if leaf.placement == "block" else None
@@ -74,7 +74,7 @@ class _Column:
         self._strides, self._offset = (step // item, *inner), start // item
 
     def of(self, blocks: dict[tuple[str | None, torch.dtype], torch.Tensor], count: int) -> torch.Tensor:
-        """The column in blocks that are kept here in every dtype they are looked at in."""
+        """The column in blocks, of which `blocks` keeps a view in every dtype that was asked for."""
         typed = blocks.get((self._block, self._dtype))
         if typed is None:
             typed = blocks[self._block, self._dtype] = blocks[self._block, torch.uint8].view(self._dtype)

@@ -1,18 +1,18 @@
-"""Which indices come next, as an object of its own.
+"""Index samplers: objects that draw the indices of batches.
 
-A *source* is what indices are drawn for. Index samplers know it by very little:
+A *source* is what an index sampler draws indices for. Index samplers use few of its methods:
 
-- `len(source)`: how many samples there are; the indices are 0 to `len(source) - 1`, oldest first. That is all that
-  most samplers look at, so a list will do.
-- `source.sample_numbers`, a `range`: the numbers of the samples that are there. A number is given to a sample when it
-  is written and stays its own, while its index falls as older samples are dropped: index i has number
-  `sample_numbers[i]`. A source without this attribute has never dropped anything, so that numbers are indices. It is
-  how a sampler that remembers something of samples follows a ring, whichever process writes to it.
-- `source.episodes_of(positions)`: the episode that each of these indices lies in, as arrays of first and end index and
-  the stride between samples of an episode; None where episodes are not known. Only slices by episode ask for it.
-- `source.get_column_at(keys, index)`: one field of some samples. Only slices by an episode key ask for it.
+- `len(source)`: how many samples there are; the indices are 0 to `len(source) - 1`, oldest first. Most samplers need
+  nothing else, so a list will do.
+- `source.sample_numbers`, a `range`: the numbers of the samples. A sample gets its number when it is written and keeps
+  it, while its index falls as older samples are dropped: index i has number `sample_numbers[i]`. A source without this
+  attribute has never dropped a sample, so that numbers are indices. Numbers let a sampler that remembers something of
+  samples follow a ring, whichever process writes to it.
+- `source.episodes_of(positions)`: the episode of each of these indices, as arrays of first and end index and the stride
+  between samples of an episode; None where episodes are not known. Only slices by episode need it.
+- `source.get_column_at(keys, index)`: one field of some samples. Only slices by an episode key need it.
 
-Every `BatchBase` is such a source. Samplers keep no reference to one: it is an argument of each call.
+Every `BatchBase` is such a source. Samplers keep no reference to a source: it is an argument of each call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Seed = int | np.random.Generator | None
 
 
 class Source(Protocol):
-    """What indices are drawn for; see the module's docstring for what some samplers ask of it besides."""
+    """What indices are drawn for; the module's docstring lists what some samplers need besides."""
 
     def __len__(self) -> int: ...
 
@@ -50,6 +50,11 @@ class IndexSampler(abc.ABC):
 
     The same seed and the same calls give the same indices. `state_dict` holds plain values (numbers, texts, lists,
     dicts and NumPy arrays): an object with the same arguments that loads it goes on as this one would have.
+
+    Parameters
+    ----------
+    seed
+        A seed, or a NumPy generator to draw with; without one, the seed comes from the system.
     """
 
     def __init__(self, seed: Seed = None) -> None:
@@ -57,21 +62,34 @@ class IndexSampler(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, source: Source, batch_size: int) -> IndexBatch:
-        """The indices of the next batch; a ValueError if there is nothing to draw from."""
+        """Draw the indices of the next batch.
+
+        Parameters
+        ----------
+        source
+            What to draw from; see the module's docstring.
+        batch_size
+            How many indices to draw.
+
+        Raises
+        ------
+        ValueError
+            The source has no samples.
+        """
 
     def info_fields(self) -> dict[str, np.dtype]:
-        """The names and dtypes of what `sample` puts into `info`."""
+        """The names and dtypes of the columns that `sample` puts into `info`."""
         return {}
 
     def manual_seed(self, seed: int) -> None:
-        """Draw from now on as a sampler made with this seed; what is known of samples, such as priorities, stays."""
+        """Draw from now on as a sampler made with this seed; what was learned, such as priorities, stays."""
         self.rng = np.random.default_rng(seed)
 
     def state_dict(self) -> dict[str, Any]:
         return {"sampler": type(self).__name__, "rng": generator_state(self.rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the sampler that gave this state was."""
+        """Go on where the sampler that gave this state was; a ValueError if it is of another class."""
         self._check_kind(state)
         self.rng = generator_from_state(state["rng"])
 

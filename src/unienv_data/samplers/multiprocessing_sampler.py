@@ -10,8 +10,8 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from unienv_interface.env_base._starting import default_context
 from unienv_interface.space import DictSpace, Space
+from unienv_interface.utils.worker_processes import default_context
 
 from ..base.common import BatchBase, BatchT
 from ..base.epoch_order import Epoch
@@ -29,9 +29,9 @@ from ..base.sampling import (
     SamplerRNGType,
     drawn_state,
 )
-from ._ahead import Ahead
-from ._batch_blocks import BatchPlan
-from ._fetch_pool import Fetch, FetchPool
+from ._fetch_pool import FetchPool, WorkerFetch
+from ._fetch_worker import BatchPlan
+from ._prefetch import Prefetcher
 
 
 class MultiprocessingSampler(
@@ -50,22 +50,46 @@ class MultiprocessingSampler(
 ):
     """The batches of another sampler, fetched by `n_workers` processes.
 
-    Which samples come is drawn in this process: the same seed gives the same batches in the same order with any number
-    of workers, with none (0) too, and states can be exchanged between them and with the sampler itself. Up to
-    `n_buffers` batches are fetched in advance; they are as the data was then, and so is what an index sampler knew.
+    This process draws the indices: the same seed gives the same batches in the same order with any number of workers,
+    and states can be exchanged between them and with the sampler itself.
 
-    Batches come through shared memory. One that was handed out is the caller's: its memory is used again when the last
-    array of it is gone. While the caller holds all `n_buffers` of them, further ones are copied through a pipe, and
-    nothing is fetched in advance. So are samples without a fixed size.
+    Batches come through shared memory. A batch that was handed out is the caller's: its memory is used again when the
+    last array of it is gone. While the caller holds all `n_buffers` of them, further batches are copied through a pipe,
+    and nothing is fetched in advance. Samples without a fixed size always are copied so.
 
     Workers start with the first batch. They see what is added to the data later if it lies in shared memory or on disk,
     as of a replay buffer with `multiprocessing=True`; otherwise each has a copy, and a RuntimeError says so. With fork
-    (the default on Linux, but not once JAX is in the process) a copy costs memory only where it is written to. A worker
-    that raises gives its error in the place of that batch; one that dies gives a `WorkerDied` to the next call, and
-    another takes its place. `close` ends the workers; so does the end of the program.
+    (the default on Linux, but not once JAX is in the process) a copy costs memory only where it is written to. `close`
+    ends the workers; so does the end of the program.
 
-    `ctx` is a context of `multiprocessing`; `doze_time` is how often, in seconds, one who waits looks whether the
-    workers are still there; `daemon` processes (the default) end with this one.
+    Parameters
+    ----------
+    sampler
+        Draws and reads the batches. It stays open when this one is closed.
+    n_workers
+        How many processes fetch; with 0 this process does.
+    n_buffers
+        How many batches are fetched in advance, at most; they are as the data and the index sampler were then.
+    ctx
+        A context of `multiprocessing`, by default that of the platform.
+    doze_time
+        How often, in seconds, the parent checks that the workers are alive while it waits.
+    daemon
+        Whether the workers end with this process; they do by default.
+
+    Raises
+    ------
+    ValueError
+        A number is out of range.
+    WorkerDied
+        A worker has died, raised by the next call; another worker takes its place. A worker that raises gives its error
+        in the place of that batch.
+
+    Examples
+    --------
+    >>> with MultiprocessingSampler(StepSampler(buffer, 256, seed=0), n_workers=2) as workers:
+    ...     for batch in workers.epoch_iter():
+    ...         learn(batch)
     """
 
     def __init__(
@@ -88,7 +112,7 @@ class MultiprocessingSampler(
         self.mp_ctx = ctx
         self.closed = False
         self._pool: FetchPool | None = None
-        self._ahead = self._new_ahead()
+        self._prefetcher = self._new_prefetcher()
         super().__init__(sampler.single_space, sampler.single_metadata_space, sampler.batch_size)
         sampler.take_back()
 
@@ -125,21 +149,12 @@ class MultiprocessingSampler(
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def get_at(self, idx: Any) -> Any:
-        return self.sampler.get_at(idx)
-
-    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.sampler.get_at_with_metadata(idx)
-
-    def get_flattened_at(self, idx: Any) -> Any:
-        return self.sampler.get_flattened_at(idx)
-
-    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.sampler.get_flattened_at_with_metadata(idx)
+    def read_as(self, idx: Any, form: Form) -> Any:
+        return form.read(self.sampler, idx)
 
     @property
-    def reader(self) -> BatchBase:
-        return self.sampler.reader
+    def source(self) -> BatchBase:
+        return self.sampler.source
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
         return self.sampler.finish(batch, drawn, form)
@@ -147,7 +162,7 @@ class MultiprocessingSampler(
     # -- drawing ---------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        self._ahead.clear()
+        self._prefetcher.clear()
         self.sampler.manual_seed(seed)
 
     def draw(self) -> IndexBatch:
@@ -166,28 +181,28 @@ class MultiprocessingSampler(
         if not self.n_workers:
             return self.fetch(self.sampler.draw(), form)
         self._leave_workers_of_parent()
-        drawn, batch = self._ahead.next(self.sampler.draw, form)  # type: ignore[misc] # draws never end
+        drawn, batch = self._prefetcher.next(self.sampler.draw, form)  # type: ignore[misc] # draws never end
         return self.finish(batch, drawn, form)
 
     def make_pipeline(self) -> Pipeline:
-        return _Finishing(self, self._new_ahead()) if self.n_workers else Direct(self)
+        return _Finishing(self, self._new_prefetcher()) if self.n_workers else Direct(self)
 
-    def _new_ahead(self) -> Ahead:
-        return Ahead(self._submit, self.n_buffers, self._has_room)
+    def _new_prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._submit, self.n_buffers, self._has_room)
 
-    def _submit(self, drawn: IndexBatch, form: Form) -> Fetch:
-        return self._workers().submit(drawn.index, form)
+    def _submit(self, drawn: IndexBatch, form: Form) -> WorkerFetch:
+        return self._running_pool().submit(drawn.index, form)
 
     def _leave_workers_of_parent(self) -> None:
-        """After a fork, have workers of our own fetch what those of the other process were asked for."""
+        """After a fork, leave the workers to the parent and draw again what they were asked for."""
         if self._pool is not None and self._pool.owner != os.getpid():
-            self.put_back(self._ahead.drawn())
-            self._ahead, self._pool = self._new_ahead(), None
+            self.put_back(self._prefetcher.drawn())
+            self._prefetcher, self._pool = self._new_prefetcher(), None
 
     def _has_room(self) -> bool:
-        return self._workers().blocks.has_free
+        return self._running_pool().blocks.has_free
 
-    def _workers(self) -> FetchPool:
+    def _running_pool(self) -> FetchPool:
         if self.closed:
             raise RuntimeError("the sampler is closed")
         self._leave_workers_of_parent()
@@ -196,8 +211,8 @@ class MultiprocessingSampler(
             if multiprocessing.current_process().daemon:
                 raise RuntimeError("this is a daemonic process, which may have no workers: use n_workers=0")
             self._pool = FetchPool(
-                self.reader,
-                BatchPlan(self.reader, self.batch_size),
+                self.source,
+                BatchPlan(self.source, self.batch_size),
                 n_workers=self.n_workers,
                 n_buffers=self.n_buffers,
                 ctx=ctx,
@@ -214,25 +229,25 @@ class MultiprocessingSampler(
         self.sampler.put_back(drawn)
 
     def take_back(self) -> None:
-        self.put_back(self._ahead.drawn())
-        self._ahead.clear()
+        self.put_back(self._prefetcher.drawn())
+        self._prefetcher.clear()
 
     def state_dict(self) -> dict[str, Any]:
         state = self.sampler.state_dict()
-        state["undelivered"] = [*map(drawn_state, self._ahead.drawn()), *state["undelivered"]]
+        state["undelivered"] = [*map(drawn_state, self._prefetcher.drawn()), *state["undelivered"]]
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._ahead.clear()
+        self._prefetcher.clear()
         self.sampler.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         self.take_back()
-        return {**self.__dict__, "_pool": None, "_ahead": None}
+        return {**self.__dict__, "_pool": None, "_prefetcher": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ahead = self._new_ahead()
+        self._prefetcher = self._new_prefetcher()
 
     def close(self) -> None:
         """End the workers, within two seconds. The sampler and its data stay open. May be called more than once."""
@@ -245,13 +260,13 @@ class MultiprocessingSampler(
 
 
 class _Finishing:
-    """Batches that come from workers, made what the caller gets of them."""
+    """A pipeline of batches from workers, which it finishes."""
 
-    def __init__(self, sampler: MultiprocessingSampler, ahead: Ahead) -> None:
-        self._sampler, self._ahead = sampler, ahead
+    def __init__(self, sampler: MultiprocessingSampler, prefetcher: Prefetcher) -> None:
+        self._sampler, self._prefetcher = sampler, prefetcher
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
-        found = self._ahead.next(draw, form)
+        found = self._prefetcher.next(draw, form)
         if found is None:
             return None
         drawn, batch = found

@@ -20,7 +20,12 @@ _FEWEST_SLOTS = 1024
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """From `start` to `stop` in `steps` batches, and `stop` from then on."""
+    """A value that goes from `start` to `stop` in `steps` batches and then stays.
+
+    Examples
+    --------
+    >>> sampler = PrioritizedSampler(beta=LinearSchedule(0.4, 1.0, 100_000))
+    """
 
     start: float
     stop: float
@@ -34,15 +39,38 @@ class LinearSchedule:
 class PrioritizedSampler(IndexSampler):
     """Index i with a probability in proportion to (priority + eps) ** alpha.
 
-    New samples get `default_priority`, or if that is None the highest priority that was ever given, 1 at first, so that
-    each is seen soon. What a ring overwrites is forgotten. The sampler finds out about both when it is asked for a
-    batch, from the numbers of the samples in the source, so it does not matter who writes and in which process.
-    Removing samples from the middle moves the others: priorities then stay with the places, not with the samples.
+    The sampler follows the numbers of the samples in the source whenever it draws, so any process may write: new
+    samples get the default priority, and overwritten samples are forgotten. Removing samples from the middle moves the
+    others: priorities then stay with the indices, not with the samples.
 
-    `info` has, for each index, `weight`: (count * probability) ** -beta, divided by the largest in the batch, which
-    corrects the bias in a loss; and `number`: which sample it was, for `update_priority` after samples were dropped.
-    `alpha` and `beta` may be schedules: functions of how many batches were drawn. Priorities that were given keep the
-    alpha of that moment.
+    `info` has for each index its `weight`, (count * probability) ** -beta over the largest in the batch, which corrects
+    the bias in a loss, and the `number` of the sample, for `update_priority_of`.
+
+    Parameters
+    ----------
+    alpha
+        The exponent of priorities, or a schedule: a function of how many batches were drawn. A priority keeps the alpha
+        of the moment when it was given.
+    beta
+        The exponent of the weights, or a schedule.
+    eps
+        Added to every priority.
+    default_priority
+        The priority of new samples, by default the highest that was ever given, 1 at first, so that each is drawn soon.
+    seed
+        A seed, or a NumPy generator to draw with.
+
+    Raises
+    ------
+    ValueError
+        A number is negative or not finite. When drawing: there are no samples.
+
+    Examples
+    --------
+    >>> priorities = PrioritizedSampler(seed=0)
+    >>> sampler = StepSampler(buffer, 256, sampler=priorities)
+    >>> batch, metadata = sampler.sample_with_metadata()
+    >>> priorities.update_priority(metadata["index"], np.ones(256))
     """
 
     def __init__(
@@ -63,7 +91,7 @@ class PrioritizedSampler(IndexSampler):
         self._forget()
 
     def _forget(self) -> None:
-        """As if no sample had ever been seen."""
+        """Forget every sample."""
         self._numbers = range(0)
         self._draws = WeightedDraws(_FEWEST_SLOTS)
 
@@ -92,10 +120,23 @@ class PrioritizedSampler(IndexSampler):
         return IndexBatch(index, {"weight": importance.astype(np.float32), "number": index + numbers.start})
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Give samples new priorities, one for each or one for all; where one comes more than once, the last counts.
+        """Give samples new priorities; where a sample comes more than once, the last priority counts.
 
-        The index is as of the last batch that was drawn. If other batches were drawn since, or in advance, give the
-        numbers of the samples to `update_priority_of`.
+        If other batches were drawn since, or in advance, use `update_priority_of`.
+
+        Parameters
+        ----------
+        index
+            The samples, by their index when the last batch was drawn.
+        priority
+            One for each sample, or one for all.
+
+        Raises
+        ------
+        IndexError
+            An index is out of range.
+        ValueError
+            A priority is negative, not finite, or too large for alpha.
         """
         index = np.asarray(index, np.int64)
         # read as unsigned, a negative number is larger than every length
@@ -104,7 +145,7 @@ class PrioritizedSampler(IndexSampler):
         self._set_priority(index + self._numbers.start, priority)
 
     def update_priority_of(self, number: Any, priority: Any) -> None:
-        """The same by number, as in `info`. Samples that are no longer there are passed over."""
+        """`update_priority` by the `number` in `info`; samples that were dropped are passed over."""
         number, numbers = np.asarray(number, np.int64), self._numbers
         priority = np.broadcast_to(np.asarray(priority, np.float64), number.shape)
         there = (number >= numbers.start) & (number < numbers.stop)
@@ -118,7 +159,7 @@ class PrioritizedSampler(IndexSampler):
             self._highest = max(self._highest, highest)
 
     def _weights(self, priority: np.ndarray) -> tuple[np.ndarray, float]:
-        """What priorities count, and the highest of them; a ValueError if one of them is no priority."""
+        """The weights of priorities, and the highest priority; a ValueError if one is no finite number >= 0."""
         if not priority.size:
             return priority, 0.0
         highest = float(priority.max())
@@ -131,7 +172,7 @@ class PrioritizedSampler(IndexSampler):
         return weights, highest
 
     def _follow(self, numbers: range) -> None:
-        """Take in which samples have come and gone since the last batch."""
+        """Give weights to the samples that were added since the last batch, and take those of dropped samples."""
         known = self._numbers
         if numbers == known:
             return
@@ -158,7 +199,7 @@ class PrioritizedSampler(IndexSampler):
         self._draws.load_state_dict(old.state_dict())
 
     def _known_weights(self) -> np.ndarray:
-        """The weights of the samples that are known, oldest first."""
+        """The weights of the known samples, oldest first."""
         numbers = np.arange(self._numbers.start, self._numbers.stop)
         return self._draws.get(numbers & (self._draws.size - 1))
 
@@ -187,7 +228,7 @@ class PrioritizedSampler(IndexSampler):
 
 
 def _set_weights(draws: WeightedDraws, numbers: range, weights: float | np.ndarray) -> None:
-    """Set the weights of samples that follow each other, which may go round the end of the slots."""
+    """Set the weights of a range of samples, whose slots may wrap."""
     start = numbers.start & (draws.size - 1)
     first = min(len(numbers), draws.size - start)
     parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)

@@ -7,24 +7,49 @@ from typing import Any
 
 import numpy as np
 
-from ._episodes import KeyedEpisodes
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
 # After so many rounds of draws of which too few fit, all starts that do are looked up.
 _ROUNDS = 8
+# How many samples are read at a time to find episodes by a key.
+_CHUNK = 1 << 18
 
 
 class SliceSampler(IndexSampler):
     """Batches of slices, each of `slice_len` samples in a row from one episode.
 
     A batch of `batch_size` indices holds its slices one after the other: `index.reshape(-1, slice_len)` has a slice in
-    each row. Either `slice_len` is given, and the number of slices follows from the batch size, or `num_slices`, and
-    their length does; the batch size must be a multiple. Every start that has a whole slice after it is as likely as
-    any other. Strictly, episodes shorter than a slice are left out; with `strict_length=False` they come too, as likely
-    as one start, padded at the end with their last sample. `info["mask"]` is False for padding.
+    each row. The batch size must be a multiple of the number given. Every start with a whole slice after it is as
+    likely as any other.
 
-    Episodes are those the source knows (`episodes_of`), or with `episode_key` those that a field of the samples tells
-    apart, such as "episode_id" or ("info", "episode"): an episode ends where the next sample's value differs.
+    Parameters
+    ----------
+    slice_len
+        The length of a slice; the number of slices follows from the batch size.
+    num_slices
+        The number of slices, instead of their length.
+    strict_length
+        Leave out episodes shorter than a slice. Otherwise they come too, as likely as one start, padded at the end with
+        their last sample; `info["mask"]` is False for padding.
+    episode_key
+        A field of the samples that tells episodes apart, such as "episode_id" or ("info", "episode"): an episode ends
+        where the next sample's value differs. By default episodes are those that the source knows (`episodes_of`).
+    seed
+        A seed, or a NumPy generator to draw with.
+
+    Raises
+    ------
+    TypeError
+        Both or neither of `slice_len` and `num_slices` are given.
+    ValueError
+        A number is less than 1. When drawing: the source does not know its episodes, or none is long enough.
+
+    Examples
+    --------
+    >>> sampler = StepSampler(buffer, 1024, sampler=SliceSampler(slice_len=16, seed=0))
+    >>> batch, metadata = sampler.sample_with_metadata()
+    >>> metadata["mask"].reshape(-1, 16)[:, 0].all()
+    True
     """
 
     def __init__(
@@ -65,7 +90,7 @@ class SliceSampler(IndexSampler):
         return IndexBatch(index.reshape(-1), {"mask": mask.reshape(-1)})
 
     def _shape(self, batch_size: int) -> tuple[int, int]:
-        """How many slices of what length make a batch."""
+        """The number of slices in a batch, and their length."""
         given = self.slice_len or self.num_slices or 1
         if batch_size % given:
             name = "slice_len" if self.slice_len else "num_slices"
@@ -91,7 +116,7 @@ class SliceSampler(IndexSampler):
         return columns[0], columns[1], columns[2]
 
     def _fitting(self, source: Source, positions: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
-        """Those of the positions at which a slice may start, with the ends of their episodes and the strides."""
+        """The positions at which a slice may start, with the ends of their episodes and the strides."""
         begins, stops, strides = self._bounds_of(source, positions)
         fits = positions + (length - 1) * strides < stops
         if not self.strict_length:
@@ -113,7 +138,7 @@ class SliceSampler(IndexSampler):
         return begins, stops, np.broadcast_to(np.asarray(stride, np.int64), begins.shape)
 
     def _every_start(self, source: Source, length: int) -> np.ndarray:
-        """All positions at which a slice may start; remembered while the source is as it is."""
+        """All positions at which a slice may start; remembered until the source changes."""
         numbers = numbers_of(source)
         if self._all_starts[:2] != (numbers, length):
             every = self._fitting(source, np.arange(len(numbers)), length)[0]
@@ -124,3 +149,53 @@ class SliceSampler(IndexSampler):
                 )
             self._all_starts = (numbers, length, every)
         return self._all_starts[2]
+
+
+class KeyedEpisodes:
+    """The episodes of a source by the values of a field: an episode begins where the value differs from the one before.
+
+    Each sample is read once: the bounds are kept by the samples' numbers, and extended when there are more samples.
+    """
+
+    def __init__(self, keys: Sequence[Any]) -> None:
+        self._keys = list(keys)
+        self._numbers = range(0)
+        self._begins = self._ends = np.empty(0, np.int64)  # the numbers of first samples, and of those after the last
+        self._last: Any = None  # the value of the last sample
+
+    def bounds_of(self, source: Any, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the end index of the episodes that these indices lie in."""
+        while (numbers := numbers_of(source)) != self._numbers:
+            self._follow(source, numbers)
+        episode = self._begins.searchsorted(positions + numbers.start, "right") - 1
+        starts = self._begins.take(episode) - numbers.start
+        return np.maximum(starts, 0), self._ends.take(episode) - numbers.start
+
+    def _follow(self, source: Any, numbers: range) -> None:
+        """Read the new samples, and keep what they say if no sample was overwritten meanwhile."""
+        if numbers.start < self._numbers.start or numbers.stop < self._numbers.stop:
+            # samples were removed: all known bounds may be wrong
+            self._numbers, self._begins = range(0), np.empty(0, np.int64)
+        found, last = [self._begins[max(0, self._begins.searchsorted(numbers.start, "right") - 1) :]], self._last
+        for start in range(max(numbers.start, self._numbers.stop), numbers.stop, _CHUNK):
+            stop = min(start + _CHUNK, numbers.stop)
+            values = self._values(source, start - numbers.start, stop - numbers.start)
+            differs = np.ones(len(values), bool)
+            np.not_equal(values[1:], values[:-1], out=differs[1:])
+            if start > max(numbers.start, self._numbers.start):
+                differs[0] = values[0] != last
+            found.append(np.flatnonzero(differs) + start)
+            last = values[-1]
+        if numbers_of(source).start == numbers.start:  # else the indices were those of other samples
+            self._numbers, self._last, self._begins = numbers, last, np.concatenate(found)
+            self._ends = np.append(self._begins[1:], numbers.stop)
+
+    def _values(self, source: Any, start: int, stop: int) -> np.ndarray:
+        values = source.get_column_at(self._keys, slice(start, stop))
+        values = values if isinstance(values, np.ndarray) else source.backend.to_numpy(values)
+        if values.ndim > 1 and values[0].size == 1:  # such as the [., 1] of TED
+            values = values.reshape(len(values))
+        if values.ndim != 1:
+            name = "/".join(map(str, self._keys))
+            raise ValueError(f"{name} has values of shape {values.shape[1:]}, an episode key has one for each sample")
+        return values

@@ -16,9 +16,8 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase, BatchT
-from ..base.sampling import BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
-from ._ahead import Ahead, InThread
-from ._moving import Mover
+from ..base.sampling import STRUCTURED, BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
+from ._prefetch import Prefetcher, ThreadFetch
 from .index_sampler import IndexSampler
 from .uniform_samplers import RandomSampler
 
@@ -30,13 +29,37 @@ class StepSampler(
 ):
     """Mini-batches of `batch_size` samples of a batch, drawn at random or epoch by epoch.
 
-    Which samples `sample` draws is up to `sampler`, by default every one with the same probability. What a given one
-    says of them (see its `info`) is in the metadata of `sample_with_metadata`, together with their `index`. Epochs are
-    over all samples whatever the sampler.
+    Epochs are over all samples whatever the `sampler`.
 
-    With `prefetch=k` a thread fetches up to k batches while the last one is used; they are as the data was then. With a
-    `device` batches are moved there. With `pin_memory` (PyTorch) they pass through page-locked memory, or without a
-    device stay in it.
+    Parameters
+    ----------
+    data
+        The samples: a replay buffer, a view, a dataset. It stays open when the sampler is closed.
+    batch_size
+        How many samples a mini-batch has.
+    seed
+        The same seed and the same calls give the same batches. Without one, the seed comes from the system.
+    device
+        Where batches are moved to; without one they stay on the device of the data.
+    sampler
+        Draws the indices of `sample`, by default every one with the same probability. The columns of its `info` are in
+        the metadata of `sample_with_metadata`, together with the `index` of each sample.
+    prefetch
+        A thread fetches up to so many batches while the last one is used; they are as the data was then.
+    pin_memory
+        Batches of PyTorch tensors pass through page-locked memory, or without a device stay in it.
+
+    Raises
+    ------
+    ValueError
+        The batch size is less than 1, `prefetch` is negative, or `pin_memory` is for data of another backend.
+
+    Examples
+    --------
+    >>> sampler = StepSampler(buffer, batch_size=256, seed=0)
+    >>> batch = sampler.sample()
+    >>> for batch in sampler.epoch_iter():
+    ...     learn(batch)
     """
 
     def __init__(
@@ -55,7 +78,7 @@ class StepSampler(
         self.data = data
         self.sampler = RandomSampler() if sampler is None else sampler
         self.prefetch = prefetch
-        self._tells = sampler is not None  # metadata say what the sampler does
+        self._shows_info = sampler is not None
         index_dtype = _index_dtype(data.backend)
         self._index_limit = np.iinfo(index_dtype).max if index_dtype.itemsize < 8 else None
         single_space, metadata_space = data.single_space, data.single_metadata_space
@@ -68,7 +91,7 @@ class StepSampler(
             metadata_space = None if metadata_space is None else metadata_space.to(device=device)
         self._threads: ThreadPoolExecutor | None = None
         self._process = os.getpid()
-        self._ahead = self._new_ahead()
+        self._prefetcher = self._new_prefetcher()
         super().__init__(single_space, metadata_space, batch_size)
         if seed is not None:
             self.manual_seed(seed)
@@ -84,7 +107,7 @@ class StepSampler(
     def manual_seed(self, seed: int) -> None:
         super().manual_seed(seed)
         self.sampler.manual_seed(seed)
-        self._ahead.clear()
+        self._prefetcher.clear()
 
     # -- drawing and fetching --------------------------------------------------------------------------------
 
@@ -94,38 +117,39 @@ class StepSampler(
     def _sample(self, form: Form) -> Any:
         if not self.prefetch:
             return self.fetch(self.draw(), form)
-        _, batch = self._ahead.next(self.draw, form)  # type: ignore[misc] # draws never end
+        _, batch = self._prefetcher.next(self.draw, form)  # type: ignore[misc] # draws never end
         return batch
 
     def fetch(self, drawn: IndexBatch, form: Form) -> Any:
-        if self._mover is not None and form == "get_at":
+        if self._mover is not None and form is STRUCTURED:
             return self._mover.read(self.data, drawn.index)
-        return super().fetch(drawn, form)
+        batch = form.read(self.data, drawn.index)
+        return batch if self._mover is None and not form.with_metadata else self.finish(batch, drawn, form)
 
     @property
-    def reader(self) -> BatchBase:
+    def source(self) -> BatchBase:
         return self.data
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
         if self._mover is not None:
-            batch = self._mover.in_form(batch, len(drawn.index), form)
-        if not self._tells or not form.endswith("with_metadata"):
+            batch = self._mover.move(batch, len(drawn.index), form)
+        if not self._shows_info or not form.with_metadata:
             return batch
         data, metadata = batch
         return data, {**(metadata or {}), **self._info(drawn)}
 
     def make_pipeline(self) -> Pipeline:
-        return self._new_ahead() if self.prefetch else Direct(self)
+        return self._new_prefetcher() if self.prefetch else Direct(self)
 
-    def _new_ahead(self) -> Ahead:
-        return Ahead(self._submit, self.prefetch)
+    def _new_prefetcher(self) -> Prefetcher:
+        return Prefetcher(self._submit, self.prefetch)
 
-    def _submit(self, drawn: IndexBatch, form: Form) -> InThread:
+    def _submit(self, drawn: IndexBatch, form: Form) -> ThreadFetch:
         if self._threads is None or self._process != os.getpid():
             self._threads, self._process = ThreadPoolExecutor(1, "unienv-prefetch"), os.getpid()
-        return InThread(self._threads, functools.partial(self.fetch, drawn, form))
+        return ThreadFetch(self._threads, functools.partial(self.fetch, drawn, form))
 
-    # -- what the index sampler says -------------------------------------------------------------------------
+    # -- what is known of the samples drawn ------------------------------------------------------------------
 
     def _info(self, drawn: IndexBatch) -> dict[str, Any]:
         backend, device = self.backend, self.device
@@ -137,7 +161,7 @@ class StepSampler(
         return {name: backend.from_numpy(column, device=device) for name, column in columns.items()}
 
     def _make_sampled_metadata_space(self) -> DictSpace | None:
-        if not self._tells:
+        if not self._shows_info:
             return super()._make_sampled_metadata_space()
         spaces = {} if self.single_metadata_space is None else dict(self.single_metadata_space.spaces)
         for name, dtype in {"index": np.dtype(np.int64), **self.sampler.info_fields()}.items():
@@ -146,34 +170,22 @@ class StepSampler(
 
     # -- as a batch, on the device ---------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
-        return self._get(idx, "get_at")
-
-    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self._get(idx, "get_at_with_metadata")
-
-    def get_flattened_at(self, idx: Any) -> Any:
-        return self._get(idx, "get_flattened_at")
-
-    def get_flattened_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self._get(idx, "get_flattened_at_with_metadata")
-
-    def _get(self, idx: Any, form: Form) -> Any:
-        found = getattr(self.data, form)(idx)
+    def read_as(self, idx: Any, form: Form) -> Any:
+        batch = form.read(self.data, idx)
         if self._mover is None:
-            return found
+            return batch
         count = None if is_single(idx) else len(np.asarray(resolve_index(self.backend, idx, len(self))))
-        return self._mover.in_form(found, count, form)
+        return self._mover.move(batch, count, form)
 
     # -- state and end ---------------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        self.put_back(self._ahead.drawn())
-        self._ahead.clear()
+        self.put_back(self._prefetcher.drawn())
+        self._prefetcher.clear()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["undelivered"] = [*map(drawn_state, self._ahead.drawn()), *state["undelivered"]]
+        state["undelivered"] = [*map(drawn_state, self._prefetcher.drawn()), *state["undelivered"]]
         return state
 
     def _draws_state(self) -> dict[str, Any]:
@@ -181,15 +193,15 @@ class StepSampler(
 
     def _load_draws_state(self, state: Mapping[str, Any]) -> None:
         self.sampler.load_state_dict(state)
-        self._ahead.clear()
+        self._prefetcher.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         self.take_back()
-        return {**self.__dict__, "_threads": None, "_ahead": None}
+        return {**self.__dict__, "_threads": None, "_prefetcher": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ahead = self._new_ahead()
+        self._prefetcher = self._new_prefetcher()
 
     def close(self) -> None:
         """End the thread that fetches in advance. The data stays open, and the sampler can still be used."""
@@ -209,3 +221,68 @@ def _info_space(backend: ComputeBackend, dtype: np.dtype, device: Any) -> Space:
 
 def _index_dtype(backend: ComputeBackend) -> np.dtype:
     return np.dtype(backend.dtype_name(backend.default_index_dtype))
+
+
+class Mover:
+    """Moves samples of a space, and their metadata, to a device.
+
+    Batches pass through page-locked memory if `pinned`, and without a device (None) stay in it; single samples,
+    metadata and what is not a plain array do not. A count of None stands for one sample, without a leading axis.
+    """
+
+    def __init__(self, space: Space, metadata_space: DictSpace | None, device: Any, *, pinned: bool) -> None:
+        self._backend, self._device, self._pinned = space.backend, device, pinned
+        self._rows = _row_mover(space, device, pinned=pinned)
+        self._spaces = _BatchSpaces(space)
+        self._metadata_spaces = None if metadata_space is None else _BatchSpaces(metadata_space)
+
+    def move(self, value: Any, count: int | None, form: Form) -> Any:
+        """Move what was read in this form."""
+        data, metadata = value if form.with_metadata else (value, None)
+        data = self._move_flat(data) if form.is_flat else self._move_data(data, count)
+        return (data, self._move_metadata(metadata, count)) if form.with_metadata else data
+
+    def read(self, source: BatchBase, index: np.ndarray) -> Any:
+        """Read samples of a source and move them, as rows if the source has rows."""
+        rows = None if self._rows is None else source.read_rows(index)
+        return self._move_data(source.get_at(index), len(index)) if rows is None else self._rows.move_rows(rows)
+
+    def _move_data(self, batch: Any, count: int | None) -> Any:
+        if self._rows is not None and count is not None:
+            return self._rows.move(batch, count)
+        return self._spaces.of(count).data_to(batch, device=self._device)
+
+    def _move_flat(self, flat: Any) -> Any:
+        return self._backend.to_device(flat.pin_memory() if self._pinned else flat, self._device)
+
+    def _move_metadata(self, metadata: dict[str, Any] | None, count: int | None) -> dict[str, Any] | None:
+        if metadata is None or self._metadata_spaces is None:
+            return metadata
+        moved: dict[str, Any] = self._metadata_spaces.of(count).data_to(metadata, device=self._device)
+        return moved
+
+
+class _BatchSpaces:
+    """The spaces of batches, of which the last is remembered: most are of one size."""
+
+    def __init__(self, single: Space) -> None:
+        self._single = single
+        self._last: tuple[int, Space] = (-1, single)
+
+    def of(self, count: int | None) -> Space:
+        if count is None:
+            return self._single
+        if self._last[0] != count:
+            self._last = (count, batch_space(self._single, count))
+        return self._last[1]
+
+
+def _row_mover(space: Space, device: Any, *, pinned: bool) -> Any:
+    """A mover of packed rows; None where batches of the space are moved leaf by leaf."""
+    if space.backend.simplified_name != "pytorch":
+        if pinned:
+            raise ValueError(f"pin_memory is for PyTorch, the data is of backend {space.backend}")
+        return None
+    from ._pytorch_rows import RowMover
+
+    return RowMover.for_space(space, device, pinned=pinned)

@@ -13,7 +13,13 @@ from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_dr
 
 
 class RandomSampler(IndexSampler):
-    """Every index with the same probability, independently of the others."""
+    """Every index with the same probability, independently of the others.
+
+    Parameters
+    ----------
+    seed
+        A seed, or a NumPy generator to draw with.
+    """
 
     def sample(self, source: Source, batch_size: int) -> IndexBatch:
         length = len(source)
@@ -25,11 +31,23 @@ class RandomSampler(IndexSampler):
 class SamplerWithoutReplacement(IndexSampler):
     """Epoch after epoch, each index once in an epoch.
 
-    The last batch of an epoch is short if the batch size does not divide the number of samples; with `drop_last` it is
-    left out. Without `shuffle` the order is that of the indices, oldest first. An epoch is over the samples that were
-    there when it began: those that are added meanwhile come in the next one. If samples are removed, so that there are
-    fewer than when it began, a new epoch begins. In a ring that is being overwritten an index does not stay with its
-    sample; there an epoch is one over indices.
+    An epoch is over the samples at its beginning: samples that are added meanwhile come in the next epoch. If samples
+    are removed, so that there are fewer than at the beginning, a new epoch begins. In a ring that is being overwritten
+    an index does not stay with its sample; there an epoch is one over indices.
+
+    Parameters
+    ----------
+    drop_last
+        Leave out the last batch of an epoch if it is short.
+    shuffle
+        Draw in random order, otherwise oldest first.
+    seed
+        A seed, or a NumPy generator that the seed is drawn with.
+
+    Raises
+    ------
+    ValueError
+        When drawing: there are no samples, or with `drop_last` fewer than the batch size.
     """
 
     def __init__(self, drop_last: bool = False, shuffle: bool = True, seed: Seed = None) -> None:
@@ -78,7 +96,7 @@ class SamplerWithoutReplacement(IndexSampler):
         return IndexBatch(index, {})
 
     def _has_batch(self, length: int, batch_size: int) -> bool:
-        """Whether there is another batch in this epoch."""
+        """Whether this epoch has another batch."""
         left = length - self._position
         return left >= batch_size if self.drop_last else left > 0
 
@@ -102,7 +120,7 @@ class SamplerWithoutReplacement(IndexSampler):
 
 
 def _epoch_seed(seed: Seed) -> int:
-    """The number that the orders of all epochs come from."""
+    """The seed of the orders of all epochs."""
     if isinstance(seed, np.random.Generator):
         return int(seed.integers(0, 2**63))
     return fresh_seed() if seed is None else seed

@@ -48,7 +48,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.capacity = capacity
         self.cache_filename = path
         self.is_mutable = mutable
-        self._layout = fixed_layout(single_instance_space, type(self).__name__)
+        self.layout = fixed_layout(single_instance_space, type(self).__name__)
         self._places = range(len(self.layout.leaves))
         self._length = length
         self._views: dict[tuple[Any, ...], StorageColumn] = {}
@@ -202,7 +202,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         own = self.cache_filename
         return own is not None and os.path.exists(path) and os.path.samefile(path, own)
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         copy = self._create_like(path)
         try:
             if self.capacity is None:
@@ -233,7 +233,7 @@ class StorageColumn(ColumnView):
         super().__init__(nested_item(storage.single_instance_space, keys))
         self.capacity = storage.capacity
         self._storage = storage
-        self._layout = RowLayout(self.single_instance_space)
+        self.layout = RowLayout(self.single_instance_space)
         leaves = storage.layout.leaves
         self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 

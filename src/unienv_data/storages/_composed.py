@@ -285,10 +285,10 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         else:
             self.snapshot(path, [(0, len(self))])
 
-    def snapshot(self, path: PathLike, slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: PathLike, slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         with new_folder(path) as folder:
             for name, part in zip(self._names, self._parts, strict=True):
-                part.snapshot(folder / name, slots)
+                part.snapshot(folder / name, slots, number)
             self.describe(folder)
 
     def describe(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ class PackedColumn(ColumnView):
         super().__init__(nested_item(space, keys))
         self.capacity = capacity
         self._memory = memory
-        self._layout = RowLayout(self.single_instance_space)
+        self.layout = RowLayout(self.single_instance_space)
         leaves = memory.layout.leaves
         self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 

@@ -37,7 +37,7 @@ class ListStorage(SpaceStorage):
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         self.capacity = capacity
-        self._layout = RowLayout(single_instance_space)
+        self.layout = RowLayout(single_instance_space)
         # what slots hold that were never written
         self._blank = self._leaves_of(single_instance_space.create_empty())
         # one entry a slot: the leaves of a sample as `RowLayout` encodes them
@@ -142,7 +142,7 @@ class ListStorage(SpaceStorage):
     def dumps(self, path: str | os.PathLike[str]) -> None:
         self.snapshot(path, [(0, len(self))])
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         new = PackedStorage.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
         with contextlib.closing(new) as copy:
             copy.extend_length(max((stop for _, stop in slots), default=0))

@@ -19,7 +19,9 @@ from ..base._index import resolve_index
 from ..base.files import new_folder, sync_folder
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
-from ._checks import BLOCKS_FILE, SUMS_FILE, BlockSums, RowSums
+from ._checks import BLOCKS_FILE as BLOCKS_FILE
+from ._checks import SUMS_FILE as SUMS_FILE
+from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
 from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
@@ -56,7 +58,7 @@ class PackedStorage(RowStorage):
         sums: RowSums | BlockSums | None = None,
     ) -> None:
         super().__init__(single_instance_space)
-        self._layout = memory.layout
+        self.layout = memory.layout
         self.capacity = capacity
         self.cache_filename = path
         self.is_mutable = mutable
@@ -175,14 +177,6 @@ class PackedStorage(RowStorage):
         if type(slots) is int:
             return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
         return self.layout.gather(memory.rows, slots, "wrap")
-
-    def gather_among(self, index: np.ndarray, length: int) -> Any:
-        memory, layout = self._memory, self.layout
-        if layout.block_leaves or memory.heap is not None:
-            return super().gather_among(index, length)
-        if length > memory.used:
-            memory.see(length)
-        return layout.unpack_records(memory.rows.records[:length].take(index))  # which looks at the range, too
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
@@ -419,7 +413,7 @@ class PackedStorage(RowStorage):
         else:
             self.snapshot(path, [(0, self._memory.used)])
 
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]]) -> None:
+    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
         try:
             if self.capacity is None:
@@ -427,13 +421,15 @@ class PackedStorage(RowStorage):
             size = max(1, _COPY_BYTES // self.layout.nbytes)
             for first, last in slots:
                 for start in range(first, last, size):
-                    copy._copy_rows(self._memory.rows, start, min(start + size, last))
+                    stop = min(start + size, last)
+                    copy._copy_rows(self._memory.rows, start, stop, number)
+                    number += stop - start
             copy.flush()
         finally:
             copy.close()
 
-    def _copy_rows(self, source: Rows, start: int, stop: int) -> None:
-        """Take over rows [start, stop) of another storage of this space."""
+    def _copy_rows(self, source: Rows, start: int, stop: int, number: int) -> None:
+        """Copy rows [start, stop) of another storage of this space; `number` is that of the first sample."""
         self.reserve(start, stop)
         for leaf, ours, theirs in zip(self.layout.leaves, self._memory.rows.columns, source.columns, strict=True):
             column = theirs[start:stop]
@@ -441,7 +437,7 @@ class PackedStorage(RowStorage):
                 column = copy_references(column, source.heap, self._memory.heap)
             ours[start:stop] = column
         if isinstance(self._sums, RowSums):
-            self._sums.put(slice(start, stop), start)
+            self._sums.put(slice(start, stop), number)
 
     # -- columns ---------------------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class PytorchTensorStorage(SpaceStorage):
         `file` is the one that they lie in, or that all which is written goes to as well.
         """
         super().__init__(single_instance_space)
-        self._layout = _array_layout(single_instance_space)
+        self.layout = _array_layout(single_instance_space)
         self.data, self.is_mutable, self.cache_filename, self._file = data, mutable, path, file
         self._hold()
         self.capacity = len(self._tensors[0])

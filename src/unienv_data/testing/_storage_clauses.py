@@ -206,10 +206,6 @@ def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
     require_same(storage.gather(2, SLOTS), others[3], "a gathered sample")
     wrapped = storage.gather(np.array([4, 5]), SLOTS)
     require_same(wrapped, maker.batch([values[4], others[0]]), "gathered samples around the end")
-    among = storage.gather_among(np.array([-1, 0, 3]), 4)
-    require_same(among, maker.batch([values[3], others[0], values[3]]), "samples gathered among the first 4")
-    require_error(lambda: storage.gather_among(np.array([0, 4]), 4), IndexError, "sample 4 among the first 4")
-    require_error(lambda: storage.gather_among(np.array([0, -5]), 4), IndexError, "sample -5 among the first 4")
 
 
 @clause

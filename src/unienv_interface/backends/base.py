@@ -240,6 +240,12 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: BDeviceType | None = None) -> BArrayType:
         """The inverse of `to_raw`, over memory the caller owns and will not write to: shared where possible."""
 
+    def raw_decoder(
+        self, dtype_name: str, /, *, device: BDeviceType | None = None
+    ) -> Callable[[np.ndarray], BArrayType]:
+        """`from_raw` bound to a dtype and a device, for writable arrays without negative strides."""
+        return lambda raw: self.from_raw(raw, dtype_name, device=device)
+
     def to_host(self, data: BArrayType, /) -> np.ndarray:
         """The values of an array in a dtype NumPy computes with: bfloat16 becomes float32."""
         values = self.to_numpy(data)
@@ -364,6 +370,20 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def replaced_at(self, x: BArrayType, index: Any, value: Any) -> BArrayType:
         """A copy of `x` with `x[index]` replaced; index as in NumPy (ints, slices, index arrays, masks)."""
         return self.at(x)[index].set(value, copy=True)
+
+    def take_slots(self, x: BArrayType, slots: np.ndarray) -> BArrayType:
+        """The entries of a batch that a mask on the host selects, in order."""
+        return x[self.from_numpy(slots)]  # type: ignore[index]
+
+    def merge_slots(self, x: BArrayType, mask: Any, value: BArrayType) -> BArrayType:
+        """A copy of the batch `x` with the slots of a mask replaced by those of `value`.
+
+        `value` holds every slot, or only those of the mask, in order. With every slot, JAX can trace it.
+        """
+        if value.shape[0] != x.shape[0]:  # type: ignore[attr-defined]
+            return self.replaced_at(x, mask, value)
+        per_slot = self.reshape(mask, (-1,) + (1,) * (len(x.shape) - 1))  # type: ignore[attr-defined]
+        return self.where(per_slot, self.astype(value, x.dtype), x)  # type: ignore[attr-defined]
 
     def pad_dim(self, x: BArrayType, dim: int, target_size: int, value: int | float = 0) -> BArrayType:
         """`x` with `value` appended along axis `dim` up to `target_size`; a ValueError if it is longer already."""

@@ -206,6 +206,21 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
             raw = raw.view(self.dtype_from_name(dtype_name))
         return self.from_numpy(raw, device=device)
 
+    def take_slots(self, x: jax.Array, slots: np.ndarray) -> jax.Array:
+        if slots.all():
+            return x
+        # on the host: JAX would compile a selection, and a copy, for every number of slots
+        device = x.device if isinstance(x.device, jax.Device) else None  # a sharding may not fit fewer slots
+        return jax.device_put(np.asarray(x)[slots], device)
+
+    def merge_slots(self, x: jax.Array, mask: Any, value: jax.Array) -> jax.Array:
+        if value.shape[0] != x.shape[0]:
+            # every slot, so that one compilation serves all masks
+            every_slot = np.zeros(x.shape, x.dtype)
+            every_slot[np.asarray(mask)] = value
+            value = jax.device_put(every_slot)
+        return super().merge_slots(x, mask, value)
+
     def to_dlpack(self, data: jax.Array, /) -> Any:
         return data.__dlpack__()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -214,12 +215,23 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
             tensor = torch.from_numpy(raw)
         return tensor if device is None or device == _HOST else tensor.to(device)  # which takes time to do nothing
 
+    def raw_decoder(
+        self, dtype_name: str, /, *, device: PyTorchDeviceType | None = None
+    ) -> Callable[[np.ndarray], torch.Tensor]:
+        if dtype_name in dtypes.FOREIGN_FLOATING or (device is not None and device != _HOST):
+            return super().raw_decoder(dtype_name, device=device)
+        decoder: Callable[[np.ndarray], torch.Tensor] = torch.from_numpy
+        return decoder
+
     def replaced_at(self, x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
         signed = SIGNED_OF_UNSIGNED.get(x.dtype)
         if signed is None:
             return super().replaced_at(x, index, value)
         bits = torch.as_tensor(value, dtype=x.dtype, device=x.device).view(signed)
         return super().replaced_at(x.view(signed), index, bits).view(x.dtype)
+
+    def merge_slots(self, x: torch.Tensor, mask: Any, value: torch.Tensor) -> torch.Tensor:
+        return super().merge_slots(x, mask.to(x.device), value)
 
     def to_dlpack(self, data: torch.Tensor, /) -> Any:
         return data.__dlpack__()

@@ -147,28 +147,44 @@ class ForwardingLayer(Layer):
 
 
 def merge_masked(space: Space, batch_size: int | None, old: Any, new: Any, mask: Any) -> Any:
-    """Batched data with the slots of `mask` replaced, in order, by the rows of `new`."""
-    slots = parse_mask(mask, batch_size, space.backend)
-    rows, wanted = batch_utils.batch_size_data(new), int(slots.sum())
-    if rows is not None and rows != wanted:
-        raise ValueError(f"{rows} rows for the {wanted} slots of the mask, there must be one for each")
-    return batch_utils.set_at(space, old, space.backend.from_numpy(slots), new)
+    """Batched data with the slots of `mask` replaced by those of `new`, which holds these in order, or every slot."""
+    mask = check_mask(mask, batch_size, space.backend)
+    rows = batch_utils.batch_size_data(new)
+    if rows not in (None, batch_size):
+        wanted = int(space.backend.to_numpy(mask).sum())
+        if rows != wanted:
+            raise ValueError(
+                f"{rows} rows for the {wanted} slots of the mask, there must be one for each of these, "
+                f"or one for each of all {batch_size} slots"
+            )
+    return batch_utils.merge_slots(space, old, mask, new)
+
+
+def check_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> Any:
+    """A mask as a caller gives it, as an array of the backend; JAX may trace it."""
+    if not backend.is_backendarray(mask):
+        return backend.from_numpy(parse_mask(mask, batch_size, backend))
+    _check_mask_form(backend.dtype_name(mask.dtype), tuple(mask.shape), batch_size)
+    return mask
 
 
 def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np.ndarray:
     """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
-    if batch_size is None:
-        raise ValueError("the environment is not batched, so a mask has nothing to select")
     if type(mask) is np.ndarray:
         slots = mask
     else:
         slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
-    if slots.dtype.kind != "b" or slots.shape != (batch_size,):
-        raise ValueError(
-            f"the mask has dtype {slots.dtype} and shape {slots.shape}, "
-            f"it must be one boolean per slot: shape ({batch_size},)"
-        )
+    _check_mask_form(slots.dtype.name, slots.shape, batch_size)
     return slots
+
+
+def _check_mask_form(dtype: str, shape: tuple[int, ...], batch_size: int | None) -> None:
+    if batch_size is None:
+        raise ValueError("the environment is not batched, so a mask has nothing to select")
+    if dtype != "bool" or shape != (batch_size,):
+        raise ValueError(
+            f"the mask has dtype {dtype} and shape {shape}, it must be one boolean per slot: shape ({batch_size},)"
+        )
 
 
 def parse_index(index: Any, batch_size: int, backend: ComputeBackend) -> np.ndarray:

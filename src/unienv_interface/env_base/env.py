@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Generic, SupportsFloat
 
 from typing_extensions import Self, TypeVar
@@ -30,6 +29,7 @@ from typing_extensions import Self, TypeVar
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ..space import Space
 from ._layers import Layer
+from ._layers import check_mask as check_mask
 from ._layers import merge_masked as merge_masked
 from ._layers import parse_index as parse_index
 from ._layers import parse_mask as parse_mask
@@ -52,16 +52,6 @@ class Env(
     render_mode: str | None = None
     render_fps: int | None = None
     rng: Any = None
-    #: Whether every step gives arrays of the same dtypes and shapes, so that who has seen those of one knows them all.
-    has_steady_form: bool = False
-    #: An object with a `step` for a caller that copies what it gets at once, such as a vector environment; its `step`
-    #: is None where there is none.
-    #:
-    #: That step takes actions of NumPy that have the dtype and shape of the action space, in memory that nobody writes
-    #: to afterwards. The observation may be overwritten by the next step, and is one of the space only after
-    #: `read_borrowed`, unless it has dtype and shape of the space; reward and flags may be any kind of number. An
-    #: environment that can save a caller copies and conversions by that sets this and overrides both of those.
-    lender: Any = SimpleNamespace(step=None)
 
     # -- the verbs -----------------------------------------------------------------------------------------
 
@@ -81,14 +71,6 @@ class Env(
         self, action: ActType
     ) -> tuple[ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
         """Act once; returns observation, reward, terminated, truncated and infos."""
-
-    def read_borrowed(self, observation: Any) -> Any:
-        """An observation of the step of `lender` as one of the observation space."""
-        return observation
-
-    def read_borrowed_info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Infos of the step of `lender` that no later step changes; not asked for those that are numbers and texts."""
-        return info
 
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:

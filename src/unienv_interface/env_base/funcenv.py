@@ -1,4 +1,11 @@
-"""Environments without state of their own: every function takes the state and returns the next one."""
+"""Environments without state of their own: every function takes the state and returns the next one.
+
+In a batch all results have every slot, those of a reset with a mask too: shapes never hang on the values of a mask, so
+that JAX can compile steps and resets together, such as in a `jax.lax.scan` that begins ended episodes anew:
+
+    state, observation, reward, terminated, truncated, info = func_env.step(state, action)
+    state, _, observation, _ = func_env.reset(state, mask=terminated | truncated)
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, SupportsFloat
 
+import numpy as np
 from typing_extensions import TypeVar
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from ._layers import ForwardingLayer, Layer
+from ..space import Space
+from ..space.space_utils import batch_utils
+from ._layers import ForwardingLayer, Layer, parse_mask
 from .env import ActType, ContextType, Env, ObsType, RenderFrame
 
 StateType = TypeVar("StateType", default=Any)
@@ -56,7 +66,11 @@ class FuncEnv(
     def reset(
         self, state: StateType, *, seed: int | None = None, mask: BArrayType | None = None, **kwargs: Any
     ) -> tuple[StateType, ContextType, ObsType, dict[str, Any]]:
-        """The state with new episodes begun, everywhere or where `mask` says so; results as in `Env.reset`."""
+        """The state with new episodes begun, everywhere or where `mask` (booleans, (batch_size,)) says so.
+
+        Returns the state, context, observation and infos of every slot. Slots outside the mask keep their state, and
+        their context and observation are those of it. Merge with `where`, not by indexing with the mask.
+        """
 
     @abc.abstractmethod
     def step(
@@ -137,6 +151,7 @@ class FuncEnvBasedEnv(
     def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:
         if seed is not None:
             self.rng = self.backend.random.random_number_generator(seed, device=self.device)
+        slots = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
         if self._has_state:
             result = self.func_env.reset(self.state, seed=seed, mask=mask, **kwargs)
         elif mask is not None:
@@ -145,11 +160,29 @@ class FuncEnvBasedEnv(
             result = self.func_env.initial(seed=seed, **kwargs)
         self.state, context, observation, info = result
         self._has_state = True
+        if slots is not None:
+            context = None if self.context_space is None else self._rows("context", self.context_space, context, slots)
+            observation = self._rows("observation", self.observation_space, observation, slots)
+            info = self.backend.map_fn_over_arrays(info, lambda array: self._info_rows(array, slots))
         if self._render_mode is not None and self.render_state is None:
             self.state, self.render_state, self._render_info = self.func_env.render_init(
                 self.state, seed=seed, render_mode=self._render_mode, **self._render_kwargs
             )
         return context, observation, info
+
+    def _rows(self, name: str, space: Space, value: Any, slots: np.ndarray) -> Any:
+        """The rows of a mask in what the functional environment returned for every slot."""
+        count = batch_utils.batch_size_data(value)
+        if count not in (None, len(slots)):
+            raise ValueError(
+                f"{name}: {type(self.func_env.unwrapped).__name__}.reset with a mask returned {count} slots, "
+                f"it must return all {len(slots)}: merge with `where` instead of indexing with the mask"
+            )
+        return batch_utils.take_slots(space, value, slots)
+
+    def _info_rows(self, array: Any, slots: np.ndarray) -> Any:
+        """The same of an info, where it has an entry for each slot."""
+        return self.backend.take_slots(array, slots) if tuple(array.shape[:1]) == slots.shape else array
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if not self._has_state:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from ..env_base.env import ActType, ContextType, ObsType, RenderFrame, parse_mask
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame, check_mask
 from ..env_base.funcenv import FuncEnv, FuncEnvCommonRenderInfo, RenderStateType, StateType
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
 from ..space.framestack_queue import FuncSpaceDataQueue, SpaceDataQueueState
@@ -16,7 +16,6 @@ from ..wrapper.frame_history import (
     newest_observation,
     parse_default_action,
     parse_stack_size,
-    rows_of,
 )
 
 
@@ -77,7 +76,7 @@ class FuncFrameStackWrapper(
 
     def map_observation(self, state: FuncFrameStackWrapperState, observation: Any) -> Any:
         """An observation of the environment below with the history in `state`."""
-        return self._show(state, observation, None)
+        return self._show(state, observation)
 
     def reverse_map_observation(self, observation: Any) -> Any:
         """The newest observation in one of this layer."""
@@ -92,7 +91,7 @@ class FuncFrameStackWrapper(
             None if self.obs_deque is None else self.obs_deque.init(observation),
             None if self.action_deque is None else self.action_deque.init(self.action_default_value),
         )
-        return state, context, self._show(state, observation, None), info
+        return state, context, self._show(state, observation), info
 
     def reset(
         self,
@@ -103,7 +102,7 @@ class FuncFrameStackWrapper(
         **kwargs: Any,
     ) -> tuple[FuncFrameStackWrapperState, Any, Any, dict[str, Any]]:
         if mask is not None:
-            mask = self.backend.from_numpy(parse_mask(mask, self.batch_size, self.backend))
+            mask = check_mask(mask, self.batch_size, self.backend)
         env_state, context, observation, info = self.func_env.reset(
             state.env_state, *args, seed=seed, mask=mask, **kwargs
         )
@@ -111,10 +110,9 @@ class FuncFrameStackWrapper(
         if self.obs_deque is not None and obs_state is not None:
             obs_state = self.obs_deque.reset(obs_state, observation, mask)
         if self.action_deque is not None and action_state is not None:
-            first = rows_of(self.func_env.action_space, self.action_default_value, mask)
-            action_state = self.action_deque.reset(action_state, first, mask)
+            action_state = self.action_deque.reset(action_state, self.action_default_value, mask)
         state = FuncFrameStackWrapperState(env_state, obs_state, action_state)
-        return state, context, self._show(state, observation, mask), info
+        return state, context, self._show(state, observation), info
 
     def step(
         self, state: FuncFrameStackWrapperState, action: Any
@@ -126,7 +124,7 @@ class FuncFrameStackWrapper(
         if self.action_deque is not None and action_state is not None:
             action_state = self.action_deque.add(action_state, action)
         state = FuncFrameStackWrapperState(env_state, obs_state, action_state)
-        return state, self._show(state, observation, None), reward, terminated, truncated, info
+        return state, self._show(state, observation), reward, terminated, truncated, info
 
     def close(self, state: FuncFrameStackWrapperState) -> None:
         self.func_env.close(state.env_state)
@@ -153,13 +151,10 @@ class FuncFrameStackWrapper(
     def render_close(self, state: FuncFrameStackWrapperState, render_state: Any) -> FuncFrameStackWrapperState:
         return state.replace(env_state=self.func_env.render_close(state.env_state, render_state))
 
-    def _show(self, state: FuncFrameStackWrapperState, observation: Any, mask: Any) -> Any:
-        """The observation, whose rows are those of the mask, with their history."""
+    def _show(self, state: FuncFrameStackWrapperState, observation: Any) -> Any:
+        """The observation with its history."""
         queues = ((self.obs_deque, state.obs_queue_state), (self.action_deque, state.action_queue_state))
         obs_frames, action_frames = (
-            None
-            if queue is None or frames is None
-            else rows_of(queue.output_space, queue.get_output_data(frames), mask)
-            for queue, frames in queues
+            None if queue is None or frames is None else queue.get_output_data(frames) for queue, frames in queues
         )
         return history_value(observation, obs_frames, action_frames)

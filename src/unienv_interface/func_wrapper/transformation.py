@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from ..env_base.env import ActType, ContextType, ObsType, RenderFrame, parse_mask
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame
 from ..env_base.funcenv import FuncEnv, RenderStateType, StateType
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
 from ..env_base.wrapper import (
@@ -74,9 +74,8 @@ class FuncTransformWrapper(
     def reset(
         self, state: Any, *args: Any, seed: int | None = None, mask: Any = None, **kwargs: Any
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        slots = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
         state, context, observation, info = self.func_env.reset(state, *args, seed=seed, mask=mask, **kwargs)
-        return state, *self._map_reset(context, observation, slots), info
+        return state, *self._map_reset(context, observation, None), info
 
     def step(self, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any, dict[str, Any]]:
         state, observation, *signals, info = self.func_env.step(state, self.map_action(action))

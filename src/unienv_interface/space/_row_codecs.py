@@ -7,8 +7,9 @@ while the rows are still as they were; so are they if the heap then cannot take 
 from __future__ import annotations
 
 import abc
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +82,10 @@ class LeafCodec(abc.ABC):
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
         """The values in a column."""
 
+    def gathered_decoder(self) -> Callable[[np.ndarray], Any]:
+        """`decode` for columns of rows that were just gathered: writable, in memory order, and not in a heap."""
+        return functools.partial(self.decode, heap=None)
+
 
 # -- arrays ------------------------------------------------------------------------------------------------
 
@@ -133,6 +138,9 @@ class ArrayCodec(LeafCodec):
             return from_raw(column, self._name, device=device)
         except ValueError:  # rows in reverse order: no tensor of PyTorch runs backwards
             return from_raw(column.copy(), self._name, device=device)
+
+    def gathered_decoder(self) -> Callable[[np.ndarray], Any]:
+        return self.space.backend.raw_decoder(self._name, device=self.space.device)
 
 
 def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:

@@ -88,14 +88,15 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return SpaceDataQueueState(_leafwise(self.single_space, fill, initial_data))
 
     def reset(self, state: SpaceDataQueueState, initial_data: Any, mask: Any = None) -> SpaceDataQueueState:
-        """Start again with a first frame; with a mask only in these slots, for which `initial_data` has the rows."""
+        """Start again with a first frame; with a mask only in its slots, as in `merge_slots`."""
         if mask is None:
             return self.init(initial_data)
         if self._batch_size is None:
             raise ValueError("the queue is not batched, so a mask has nothing to select")
 
         def refill(leaf: Space, stacked: Any, rows: Any) -> Any:
-            return _stack(leaf, [batch_utils.set_at(leaf, frame, mask, rows) for frame in self._frames(leaf, stacked)])
+            frames = self._frames(leaf, stacked)
+            return _stack(leaf, [batch_utils.merge_slots(leaf, frame, mask, rows) for frame in frames])
 
         return SpaceDataQueueState(_leafwise(self.single_space, refill, state.data, initial_data))
 

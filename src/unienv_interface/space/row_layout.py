@@ -102,6 +102,12 @@ class Rows:
         blocks = {name: block.take(indices, 0, None, mode) for name, block in self.blocks.items()}
         return Rows(self.layout, records, blocks, self.heap)
 
+    def rearrange(self, windows: np.ndarray, places: np.ndarray) -> None:
+        """Replace, in rows (B, T) that lie side by side, window `windows[i]` by its rows at `places[i]` (T,)."""
+        records = self.records.view(_opaque(self.records.itemsize))  # copied whole, not field by field
+        for array in (records, *self.blocks.values()):
+            array[windows] = array[windows[:, None], places]
+
     def copy(self) -> Rows:
         """The same rows in memory of their own, but for the heap."""
         blocks = {name: block.copy() for name, block in self.blocks.items()}
@@ -145,6 +151,8 @@ class RowLayout:
         # A plain column is the value itself; only the others need their codec.
         self.is_plain = all(codec.plain_dtype is not None for codec in self._codecs)
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
+        self._gathered_decoders = [(i, codec.gathered_decoder()) for i, codec in self._coded]
+        self._is_gathered_whole = not self.block_leaves and not self.has_heap  # by one `take` of the records
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
@@ -301,12 +309,28 @@ class RowLayout:
         return checks
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
-        """The values at these indices along the first axis: `unpack(rows.take(indices))` at less cost."""
-        if self.block_leaves or self.has_heap or not getattr(indices, "ndim", 0):
+        """Read the values at these indices of the rows, in memory of their own.
+
+        Parameters
+        ----------
+        rows
+            Rows of this layout, along one axis.
+        indices
+            An int, or an integer array of any shape, whose axes the values then have in front.
+        mode
+            What an index out of range does, as of `numpy.take`.
+
+        Returns
+        -------
+        One value for an int, else a batch.
+        """
+        if not self._is_gathered_whole or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
-        if self.plain_value[0] is not None:
-            return rows.columns[0].take(indices, 0, None, mode)
-        return self.unpack_records(rows.records.take(indices, 0, None, mode))
+        records = rows.records.take(indices, 0, None, mode)
+        columns: list[Any] = list(map(records.__getitem__, self.names))
+        for position, decode in self._gathered_decoders:
+            columns[position] = decode(columns[position])
+        return self._build(columns)
 
     def gather_spans(self, rows: Rows, first: np.ndarray, count: int, patches: Sequence[Patch]) -> Any:
         """The values of `count` rows from each of these indices on, with two leading axes, copied span by span.
@@ -315,15 +339,16 @@ class RowLayout:
         span are those of one row.
         """
         records = _take_spans(rows.records, first, count, patches)
-        if not self.block_leaves and not self.has_heap:
-            return self.unpack_records(records)
         blocks = {name: _take_spans(block, first, count, patches) for name, block in rows.blocks.items()}
-        return self.unpack(Rows(self, records, blocks, rows.heap))
+        spans = Rows(self, records, blocks, rows.heap)
+        return self.unpack(spans) if self.has_heap else self.unpack_gathered(spans)
 
-    def unpack_records(self, records: np.ndarray) -> Any:
-        """`unpack` of an array of records, of a layout that has neither blocks nor a heap, without ceremony."""
-        columns = [records[name] for name in self.names]
-        return self.assemble(columns) if self._coded else self._build(columns)
+    def unpack_gathered(self, rows: Rows) -> Any:
+        """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
+        columns: list[Any] = list(rows.columns)
+        for position, decode in self._gathered_decoders:
+            columns[position] = decode(columns[position])
+        return self._build(columns)
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
         """The value of the rows: one value for shape (), else a batch.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Literal
 
 from typing_extensions import Self, TypeVar
@@ -119,6 +119,26 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     def contains(self, x: Any) -> bool:
         """Whether `x` is a value of this space. Any object may be asked about; nothing is raised."""
 
+    def is_in(self, x: Any) -> bool:
+        """Whether `x` is a value of this space, or a batch of values; TorchRL's specs have a method of this name.
+
+        Mappings count as dicts, and a batch may have any number of leading axes.
+        """
+        from .space_utils import batch_space
+
+        x = _as_dicts(x)
+        leaf_space, leaf = self, x
+        while isinstance(leaf, dict) and leaf and hasattr(leaf_space, "spaces"):
+            key = next(iter(leaf))
+            if key not in leaf_space.spaces:
+                return False
+            leaf_space, leaf = leaf_space.spaces[key], leaf[key]
+        shape = tuple(getattr(leaf, "shape", ()))
+        space = self
+        for length in reversed(shape[: max(0, len(shape) - len(leaf_space.shape or ()))]):
+            space = batch_space(space, length)
+        return space.contains(x)
+
     @abc.abstractmethod
     def get_repr(
         self,
@@ -178,3 +198,8 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
         copied = self.__class__.__new__(self.__class__)
         copied.__dict__.update(self.__dict__)
         return copied
+
+
+def _as_dicts(value: Any) -> Any:
+    """The value with dicts for all mappings."""
+    return {key: _as_dicts(child) for key, child in value.items()} if isinstance(value, Mapping) else value

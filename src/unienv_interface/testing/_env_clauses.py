@@ -9,9 +9,11 @@ import numpy as np
 
 from ..backends.base import ComputeBackend
 from ..env_base.env import Env
+from ..env_base.funcenv import FuncEnvBasedEnv
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.spaces import CompositeSpace
+from ..utils.optional import need
 from ._env_probe import (
     STEPS,
     clause,
@@ -92,6 +94,49 @@ def samples_are_values_of_the_spaces(env: Env) -> None:
 
 
 # -- masked resets -----------------------------------------------------------------------------------------
+
+
+@clause
+def functional_reset_returns_every_slot(env: Env) -> None:
+    """The functional environment below resets with a mask in full shape, and the other slots keep what they showed."""
+    base = env.unwrapped
+    if not isinstance(base, FuncEnvBasedEnv) or base.batch_size is None:
+        return
+    func_env = base.func_env
+    state, old_context, _, _ = func_env.initial(seed=0)
+    state, old_observation, *_ = func_env.step(state, sample_actions(base, 1)[0])
+    none, every = np.zeros(base.batch_size, bool), np.ones(base.batch_size, bool)
+    for slots in (every_other(base.batch_size), none, every):
+        _, context, observation, info = func_env.reset(state, mask=mask_of(base, slots))
+        place = f"FuncEnv.reset with the mask {slots.tolist()}"
+        require_info(info, place)
+        parts = (
+            ("context", func_env.context_space, old_context, context),
+            ("observation", func_env.observation_space, old_observation, observation),
+        )
+        for name, space, old, new in parts:
+            require_value(space, new, f"the {name} of {place}")
+            if space is not None:
+                kept, found = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
+                changed = difference(kept, found, name)
+                require(changed is None, f"in slots that {place} leaves alone {changed}", "no change there")
+
+
+@clause
+def functional_reset_compiles_where_step_does(env: Env) -> None:
+    """If JAX can trace the step of the functional environment below, it can trace a reset with a mask."""
+    base = env.unwrapped
+    if not isinstance(base, FuncEnvBasedEnv) or base.batch_size is None or base.backend.simplified_name != "jax":
+        return
+    jax = need("jax", extra="jax")
+    func_env = base.func_env
+    state, *_ = func_env.initial(seed=0)
+    try:
+        jax.eval_shape(lambda state, action: func_env.step(state, action)[:5], state, sample_actions(base, 1)[0])
+    except Exception:  # it may be a simulator on the host
+        return
+    mask = mask_of(base, every_other(base.batch_size))
+    jax.eval_shape(lambda state, mask: func_env.reset(state, mask=mask)[:3], state, mask)
 
 
 @clause

@@ -76,6 +76,12 @@ class EnvContract(abc.ABC):
     def test_samples_are_values_of_the_spaces(self) -> None:
         self._check(clauses.samples_are_values_of_the_spaces)
 
+    def test_functional_reset_returns_every_slot(self) -> None:
+        self._check(clauses.functional_reset_returns_every_slot)
+
+    def test_functional_reset_compiles_where_step_does(self) -> None:
+        self._check(clauses.functional_reset_compiles_where_step_does)
+
     def test_masked_reset_returns_the_rows_of_the_mask(self) -> None:
         self._check(clauses.masked_reset_returns_the_rows_of_the_mask)
 

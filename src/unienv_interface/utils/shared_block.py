@@ -1,7 +1,9 @@
-"""Memory that several processes see and that has no name.
+"""Memory that several processes see, and events that wake one of them, neither of which has a name.
 
 A named block outlives a process that is killed, and somebody has to find and remove it. A block here is an open file
-without a directory entry: when the last process that holds it is gone, however it went, so is the memory.
+without a directory entry: when the last process that holds it is gone, however it went, so is the memory. The
+semaphores of `multiprocessing` are named while the workers of a fork server or of spawn live, which is why an event
+here is a descriptor, too.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from multiprocessing import reduction
@@ -69,6 +72,57 @@ class SharedBlock:
 
 def _received(descriptor: Any, size: int) -> SharedBlock:
     return SharedBlock(descriptor.detach(), size)
+
+
+class SharedEvent:
+    """Wakes a process that blocks on it.
+
+    The event says no more than "look again": what has happened stands in memory that both processes share. It is given
+    to another process as an argument when that process is started, with any start method.
+    """
+
+    def __init__(self, fd: int, write_fd: int) -> None:
+        """Take over the descriptors to read from and to write to, which may be one."""
+        self.fd, self._write_fd = fd, write_fd
+
+    @classmethod
+    def create(cls) -> SharedEvent:
+        """A new event, not set."""
+        if hasattr(os, "eventfd"):
+            fd = os.eventfd(0, os.EFD_CLOEXEC)
+            return cls(fd, fd)
+        fd, write_fd = os.pipe()
+        os.set_blocking(write_fd, False)
+        return cls(fd, write_fd)
+
+    def set(self) -> None:
+        """Wake the process that waits, now or later."""
+        try:  # noqa: SIM105 - `suppress` takes as long as the write
+            os.write(self._write_fd, _ONE)
+        except BlockingIOError:  # a full pipe wakes, too
+            pass
+
+    def wait(self) -> None:
+        """Block until the event was set since the last wait. To wait for something else, too, poll `fd` first."""
+        os.read(self.fd, 4096)
+
+    def close(self) -> None:
+        """Close the descriptors in this process."""
+        for fd in {self.fd, self._write_fd} - {-1}:
+            os.close(fd)
+        self.fd = self._write_fd = -1
+
+    def __reduce__(self) -> tuple[Callable[[Any, Any], SharedEvent], tuple[Any, Any]]:
+        write = None if self._write_fd == self.fd else reduction.DupFd(self._write_fd)
+        return _received_event, (reduction.DupFd(self.fd), write)
+
+
+_ONE = (1).to_bytes(8, sys.byteorder)  # as an eventfd wants it
+
+
+def _received_event(read: Any, write: Any) -> SharedEvent:
+    fd = read.detach()
+    return SharedEvent(fd, fd if write is None else write.detach())
 
 
 def _reserve(fd: int, size: int) -> None:

@@ -15,7 +15,6 @@ from ..space.space_utils.gym_utils import from_gym_space
 from ..utils.optional import need
 from ._gym_values import (
     batched_from_gym,
-    is_carried_as_it_is,
     owned_info,
     reader,
     rows_of_info,
@@ -75,14 +74,6 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         self.observation_space = from_gym_space(env.observation_space, self.backend, device=self.device)
         self._write_action = writer(env.action_space, self.action_space, "action")
         self._read_observation = reader(env.observation_space, self.observation_space, "observation")
-        if (
-            self.backend is NumpyComputeBackend
-            and is_carried_as_it_is(env.action_space, self.action_space)
-            and isinstance(env.observation_space, gymnasium.spaces.Box)
-            and type(self).step is FromGymnasiumEnv.step  # else that of a subclass would be passed by
-            and "step" not in vars(self)
-        ):
-            self.lender = env
 
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
         self.batch_size = env.num_envs
@@ -96,11 +87,6 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         self._read_flag = signal_reader(*place, self.backend.default_boolean_dtype)
         self._resets_some = _resets_some(env)
         self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name in ("env", "step") and self.lender.step is not None:
-            self.lender = self if "step" in vars(self) else self.env  # a step that was set here is not passed by
 
     @property
     def rng(self) -> Any:
@@ -128,12 +114,6 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
             bool(truncated),
             owned_info(info) if info else {},
         )
-
-    def read_borrowed(self, observation: Any) -> Any:
-        return self._read_observation(observation)
-
-    def read_borrowed_info(self, info: dict[str, Any]) -> dict[str, Any]:
-        return owned_info(info)
 
     def _step_batch(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self._ended is None:

@@ -167,15 +167,6 @@ def _array_writer(gym_space: Any, space: ArraySpace, path: str, batched: bool) -
     return write_scalar
 
 
-def is_carried_as_it_is(gym_space: Any, space: Space) -> bool:
-    """Whether an element of a batch of `space` on NumPy is a value of `gym_space` as it stands."""
-    if not isinstance(space, BoxSpace) or space.dtype != gym_space.dtype:
-        return False
-    return isinstance(gym_space, gymnasium.spaces.Discrete) or (
-        bool(space.shape) and isinstance(gym_space, _ARRAY_KINDS)
-    )
-
-
 def _stacked(feature_space: Any, items: tuple[Any, ...]) -> Any:
     """The items of a Sequence in the stacked form that its spaces with `stack=True` have."""
     out: Any = vector_utils.create_empty_array(feature_space, len(items))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from ..env_base._stacking import stack_infos
 from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
+from ..env_base.stacking import stack_infos
 from ..space.space_utils.row_spaces import RowSpaces
 from ..transformations.batch_and_unbatch import BatchifyTransformation, UnBatchifyTransformation
 from .transformation import TransformWrapper

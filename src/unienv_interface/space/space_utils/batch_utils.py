@@ -37,11 +37,13 @@ __all__ = [
     "concatenate",
     "get_at",
     "iterate",
+    "merge_slots",
     "reshape_batch_size",
     "reshape_batch_size_in_data",
     "set_at",
     "swap_batch_dims",
     "swap_batch_dims_in_data",
+    "take_slots",
     "unbatch_spaces",
 ]
 
@@ -156,6 +158,34 @@ def _(space: GraphSpace, items: GraphInstance, index: Any, value: GraphInstance)
             old, new = backend.pad_dim(old, batch_ndim, most), backend.pad_dim(new, new_axis, most)
         merged.append(backend.replaced_at(old, index, new))
     return GraphInstance(*merged)
+
+
+# -- slots of a batch --------------------------------------------------------------------------------------
+
+
+def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
+    """The slots of a batch that a mask on the host selects; JAX compiles nothing for it."""
+    if isinstance(space, CompositeSpace):
+        pairs = zip(space.children, space.child_values(items), strict=True)
+        return space.build_value(take_slots(child, value, slots) for child, value in pairs)
+    if isinstance(space, ArraySpace):
+        return space.backend.take_slots(items, slots)
+    return get_at(space, items, space.backend.from_numpy(slots))
+
+
+def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
+    """A batch with the slots of a mask replaced by those of `value`, which holds every slot or only these, in order.
+
+    JAX compiles it once, whatever the mask. With every slot in `value`, arrays may be traced, and the mask too.
+    """
+    if isinstance(space, CompositeSpace):
+        parts = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
+        return space.build_value(merge_slots(child, old, mask, new) for child, old, new in parts)
+    if isinstance(space, ArraySpace):
+        return space.backend.merge_slots(items, mask, value)
+    if batch_size_data(value) == batch_size_data(items):
+        value = get_at(space, value, mask)
+    return set_at(space, items, mask, value)
 
 
 def _check_int(index: Any, size: int) -> None:

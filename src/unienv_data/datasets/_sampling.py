@@ -1,0 +1,216 @@
+"""Drawing batches: samplers of both kinds behind one interface, and batches read ahead in the order they were drawn.
+
+A sampler is one of UniEnv's index samplers, or an object with the methods of a TorchRL sampler.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..samplers.index_sampler import IndexSampler
+from ._saving import read_state, write_state
+from ._storage import SampleStorage
+from .tensordicts import torch
+
+Info = dict[Any, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Draw:
+    """The indices of a batch, what the sampler says of each, and whether it is the last batch of an epoch."""
+
+    index: np.ndarray
+    info: Info
+    is_last: bool
+
+
+class Drawer(abc.ABC):
+    """Draws indices with a sampler and tells it what happens to the samples."""
+
+    sampler: Any
+
+    @abc.abstractmethod
+    def draw(self, storage: SampleStorage, batch_size: int) -> Draw:
+        """Draw the next batch."""
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Begin a new iteration."""
+
+    @abc.abstractmethod
+    def wrote(self, storage: SampleStorage, index: np.ndarray, *, is_new: bool) -> None:
+        """Tell the sampler of samples at these indices; `is_new` if they were added now."""
+
+    @abc.abstractmethod
+    def emptied(self) -> None:
+        """Tell the sampler that all samples are gone."""
+
+    @abc.abstractmethod
+    def update_priority(self, storage: SampleStorage, index: np.ndarray, numbers: Any, priority: Any) -> None:
+        """Give samples new priorities; `numbers` are those of the samples where they are known."""
+
+    @abc.abstractmethod
+    def dumps(self, folder: Path) -> None:
+        """Save the sampler's state to a new folder."""
+
+    @abc.abstractmethod
+    def loads(self, folder: Path) -> None:
+        """Restore the sampler's state from a folder."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sampler's state, as the sampler gives it."""
+        return {"sampler": type(self.sampler).__name__, "state": self.sampler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the sampler's state."""
+        self.sampler.load_state_dict(state["state"])
+
+
+def drawer(sampler: Any) -> Drawer:
+    """Find the drawer of a sampler; a TypeError if the sampler is of neither kind."""
+    if isinstance(sampler, IndexSampler):
+        return IndexDrawer(sampler)
+    if callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None)):
+        from ._torchrl import TorchRLDrawer
+
+        return TorchRLDrawer(sampler)
+    raise TypeError(
+        f"sampler is {type(sampler).__name__}: wanted one of unienv_data.samplers, such as RandomSampler, or an "
+        f"object with the methods of a TorchRL sampler"
+    )
+
+
+class IndexDrawer(Drawer):
+    """Draws with one of UniEnv's samplers, which follows the storage by itself."""
+
+    def __init__(self, sampler: IndexSampler) -> None:
+        self.sampler: Any = sampler
+        self._has_epochs = hasattr(sampler, "ran_out")
+
+    def begin(self) -> None:
+        pass
+
+    def wrote(self, storage: SampleStorage, index: np.ndarray, *, is_new: bool) -> None:
+        pass
+
+    def emptied(self) -> None:
+        pass
+
+    def draw(self, storage: SampleStorage, batch_size: int) -> Draw:
+        positions, info = self.sampler.sample(storage, batch_size)
+        tensors = {key: torch.from_numpy(value) for key, value in info.items()} if info else {}
+        return Draw(storage.index_of(positions), tensors, self._has_epochs and self.sampler.ran_out)
+
+    def update_priority(self, storage: SampleStorage, index: np.ndarray, numbers: Any, priority: Any) -> None:
+        update = getattr(self.sampler, "update_priority_of", None)
+        if update is None:
+            raise TypeError(f"{type(self.sampler).__name__} has no priorities: use a PrioritizedSampler")
+        update(storage.numbers_at(index) if numbers is None else np.asarray(numbers), np.asarray(priority))
+
+    def dumps(self, folder: Path) -> None:
+        write_state(folder, self.sampler.state_dict())
+
+    def loads(self, folder: Path) -> None:
+        self.sampler.load_state_dict(read_state(folder))
+
+
+# -- reading ahead -----------------------------------------------------------------------------------------
+
+Fetch = Callable[[Draw], Any]
+
+
+class _Batch(NamedTuple):
+    draw: Draw
+    result: Future[Any]
+
+
+class Prefetcher:
+    """Keeps `depth` batches ahead; with 0 they are read when they are asked for.
+
+    Parameters
+    ----------
+    depth
+        How many batches to read ahead.
+    lock
+        Is held while indices are drawn, and by whoever changes what is drawn from.
+    fetch
+        Reads the batch of a draw.
+    """
+
+    def __init__(self, depth: int, lock: AbstractContextManager[Any], fetch: Fetch) -> None:
+        if depth < 0:
+            raise ValueError(f"prefetch is {depth}, it must not be negative")
+        self.depth, self._lock, self._fetch = depth, lock, fetch
+        self._threads: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+        self._batches: deque[_Batch] = deque()
+
+    def next(self, draw: Callable[[], Draw]) -> tuple[Any, Draw]:
+        """Return the next batch and how it was drawn, while others are being read."""
+        if not self.depth:
+            drawn = draw()
+            return self._fetch(drawn), drawn
+        with self._lock:
+            if self._process != os.getpid():
+                self._restart()
+            while len(self._batches) <= self.depth:
+                self._start(draw())
+            batch = self._batches.popleft()
+        return batch.result.result(), batch.draw
+
+    def _restart(self) -> None:
+        """Read the batches again in a forked process, where the threads are gone."""
+        draws = [batch.draw for batch in self._batches]
+        self._batches.clear()
+        self._threads, self._process = None, os.getpid()
+        for draw in draws:
+            self._start(draw)
+
+    def _start(self, draw: Draw) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="unienv-prefetch")
+        self._batches.append(_Batch(draw, self._threads.submit(self._fetch, draw)))
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Describe the batches that were drawn and not yet handed out by plain values and arrays."""
+        return [
+            {
+                "index": batch.draw.index,
+                "is_last": batch.draw.is_last,
+                "keys": [list(key) if isinstance(key, tuple) else key for key in batch.draw.info],
+                "values": [value.numpy() for value in batch.draw.info.values()],
+            }
+            for batch in self._batches
+        ]
+
+    def restore(self, pending: list[dict[str, Any]]) -> None:
+        """Begin with what another prefetcher had pending."""
+        if pending and not self.depth:
+            raise ValueError("batches drawn ahead were saved: make the replay with prefetch, as it was then")
+        for batch in pending:
+            keys = (tuple(key) if isinstance(key, list) else key for key in batch["keys"])
+            values = (torch.from_numpy(np.asarray(value)) for value in batch["values"])
+            self._start(Draw(batch["index"], dict(zip(keys, values, strict=True)), batch["is_last"]))
+
+    def clear(self) -> None:
+        """Forget the batches that were read ahead."""
+        for batch in self._batches:
+            batch.result.cancel()
+        self._batches.clear()
+
+    def close(self) -> None:
+        """End the threads."""
+        self.clear()
+        if self._threads is not None and self._process == os.getpid():
+            self._threads.shutdown(wait=True)
+        self._threads = None

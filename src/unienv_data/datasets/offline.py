@@ -1,0 +1,326 @@
+"""What offline RL asks of a recorded dataset: returns, columns made of them, episodes chosen by them, statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ._batch_storage import BatchStorage
+from ._episodes import EpisodeRows
+from ._storage import COPY_BYTES
+from .tensordicts import Key, TensorDict, flat_items, from_columns, key_of, torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_REWARD: Key = ("next", "reward")
+
+
+class EpisodeSummary(NamedTuple):
+    """An episode of a dataset: its number there, its steps [start, stop) in the replay, and how it went."""
+
+    number: int
+    start: int
+    stop: int
+    total_return: float
+    terminated: bool
+    truncated: bool
+
+
+class OfflineMethods:
+    """Methods of a replay over recorded episodes.
+
+    Returns, columns and statistics are computed from what the replay gives, entries that were set included. Columns are
+    kept in memory.
+    """
+
+    _rows: EpisodeRows
+    _steps: BatchStorage
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def select_episodes(self, chosen: Any, *, sampler: Any = None) -> Self:
+        raise NotImplementedError
+
+    # -- returns ---------------------------------------------------------------------------------------------
+
+    def episodes(self) -> list[EpisodeSummary]:
+        """Summarise every episode, in order."""
+        flags = self._rows.read_flags(np.maximum(self._rows.ends - 1, 0))
+        starts, ends = self._rows.starts, self._rows.ends
+        flags = np.where(ends > starts, flags, 0)
+        returns = self.episode_returns().tolist()
+        return [
+            EpisodeSummary(int(number), int(start), int(end), total, bool(flag & 1), bool(flag & 2))
+            for number, start, end, total, flag in zip(self._rows.ids, starts, ends, returns, flags, strict=True)
+        ]
+
+    def episode_returns(self) -> torch.Tensor:
+        """Sum the rewards of every episode, without discount, as float64."""
+        totals = np.concatenate(([0.0], np.cumsum(self._rewards())))
+        return torch.from_numpy(totals[self._rows.ends] - totals[self._rows.starts])
+
+    def normalized_score(self, returns: Any) -> torch.Tensor:
+        """Scale returns so that 0 is the dataset's lower reference score, and 1 the upper one.
+
+        Parameters
+        ----------
+        returns
+            Returns without discount, a number or an array.
+
+        Raises
+        ------
+        ValueError
+            If the dataset has no reference scores.
+
+        Examples
+        --------
+        >>> data.normalized_score(data.episode_returns()).mean()  # doctest: +SKIP
+        """
+        low, high = self.metadata.get("ref_min_score"), self.metadata.get("ref_max_score")
+        if low is None or high is None or low == high:
+            raise ValueError(
+                f"the dataset's reference scores are {low} and {high}, a normalised score needs two different ones: "
+                f"ref_min_score and ref_max_score in its metadata"
+            )
+        return (torch.as_tensor(returns, dtype=torch.float64) - low) / (high - low)
+
+    def _rewards(self) -> np.ndarray:
+        return self._every(_REWARD).to(torch.float64).numpy().reshape(-1)
+
+    def _every(self, key: Key) -> torch.Tensor:
+        return self._steps.get_column(key, np.arange(len(self._steps)))
+
+    # -- columns ---------------------------------------------------------------------------------------------
+
+    def add_return_to_go(self, discount: float = 1.0, *, key: Any = "return_to_go") -> Self:
+        """Add the sum of the rewards from each step on to the end of its trajectory, of shape [., 1].
+
+        Parameters
+        ----------
+        discount
+            What a reward counts for each step that it comes later.
+        key
+            The entry to add, or to set if it is there.
+        """
+        _check_discount(discount)
+        ends = self._rows.trajectory_ends()
+        starts = np.concatenate(([0], ends[:-1]))
+        returns = self._rewards()
+        for back in range(1, int((ends - starts).max())):  # each time one step of all trajectories that are so long
+            steps = ends[ends - starts > back] - 1 - back
+            returns[steps] += discount * returns[steps + 1]
+        self._set_column(key_of(key), torch.from_numpy(returns)[:, None])
+        return self
+
+    def add_n_step(self, n: int, discount: float, *, key: Any = "n_step", observations: bool = True) -> Self:
+        """Add what comes of each step and those after it, up to `n` in all, within its trajectory.
+
+        Under `key` are then `reward` (the discounted sum), `terminated` and `truncated` (of the last of these steps),
+        `discount` (what the value after the last step counts: 0 if that was terminated), each of shape [., 1], `steps`
+        (how many there are), and `observation` (after the last step).
+
+        Parameters
+        ----------
+        n
+            The most steps to sum.
+        discount
+            What a reward counts for each step that it comes later.
+        key
+            The group to add.
+        observations
+            Whether to add `observation`, which takes as much memory as the observations do.
+        """
+        _check_discount(discount)
+        if n < 1:
+            raise ValueError(f"n is {n}, it must be at least 1")
+        rewards, ends = self._rewards(), self._rows.trajectory_ends()
+        steps = np.arange(len(rewards))
+        left = ends[np.searchsorted(ends, steps, "right")] - steps
+        count = np.minimum(n, left)
+        total = rewards.copy()
+        for ahead in range(1, min(n, int(left.max()))):
+            inside = np.flatnonzero(left > ahead)
+            total[inside] += discount**ahead * rewards[inside + ahead]
+        last = steps + count - 1
+        terminated = self._steps.get_column(("next", "terminated"), last)
+        after = torch.from_numpy(discount ** count.astype(np.float64))[:, None] * ~terminated
+        columns: dict[Key, torch.Tensor] = {
+            ("reward",): torch.from_numpy(total)[:, None],
+            ("terminated",): terminated,
+            ("truncated",): self._steps.get_column(("next", "truncated"), last),
+            ("discount",): after,
+            ("steps",): torch.from_numpy(count),
+        }
+        if observations:
+            for entry in self._steps.entries():
+                if entry[:2] == ("next", "observation"):
+                    columns[entry[1:]] = self._steps.get_column(entry, last)
+        for path, column in columns.items():
+            self._set_column((*key_of(key), *path), column)
+        return self
+
+    def _set_column(self, key: Key, column: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    # -- choosing episodes -----------------------------------------------------------------------------------
+
+    def filter_episodes(self, condition: Callable[[EpisodeSummary], bool], *, sampler: Any = None) -> Self:
+        """Make a replay of the episodes for which a function of their summary is true."""
+        chosen = [number for number, episode in enumerate(self.episodes()) if condition(episode)]
+        return self.select_episodes(chosen, sampler=sampler)
+
+    def filter_by_return(
+        self,
+        minimum: float = -math.inf,
+        maximum: float = math.inf,
+        *,
+        top: float | None = None,
+        sampler: Any = None,
+    ) -> Self:
+        """Make a replay of the episodes with these returns.
+
+        Parameters
+        ----------
+        minimum, maximum
+            The bounds of the return, both inclusive.
+        top
+            Which share of the episodes to keep, those of the highest returns: 0.1 for a tenth, rounded up.
+        sampler
+            The sampler of the new replay; `RandomSampler()` by default.
+        """
+        returns = self.episode_returns().numpy()
+        is_chosen = (returns >= minimum) & (returns <= maximum)
+        if top is not None:
+            if not 0 < top <= 1:
+                raise ValueError(f"top is {top}, wanted a share of the episodes, more than 0 and at most 1")
+            best = np.argsort(-returns, kind="stable")[: math.ceil(top * len(returns))]
+            is_chosen &= np.isin(np.arange(len(returns)), best)
+        return self.select_episodes(np.flatnonzero(is_chosen), sampler=sampler)
+
+    def split_episodes(self, fractions: Sequence[float], *, seed: int = 0) -> list[Self]:
+        """Split the dataset at random into replays that share no episode.
+
+        Parameters
+        ----------
+        fractions
+            The share of the episodes that each replay gets; together 1.
+        seed
+            Seeds the choice: the same seed gives the same split.
+
+        Examples
+        --------
+        >>> train, validation = data.split_episodes([0.9, 0.1])  # doctest: +SKIP
+        """
+        if not fractions or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
+            raise ValueError(f"fractions are {list(fractions)}, wanted positive numbers that are 1 together")
+        order = np.random.default_rng(seed).permutation(len(self._rows.ends))
+        bounds = np.rint(np.cumsum(fractions)[:-1] * len(order)).astype(int)
+        parts = np.split(order, bounds)
+        if not all(map(len, parts)):
+            raise ValueError(f"{len(order)} episodes are too few for shares of {list(fractions)}: one would be empty")
+        return [self.select_episodes(np.sort(part)) for part in parts]
+
+    # -- statistics ------------------------------------------------------------------------------------------
+
+    def statistics(self, keys: Sequence[Any] | None = None) -> TensorDict:
+        """Compute the statistics of entries over all steps, to normalise them.
+
+        Parameters
+        ----------
+        keys
+            The entries, or groups of them; all numbers but the episode by default.
+
+        Returns
+        -------
+        TensorDict
+            Under the key of each entry `mean`, `std`, `min`, `max` in float64, and `count`. Missing values (NaN) are
+            left out; without a single value, the others are NaN.
+        """
+        first = flat_items(self._steps.get(np.zeros(1, np.int64)))
+        numbers = [key for key, value in first.items() if value.dtype != torch.bool and not value.dtype.is_complex]
+        if keys is None:
+            chosen = [key for key in numbers if key != ("episode",)]
+        else:
+            prefixes = [key_of(key) for key in keys]
+            chosen = [key for key in numbers if any(key[: len(prefix)] == prefix for prefix in prefixes)]
+            for prefix in prefixes:
+                if not any(key[: len(prefix)] == prefix for key in chosen):
+                    raise KeyError(f"there are no numbers under {prefix}, there are {sorted(numbers)}")
+        columns: dict[Key, torch.Tensor] = {}
+        for key in chosen:
+            found = _statistics(self._pieces(key, first[key]))
+            columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in found.items()}
+        return from_columns(columns, torch.Size([]))
+
+    def _pieces(self, key: Key, sample: torch.Tensor) -> Iterator[np.ndarray]:
+        size = max(1, COPY_BYTES // max(1, 8 * sample.numel()))
+        for start in range(0, len(self._steps), size):
+            index = np.arange(start, min(start + size, len(self._steps)))
+            yield self._steps.get_column(key, index).to(torch.float64).numpy()
+
+    # -- the environment -------------------------------------------------------------------------------------
+
+    def recover_environment(self, eval_env: bool = False, **kwargs: Any) -> Any:
+        """Make the Gymnasium environment that the dataset was recorded in.
+
+        This runs code that the dataset names: do it with datasets that you trust.
+
+        Parameters
+        ----------
+        eval_env
+            Whether to make the environment that is meant for evaluation, if the dataset names one.
+        kwargs
+            Further arguments of `gymnasium.make`.
+
+        Raises
+        ------
+        ValueError
+            If the dataset names no environment.
+        """
+        gymnasium = need("gymnasium", extra="gymnasium")
+        spec = (self.metadata.get("eval_env_spec") if eval_env else None) or self.metadata.get("env_spec")
+        if spec is None:
+            raise ValueError("the dataset names no environment (env_spec): make it yourself")
+        spec = gymnasium.envs.registration.EnvSpec.from_json(spec)
+        try:
+            return gymnasium.make(spec, **kwargs)
+        except (ImportError, gymnasium.error.Error) as error:
+            wanted = ", ".join(self.metadata.get("requirements") or ()) or "nothing"
+            raise RuntimeError(f"{spec.id!r} cannot be made: {error}. The dataset requires: {wanted}") from error
+
+
+def _check_discount(discount: float) -> None:
+    if not 0 <= discount <= 1:
+        raise ValueError(f"discount is {discount}, wanted a number from 0 to 1")
+
+
+def _statistics(pieces: Iterator[np.ndarray]) -> dict[str, Any]:
+    """Mean, standard deviation and bounds of values that come in pieces; NaN are left out."""
+    count: Any = 0
+    mean: Any = 0.0
+    squares: Any = 0.0  # the sum of the squared distances from the mean
+    low, high = np.inf, -np.inf
+    for values in pieces:
+        is_there = ~np.isnan(values)
+        added = is_there.sum(0)
+        known = np.where(is_there, values, 0)
+        own_mean = known.sum(0) / np.maximum(added, 1)
+        own_squares = np.where(is_there, (values - own_mean) ** 2, 0).sum(0)
+        total = count + added
+        share = added / np.maximum(total, 1)
+        squares = squares + own_squares + (own_mean - mean) ** 2 * count * share
+        mean = mean + (own_mean - mean) * share
+        low = np.minimum(low, np.where(is_there, values, np.inf).min(0))
+        high = np.maximum(high, np.where(is_there, values, -np.inf).max(0))
+        count = total
+    nothing = count == 0
+    found = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
+    return {**{name: np.where(nothing, np.nan, value) for name, value in found.items()}, "count": count}

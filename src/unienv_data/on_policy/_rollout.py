@@ -1,0 +1,132 @@
+"""Steps of a policy in an environment, as arrays with time first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.backends import get_backend_from_tensor
+from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.env_base.env import Env
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import batch_utils
+
+
+class Rollout(NamedTuple):
+    """Steps of an environment: (T, N, ...) of a batched one, (T, ...) of a single one.
+
+    `next_obs` is what each step led to: at the end of an episode its last observation, not the first of the next.
+    `extras` are those of the policy, and `context` is None without a `context_space`. `last_obs` and `last_context`
+    are where the environment stands now, after the reset of what has ended: the next rollout begins there.
+    """
+
+    obs: Any
+    action: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_obs: Any
+    extras: dict[str, Any]
+    context: Any
+    last_obs: Any
+    last_context: Any
+
+
+def rollout(
+    env: Env,
+    policy: Callable[..., tuple[Any, Mapping[str, Any]]],
+    steps: int,
+    *,
+    after: Rollout | None = None,
+    seed: int | None = None,
+) -> Rollout:
+    """Let a policy act for some steps, and begin ended episodes anew.
+
+    Parameters
+    ----------
+    env
+        A single environment or a batch, which does not reset itself. The slots of a batch that end are reset with a
+        mask; the others go on.
+    policy
+        `policy(observation)`, or `policy(observation, context)` if the environment has a `context_space`, gives the
+        action and a dict of extras, such as {"logp": ..., "value": ...}. Both are kept until the rollout is done: a
+        policy must not write into them at a later step.
+    steps
+        How many steps T to take, in every slot.
+    after
+        An earlier rollout of the environment: this one goes on from its end. Without it the environment is reset.
+    seed
+        For that reset.
+
+    Returns
+    -------
+    Rollout
+        What was seen, on the environment's backend; extras are stacked on the backend that they came on.
+
+    Examples
+    --------
+    >>> batch = rollout(env, policy, 128, seed=0)
+    >>> while learning:
+    ...     update(batch)
+    ...     batch = rollout(env, policy, 128, after=batch)
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, it must be at least 1")
+    if after is not None and seed is not None:
+        raise ValueError("seed is given with after: a rollout that goes on resets nothing that a seed could fix")
+    if after is None:
+        context, observation, _ = env.reset(seed=seed)
+    else:
+        context, observation = after.last_context, after.last_obs
+    seen: list[tuple[Any, ...]] = []
+    for _ in range(steps):
+        arguments = (observation,) if env.context_space is None else (observation, context)
+        action, extras = policy(*arguments)
+        next_obs, reward, terminated, truncated, _ = env.step(action)
+        seen.append((observation, action, reward, terminated, truncated, next_obs, extras, context))
+        context, observation = _begin_ended(env, context, next_obs, terminated, truncated)
+    columns = [list(column) for column in zip(*seen, strict=True)]
+    spaces: list[Space | None] = [env.observation_space, env.action_space, None, None, None, env.observation_space]
+    obs, action, reward, terminated, truncated, next_obs = (
+        _stack(column, name, env.backend, env.device) if space is None else batch_utils.concatenate(space, column)
+        for name, space, column in zip(Rollout._fields, spaces, columns, strict=False)
+    )
+    return Rollout(
+        obs,
+        action,
+        reward,
+        terminated,
+        truncated,
+        next_obs,
+        _stack(columns[6], "extras", env.backend, env.device),
+        None if env.context_space is None else batch_utils.concatenate(env.context_space, columns[7]),
+        observation,
+        context,
+    )
+
+
+def _begin_ended(env: Env, context: Any, next_obs: Any, terminated: Any, truncated: Any) -> tuple[Any, Any]:
+    """Context and observation to act on next, once what has ended is reset."""
+    ended = terminated | truncated
+    if env.batch_size is None:
+        return env.reset()[:2] if ended else (context, next_obs)
+    if not env.backend.to_numpy(ended).any():
+        return context, next_obs
+    new_context, new_obs, _ = env.reset(mask=ended)
+    context = env.update_context_post_reset(context, new_context, ended)
+    return context, env.update_observation_post_reset(next_obs, new_obs, ended)
+
+
+def _stack(values: list[Any], name: str, backend: ComputeBackend, device: Any) -> Any:
+    """Numbers, arrays or dicts of these, one of each step, with time as a new first axis."""
+    if isinstance(values[0], Mapping):
+        keys = values[0].keys()
+        for step, value in enumerate(values):
+            if value.keys() != keys:
+                raise ValueError(f"{name}: the keys {list(value)} at step {step}, {list(keys)} at step 0")
+        return {key: _stack([value[key] for value in values], f"{name}/{key}", backend, device) for key in keys}
+    if isinstance(values[0], (bool, int, float, np.generic)):
+        return backend.from_numpy(np.asarray(values), device=device)
+    return get_backend_from_tensor(values[0]).stack(values)

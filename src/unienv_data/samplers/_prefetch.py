@@ -1,0 +1,110 @@
+"""Batches that are fetched before they are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, wait
+from typing import Any, NamedTuple, Protocol
+
+from ..base.sampling import Draw, Form, IndexBatch
+
+
+class Fetch(Protocol):
+    """A batch that is being fetched."""
+
+    #: Whether its result was taken: the batch, or the error of its fetch.
+    is_taken: bool
+
+    def result(self) -> Any:
+        """Wait for the batch. An error that does not take the result is not that of this batch."""
+
+    def cancel(self) -> None:
+        """Give up the batch, which may be fetched all the same."""
+
+
+class ThreadFetch:
+    """A batch that a thread fetches; after a fork, which copies no threads, the child fetches it itself."""
+
+    def __init__(self, threads: Executor, fetch: Callable[[], Any]) -> None:
+        self._fetch, self._future = fetch, threads.submit(fetch)
+        self._process = os.getpid()
+        self.is_taken = False
+
+    def result(self) -> Any:
+        if os.getpid() != self._process:
+            self.is_taken = True
+            return self._fetch()
+        wait([self._future])
+        self.is_taken = True
+        return self._future.result()
+
+    def cancel(self) -> None:
+        if os.getpid() == self._process:
+            self._future.cancel()
+
+
+class _Pending(NamedTuple):
+    drawn: IndexBatch
+    form: Form
+    fetch: Fetch
+
+
+class Prefetcher:
+    """A pipeline that has up to `depth` batches fetched in advance, in the order in which they were drawn.
+
+    `submit` begins to fetch a batch and returns at once. While `has_room` is False, only the batch that is asked for is
+    fetched.
+    """
+
+    def __init__(
+        self,
+        submit: Callable[[IndexBatch, Form], Fetch],
+        depth: int,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._submit, self._depth, self._has_room = submit, depth, has_room
+        self._pending: deque[_Pending] = deque()
+        # a caller may give up an epoch in the middle: pending batches then occupy memory
+        weakref.finalize(self, _cancel, self._pending).atexit = False
+
+    def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
+        self._fill(draw, form)
+        if not self._pending:
+            return None
+        drawn, asked, fetch = self._pending[0]
+        if asked is not form:
+            fetch.cancel()
+            fetch = self._submit(drawn, form)
+            self._pending[0] = _Pending(drawn, form, fetch)
+        try:
+            batch = fetch.result()
+        finally:
+            if fetch.is_taken:
+                self._pending.popleft()
+        with contextlib.suppress(Exception):  # the next batch raises its error when it is asked for
+            self._fill(draw, form)
+        return drawn, batch
+
+    def _fill(self, draw: Draw, form: Form) -> None:
+        while len(self._pending) < self._depth and (self._has_room() or not self._pending):
+            drawn = draw()
+            if drawn is None:
+                return
+            self._pending.append(_Pending(drawn, form, self._submit(drawn, form)))
+
+    def drawn(self) -> list[IndexBatch]:
+        """The batches that were drawn and not handed out, oldest first."""
+        return [pending.drawn for pending in self._pending]
+
+    def clear(self) -> None:
+        """Give up the pending batches."""
+        _cancel(self._pending)
+
+
+def _cancel(pending: deque[_Pending]) -> None:
+    while pending:
+        pending.popleft().fetch.cancel()

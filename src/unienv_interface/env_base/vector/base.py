@@ -1,0 +1,341 @@
+"""What the two kinds of vector environment share: everything but where the work is done."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.numpy import NumpyComputeBackend
+from ...space import Space, validate
+from ...space.row_layout import Rows
+from ...space.space_utils import batch_utils
+from ...utils.seed_util import next_seed_rng
+from ..env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
+from ..stacking import stack_infos
+from .env_group import SIGNAL_DTYPES, Access, EnvSpec, ResultRows
+from .infos import AnyInfos, InfoRows
+
+Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
+
+
+class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
+    """A batch of environments. Beginning a command and waiting for it are two verbs; see `vec_env`."""
+
+    _closed = False
+    _copies = True  # observations, so that they are the caller's
+    _results: ResultRows  # what `_finish` has waited for
+
+    def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
+        """Take over what the environments say of themselves."""
+        if not specs:
+            raise ValueError("env_fn gives no environments, a vector environment wants at least one")
+        first = specs[0]
+        for index, spec in enumerate(specs):
+            if spec.backend is not first.backend:
+                raise ValueError(f"environment {index} is on {spec.backend}, environment 0 on {first.backend}")
+            if (spec.context_space is None) != (first.context_space is None):
+                raise ValueError(f"environment {index} and environment 0 do not both have a context space")
+        self._count = len(specs)
+        self._action_spaces = [spec.action_space for spec in specs]
+        self.action_space = _join("action_space", self._action_spaces, first.device)
+        self.observation_space = _join("observation_space", [spec.observation_space for spec in specs], first.device)
+        self.context_space = None
+        if first.context_space is not None:
+            contexts = [spec.context_space for spec in specs if spec.context_space is not None]
+            self.context_space = _join("context_space", contexts, first.device)
+        self._spec = replace(
+            first,
+            action_space=_single(self.action_space, first.action_space),
+            observation_space=_single(self.observation_space, first.observation_space),
+            context_space=None if self.context_space is None else _single(self.context_space, first.context_space),
+        )
+        self.rng = first.backend.random.random_number_generator(seed, device=first.device)
+        self._validates = validate_actions
+        self._all = np.arange(self._count)
+        self._backend, self._device = first.backend, first.device
+        reward, flag, _ = SIGNAL_DTYPES
+        self._read_reward = _signal_reader(first.backend, first.device, reward, first.backend.default_floating_dtype)
+        self._read_flag = _signal_reader(first.backend, first.device, flag, first.backend.default_boolean_dtype)
+        self._resetting: np.ndarray | None = None
+        self._stepping: np.ndarray | None = None
+
+    # -- what each kind does in its own way ----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _begin_reset(
+        self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Ask the environments with these indices, in ascending order, to reset."""
+
+    @abc.abstractmethod
+    def _begin_step(self, indices: np.ndarray, action: Any) -> None:
+        """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
+
+    @abc.abstractmethod
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
+        """Wait; returns the environments whose results are in `_results`, `indices` itself if all, and their infos."""
+
+    @abc.abstractmethod
+    def _give_up(self) -> None:
+        """Forget the command under way, if there is any."""
+
+    @abc.abstractmethod
+    def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
+        """Call, get or set an attribute of environments, given with the arguments for each; returns the results."""
+
+    # -- reset and step ------------------------------------------------------------------------------------
+
+    def reset(
+        self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset all environments or those of the mask; returns context, observation and infos of these alone."""
+        resetting = self._resetting
+        try:
+            self.reset_async(*args, mask=mask, seed=seed, **kwargs)
+            return self.reset_wait()
+        except BaseException:
+            if resetting is None:
+                self._resetting = None  # nobody will wait for what was begun here
+            raise
+
+    def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
+        """Begin a reset; `reset_wait` completes it."""
+        self._check_idle("reset")
+        self._give_up()  # what Ctrl-C may have left of another one
+        indices = self._all if mask is None else parse_mask(mask, self._count, self._backend).nonzero()[0]
+        if seed is None:
+            seeds = self._drawn_seeds(indices)
+        else:
+            all_seeds = derive_seeds(seed, self._count)
+            seeds = [all_seeds[index] for index in indices]
+            if mask is None:
+                self.rng = self.backend.random.random_number_generator(seed, device=self.device)
+        self._begin_reset(indices, seeds, args, kwargs)
+        self._resetting = indices
+
+    def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Wait for the reset that was begun."""
+        indices, self._resetting = self._resetting, None
+        if indices is None:
+            raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
+        ready, infos = self._finish(indices, None)
+        contexts = self._results.contexts
+        context = None if contexts is None else self._values(contexts, ready, True)
+        return context, self._values(self._results.observations, ready, self._copies), self._stacked(infos)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments; returns observation, reward, terminated, truncated and infos."""
+        stepping = self._stepping
+        try:
+            self.step_async(action)
+            return self.step_wait()
+        except BaseException:
+            if stepping is None:
+                self._stepping = None  # as in `reset`
+            raise
+
+    def step_async(self, action: Any, index: Any = None) -> None:
+        """Begin a step; `step_wait` completes it.
+
+        With `index` (an array or list of indices) only these environments step, and `action` holds one action for
+        each of them, in that order. Others may still be stepping.
+        """
+        if index is None:
+            self._check_idle("step")
+            indices = self._all
+        else:
+            indices = self._checked_indices(index)
+        if self._stepping is None:
+            self._give_up()  # what Ctrl-C may have left of another one
+        if self._validates:
+            self._validate(action, indices)
+        self._begin_step(indices, action)
+        busy = self._stepping
+        self._stepping = indices if busy is None else np.concatenate([busy, indices])
+
+    def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait for the step that was begun.
+
+        With `min_envs` only until that many environments are ready. The results are then those of the ready ones,
+        and `info["env_index"]` says which they are; the others go on, and are waited for next time.
+        """
+        pending = self._stepping
+        if pending is None:
+            raise RuntimeError("step_wait without step_async: there is no step to wait for")
+        if min_envs is not None and not 1 <= min_envs <= len(pending):
+            raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
+        self._stepping = None  # whatever goes wrong now, the next reset begins anew
+        ready, infos = self._finish(pending, min_envs)
+        if ready is not pending:
+            self._stepping = pending[~np.isin(pending, ready)]
+        results, read_flag = self._results, self._read_flag
+        rewards, terminated, truncated = results.rewards, results.terminated, results.truncated
+        if ready is not self._all:
+            rewards, terminated, truncated = rewards[ready], terminated[ready], truncated[ready]
+        info = self._stacked(infos)
+        if min_envs is not None or pending is not self._all:
+            info["env_index"] = self._backend.from_numpy(ready, device=self._device, copy=True)
+        observation = self._values(results.observations, ready, self._copies)
+        return observation, self._read_reward(rewards), read_flag(terminated), read_flag(truncated), info
+
+    def _values(self, rows: Rows, ready: np.ndarray, copies: bool) -> Any:
+        """What these environments have in rows, in memory of its own unless told otherwise."""
+        if ready is not self._all:
+            return rows.layout.gather(rows, ready)
+        return rows.layout.copy_out(rows) if copies else rows.layout.unpack(rows)
+
+    def _stacked(self, infos: AnyInfos) -> dict[str, Any]:
+        if isinstance(infos, InfoRows):
+            return infos.stacked(self._backend, self._device)
+        return stack_infos(infos, self._backend, self._device) if any(infos) else {}
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def _check_open(self, command: str) -> None:
+        if self._closed:
+            raise RuntimeError(f"{command} after close: the environments are gone, make a new vector environment")
+
+    def _check_idle(self, command: str) -> None:
+        if self._closed or self._resetting is not None or self._stepping is not None:
+            self._check_open(command)
+            pending = "reset" if self._resetting is not None else "step"
+            raise RuntimeError(f"{command} while a {pending} is under way: call {pending}_wait first")
+
+    def _checked_indices(self, index: Any) -> np.ndarray:
+        self._check_open("step")
+        found = parse_index(index, self._count, self.backend)
+        if self._resetting is not None:
+            raise RuntimeError("step while a reset is under way: call reset_wait first")
+        if self._stepping is not None and np.isin(found, self._stepping).any():
+            twice = found[np.isin(found, self._stepping)].tolist()
+            raise RuntimeError(f"environments {twice} are stepping already: call step_wait first")
+        return found
+
+    def _validate(self, action: Any, indices: np.ndarray) -> None:
+        """A ValueError unless the action is in the action space; no environment has moved by then."""
+        space = self.action_space
+        if indices is not self._all:
+            space = _join("action_space", [self._action_spaces[index] for index in indices], self.device)
+        validate(space, action, "action")
+
+    def _drawn_seeds(self, indices: np.ndarray) -> list[int]:
+        """A seed for each of these environments, those of all being distinct, from one draw of the generator."""
+        self.rng, base = next_seed_rng(self.rng, self._backend)
+        odd = 0x9E3779B1  # steps of an odd number meet no value twice within 2**32 of them
+        return [(base + index * odd) % 2**32 for index in indices.tolist()]
+
+    # -- what the environments say -------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._spec.metadata
+
+    @property
+    def render_mode(self) -> str | None:  # type: ignore[override]
+        return self._spec.render_mode
+
+    @property
+    def render_fps(self) -> int | None:  # type: ignore[override]
+        return self._spec.render_fps
+
+    @property
+    def backend(self) -> ComputeBackend:  # type: ignore[override]
+        return self._backend
+
+    @property
+    def device(self) -> Any:
+        return self._device
+
+    @property
+    def batch_size(self) -> int | None:  # type: ignore[override]
+        return self._count
+
+    @property
+    def single_action_space(self) -> Space:
+        """The action space of one environment; of the first, where their bounds differ."""
+        return self._spec.action_space
+
+    @property
+    def single_observation_space(self) -> Space:
+        """The observation space of one environment; of the first, where their bounds differ."""
+        return self._spec.observation_space
+
+    @property
+    def single_context_space(self) -> Space | None:
+        """The context space of one environment, if they have one; of the first, where their bounds differ."""
+        return self._spec.context_space
+
+    # -- calls over all environments or some ---------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
+        """Call a method of every environment, or of those of `index`; returns the results in order."""
+        return self._access("call", name, [(target, args, kwargs) for target in self._targets(name, index)])
+
+    def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
+        """An attribute of every environment, or of those of `index`."""
+        return self._access("get_attr", name, [(target, (), {}) for target in self._targets("get_attr", index)])
+
+    def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
+        """Set an attribute of every environment, or of those of `index`: one value for all, or a list of values."""
+        targets = self._targets("set_attr", index)
+        values = self._values_for(value, targets)
+        self._access("set_attr", name, [(target, (one,), {}) for target, one in zip(targets, values, strict=True)])
+
+    def render(self) -> Sequence[Any] | None:
+        """The frames of all environments that give one, or None if none does."""
+        frames = [frame for frame in self.call("render") if frame is not None]
+        return frames or None
+
+    def _targets(self, command: str, index: Iterable[int] | None) -> list[int]:
+        """The environments that a command is for, checked."""
+        self._check_idle(command)
+        targets = list(range(self._count)) if index is None else [int(i) for i in index]
+        for target in targets:
+            self._check_index(target)
+        return targets
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self._count:
+            raise IndexError(f"index {index}, there are {self._count} environments")
+
+    def _values_for(self, value: Any, targets: list[int]) -> list[Any]:
+        if not isinstance(value, list):
+            return [value] * len(targets)
+        if len(value) != len(targets):
+            raise ValueError(f"{len(value)} values for {len(targets)} environments")
+        return value
+
+
+def _signal_reader(backend: ComputeBackend, device: Any, kept: np.dtype, dtype: Any) -> Callable[[np.ndarray], Any]:
+    """A function that copies rewards or flags, which are kept with one dtype, to an array of the backend."""
+    if backend is NumpyComputeBackend and dtype == kept:
+        return np.ndarray.copy
+    return lambda values: backend.from_numpy(values, dtype=dtype, device=device, copy=True)
+
+
+def _join(name: str, spaces: list[Space], device: Any) -> Space:
+    try:
+        return batch_utils.batch_differing_spaces(spaces, device=device)
+    except ValueError as error:
+        raise ValueError(f"{name}: the environments' spaces cannot be batched: {error}") from None
+
+
+def _single(joined: Space, first: Any) -> Any:
+    """A space whose rows hold the values of all environments: that of one value of their batch."""
+    return first if batch_utils.batch_size(joined) is None else next(iter(batch_utils.unbatch_spaces(joined)))
+
+
+def derive_seeds(seed: int, count: int) -> list[int]:
+    """Distinct 32-bit seeds, the i-th of which depends on `seed` and i alone."""
+    wanted = count
+    while True:
+        drawn = np.random.SeedSequence(seed).generate_state(wanted).tolist()
+        distinct = list(dict.fromkeys(drawn))
+        if len(distinct) >= count:
+            return distinct[:count]
+        wanted += count

@@ -1,0 +1,103 @@
+"""Environments that step one after the other in this process; see `vec_env`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env import ActType, ContextType, Env, ObsType, RenderFrame
+from .base import Call, VecEnv
+from .env_group import Access, EnvGroup
+from .infos import AnyInfos, InfoForm, InfoRows, Infos
+from .memory import MemoryPlan, PartedHeap
+
+
+class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
+    """Run multiple non-batched environments synchronously in one process.
+
+    Parameters
+    ----------
+    env_fn
+        A factory for each environment. All are called at once.
+    seed
+        The seed of `rng`, from which the seeds of resets without one are drawn.
+    copy
+        False hands out the memory that observations are written to, which the next step overwrites.
+    validate
+        Whether to check every action against the action space before any environment moves.
+
+    Raises
+    ------
+    ValueError
+        If there are no environments, or their spaces cannot be batched.
+    """
+
+    def __init__(
+        self,
+        env_fn: Iterable[Callable[[], Env]],
+        seed: int | None = None,
+        *,
+        copy: bool = True,
+        validate: bool = False,
+    ) -> None:
+        self._copies = copy
+        self._group = EnvGroup()
+        self._group.build(list(env_fn))
+        self.envs = self._group.envs
+        try:
+            self._set_up(self._group.specs, seed, validate)
+        except BaseException:
+            self._group.close(quiet=True)
+            raise
+        self._heap = PartedHeap(self._group.at_work)
+        areas = MemoryPlan.of(self._spec, self._count, 0).lay_out(None, self._heap, self._heap)
+        self._results, self._info_area = areas.results, areas.infos
+        self._info_rows: InfoRows | None = None  # of the form that infos had last
+        # of what was begun and not yet waited for: of all environments at once, or of some after others
+        self._done: AnyInfos = []
+        self._partly_done: Infos = []
+
+    def _begin_reset(
+        self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        chosen = indices.tolist()
+        self._heap.drop(chosen)
+        self._done = self._group.reset(chosen, seeds, args, kwargs, self._results)
+
+    def _begin_step(self, indices: np.ndarray, action: Any) -> None:
+        chosen = range(self._count) if indices is self._all else indices.tolist()
+        self._heap.drop(chosen)
+        infos = self._group.step(chosen, self.action_space, action, self._results)
+        if indices is self._all:
+            self._done = self._in_rows(infos)
+        else:
+            self._partly_done += infos
+
+    def _in_rows(self, infos: Infos) -> AnyInfos:
+        """The infos of all environments in rows, which are quick to stack, if they have the form of the last ones."""
+        if not any(infos):
+            return []
+        if self._info_rows is not None and self._info_rows.write(infos):
+            return self._info_rows
+        form = InfoForm.of(infos)
+        self._info_rows = None if form is None else InfoRows(form, self._info_area, range(self._count))
+        return infos
+
+    def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
+        done, self._done, self._partly_done = self._partly_done or self._done, [], []
+        return indices, done
+
+    def _give_up(self) -> None:
+        self._done, self._partly_done = [], []
+
+    def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
+        return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]
+
+    def close(self) -> None:
+        """Close all environments, also where one of them fails to; then the first failure is raised."""
+        self._closed = True
+        self._resetting = self._stepping = None
+        self._group.close()

@@ -1,0 +1,232 @@
+"""TorchRL's storages in a replay of ours, storages of ours in TorchRL's replay, and preprocessing for both."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from unienv_data import ReplayBuffer
+from unienv_data.datasets import ExperienceReplay, TensorDictStorage
+from unienv_data.samplers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import BoxSpace, DictSpace
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torchrl: Any = pytest.importorskip("torchrl.data")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def numbers(count: int, *, start: int = 0) -> TensorDict:
+    x = torch.arange(start, start + count)
+    image = (x[:, None] % 251).to(torch.uint8).expand(count, 5000)  # more than a page: kept beside the rows
+    half = x.to(torch.bfloat16)[:, None].expand(count, 3)
+    data = {"x": x, "image": image, "next": {"half": half, "done": x % 3 == 0}}
+    return TensorDict(data, [count])
+
+
+# -- TorchRL's storages in our replay ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["LazyMemmapStorage", "LazyTensorStorage", "ListStorage"])
+def storage(request: Any, tmp_path: Path) -> Any:
+    return make_torchrl(request.param, tmp_path / "memmap")
+
+
+def make_torchrl(kind: str, path: Path) -> Any:
+    options = {"scratch_dir": path} if kind == "LazyMemmapStorage" else {}
+    return getattr(torchrl, kind)(10, **options)
+
+
+def test_a_storage_of_torchrl_is_a_ring(storage: Any) -> None:
+    ours = ExperienceReplay(storage=10, sampler=RandomSampler(seed=0), batch_size=6)
+    theirs = ExperienceReplay(storage=storage, sampler=RandomSampler(seed=0), batch_size=6)
+    assert theirs.write_count == len(theirs) == 0
+    for start, count in ((0, 3), (3, 5), (8, 1), (9, 7), (16, 23)):
+        data = numbers(count, start=start)
+        assert theirs.extend(data).tolist() == ours.extend(data).tolist()
+        assert (theirs[:] == ours[:]).all()
+        assert (theirs.sample() == ours.sample()).all()
+        assert torch.equal(storage[:]["x"] if torch.is_tensor(storage[:]) else theirs["x"], ours["x"])
+    for replay in (ours, theirs):
+        replay.set_at_("x", 7, [1, 2])
+        replay[3] = numbers(1, start=50)[0]
+        replay.set_(("next", "done"), True)
+    assert (theirs[:] == ours[:]).all()
+    theirs[:]["x"] += 100  # what was read is the reader's own
+    assert (theirs[:] == ours[:]).all()
+    with pytest.raises(ValueError, match=r"new: a \w+Storage keeps the entries of its first samples"):
+        theirs.set_("new", 1.0)
+    theirs.empty()
+    assert len(theirs) == 0
+    assert theirs.add(numbers(1)[0]) == 0
+
+
+@pytest.mark.parametrize("kind", ["LazyMemmapStorage", "LazyTensorStorage"])
+@pytest.mark.parametrize("written", [4, 25])
+def test_a_storage_of_torchrl_is_saved_and_goes_on(kind: str, written: int, tmp_path: Path) -> None:
+    def make(name: str) -> ExperienceReplay:
+        inner = make_torchrl(kind, tmp_path / name)
+        return ExperienceReplay(storage=inner, sampler=PrioritizedSampler(seed=0), batch_size=4)
+
+    replay, loaded, restored = make("one"), make("two"), make("three")
+    for start in range(0, written, 4):
+        replay.extend(numbers(min(4, written - start), start=start))
+    replay.sample()
+    replay.update_priority([0, 1], torch.tensor([5.0, 0.1]))
+    replay.dumps(tmp_path / "saved")
+    state = replay.state_dict()
+    loaded.loads(tmp_path / "saved")
+    restored.load_state_dict(state)
+    for _ in range(3):
+        wanted = replay.sample()
+        assert (loaded.sample() == wanted).all()
+        assert (restored.sample() == wanted).all()
+    assert (
+        loaded.extend(numbers(3)).tolist() == restored.extend(numbers(3)).tolist() == replay.extend(numbers(3)).tolist()
+    )
+    assert (loaded[:] == replay[:]).all()
+    with pytest.raises(ValueError, match=rf"samples of a '{kind}', this replay has a TensorDictStorage"):
+        ExperienceReplay(storage=10, sampler=PrioritizedSampler()).loads(tmp_path / "saved")
+
+
+def test_what_lies_in_a_storage_of_torchrl_is_there(tmp_path: Path) -> None:
+    inner = torchrl.LazyMemmapStorage(10, scratch_dir=tmp_path / "memmap")
+    theirs = torchrl.ReplayBuffer(storage=inner, batch_size=4)
+    theirs.extend(numbers(6))
+    ours = ExperienceReplay(storage=inner, sampler=SamplerWithoutReplacement(), batch_size=3)
+    assert sorted(torch.cat([batch["x"] for batch in ours]).tolist()) == list(range(6))
+    ours.extend(numbers(2, start=6))
+    assert theirs[:]["x"].tolist() == list(range(8))
+    with pytest.raises(ValueError, match="of 2 axes"):
+        ExperienceReplay(storage=torchrl.LazyTensorStorage(10, ndim=2))
+
+
+# -- our storages in TorchRL's replay ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "ring", "disk", "buffer"])
+def ours(request: Any, tmp_path: Path) -> Iterator[ExperienceReplay]:
+    """A replay of ours with samples."""
+    if request.param == "buffer":
+        space = DictSpace(NumpyComputeBackend, {"x": BoxSpace(NumpyComputeBackend, -99, 99, "int64", shape=(2,))})
+        buffer = ReplayBuffer.create(space, capacity=8)
+        buffer.extend({"x": np.arange(20).reshape(10, 2)})
+        replay = ExperienceReplay(storage=buffer)
+    else:
+        path = tmp_path / "storage" if request.param == "disk" else None
+        replay = ExperienceReplay(storage=TensorDictStorage(8 if request.param == "ring" else None, cache_path=path))
+        for start in range(0, 12, 3):
+            replay.extend(numbers(3, start=start))
+    with replay:
+        yield replay
+
+
+def test_a_replay_of_torchrl_takes_a_storage_of_ours(ours: ExperienceReplay) -> None:
+    wanted = ours[:]
+    theirs = torchrl.ReplayBuffer(storage=ours.storage, batch_size=5)
+    assert len(theirs) == len(ours)
+    assert (theirs[:] == wanted).all()
+    sample, info = theirs.sample(return_info=True)
+    assert (sample.exclude("index") == wanted[info["index"]]).all()
+    theirs.set_("x", torch.zeros_like(wanted["x"]))
+    theirs.extend(wanted[:2].apply(torch.zeros_like))
+    assert not theirs[:]["x"].any()
+    assert (ours[:] == wanted).all()  # what TorchRL changes is its own
+    with_dicts = torchrl.TensorDictReplayBuffer(
+        storage=ours.storage, batch_size=5, sampler=torchrl.SamplerWithoutReplacement()
+    )
+    assert sorted(torch.cat([batch["index"] for batch in with_dicts]).tolist()) == list(range(len(ours)))
+
+
+def test_samples_on_disk_stay_there(tmp_path: Path) -> None:
+    """TorchRL reads from our files: its tensors lie in mapped memory, not in a copy."""
+    with ExperienceReplay(storage=TensorDictStorage(cache_path=tmp_path / "storage")) as ours:
+        ours.extend(numbers(10))
+        data = torchrl.ReplayBuffer(storage=ours.storage)[:]
+        mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "block-0.bin" in line]
+        ranges = [tuple(int(bound, 16) for bound in line[0].split("-")) for line in mapped]
+        assert any(start <= data["image"].data_ptr() < end for start, end in ranges)
+
+
+def test_an_empty_storage_has_nothing_to_adapt() -> None:
+    with pytest.raises(ValueError, match="the storage is empty"):
+        torchrl.ReplayBuffer(storage=TensorDictStorage(4))
+
+
+# -- preprocessing -----------------------------------------------------------------------------------------
+
+
+def changed(data: TensorDict) -> TensorDict:
+    """Other keys and dtypes, and which process has made them."""
+    pair = torch.stack([data["x"], data["x"] + 1], -1).to(torch.float64)
+    return TensorDict({"pair": pair, "pid": torch.full((len(data),), os.getpid())}, data.batch_size)
+
+
+def test_the_result_of_preprocess_in_a_replay_of_torchrl(tmp_path: Path) -> None:
+    replay = ExperienceReplay(storage=12)
+    replay.extend(numbers(12))
+    storage = replay.preprocess(changed, num_workers=2, chunksize=3, mp_start_method="fork", dest=tmp_path / "new")
+    theirs = torchrl.ReplayBuffer(storage=storage, batch_size=4)
+    assert theirs[:]["pair"].tolist() == [[x, x + 1] for x in range(12)]
+    assert theirs.sample()["pair"].dtype == torch.float64
+    assert pickle.loads(pickle.dumps(theirs.storage))[:]["pair"].tolist() == theirs[:]["pair"].tolist()
+    storage.close()
+
+
+def test_forked_processes_are_replaced_after_some_tasks(tmp_path: Path) -> None:
+    replay = ExperienceReplay(storage=12)
+    replay.extend(numbers(12))
+    options: Any = {"num_workers": 2, "chunksize": 1, "mp_start_method": "fork"}
+    storage = replay.preprocess(changed, max_tasks_per_child=2, dest=tmp_path / "new", **options)
+    with ExperienceReplay(storage=storage) as made:
+        assert made["pair"].tolist() == [[x, x + 1] for x in range(12)]
+        assert made["pid"].unique(return_counts=True)[1].tolist() == [2] * 6
+        assert os.getpid() not in made["pid"]
+    with pytest.raises(ValueError, match="max_tasks_per_child is 0"):
+        replay.preprocess(changed, max_tasks_per_child=0, dest=tmp_path / "other", **options)
+
+
+def test_a_process_that_dies_is_an_error_and_no_other_process_stays(tmp_path: Path) -> None:
+    def die(data: TensorDict) -> TensorDict:
+        if 5 in data["x"].tolist():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return data.select("x")
+
+    replay = ExperienceReplay(storage=12)
+    replay.extend(numbers(12))
+    with pytest.raises(BrokenProcessPool):
+        replay.preprocess(die, num_workers=2, chunksize=1, mp_start_method="fork", dest=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    for process in multiprocessing.active_children():
+        process.join(30)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_pool_and_a_generator_give_the_same_numbers(tmp_path: Path) -> None:
+    def noisy(data: TensorDict) -> TensorDict:
+        return TensorDict({"noisy": data["x"] + torch.rand(data.batch_size)}, data.batch_size)
+
+    replay = ExperienceReplay(storage=12)
+    replay.extend(numbers(12))
+    found = []
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        for number, options in enumerate(({}, {"pool": pool}, {"num_workers": 2, "mp_start_method": "fork"})):
+            seeded = torch.Generator().manual_seed(4)
+            storage = replay.preprocess(noisy, chunksize=5, generator=seeded, dest=tmp_path / str(number), **options)
+            found.append(storage.get_column(("noisy",), np.arange(12)).tolist())
+            storage.close()
+    assert found[0] == found[1] == found[2]
