@@ -18,8 +18,11 @@ RUN := .venv/bin/python
 # A PYTHON given by the user means that version; the default is content with the .venv that is there.
 SETUP = @$(PYTHON) tools/venv.py $(if $(filter file,$(origin PYTHON)),,--exact)
 
+comma := ,
+space := $(subst ,, )
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint docs format bench bench-check bench-report bench-profile clean
+.PHONY: help demo test test-lowest test-newest soak dist lint docs format bench bench-check bench-report bench-profile clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +34,25 @@ demo: ## run the demonstration, `unienv demo` (installs Gymnasium, but neither P
 test: ## run the tests, all but the long ones
 	$(SETUP) $(TEST_EXTRAS)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-lowest: ## run the tests with the lowest versions that pyproject.toml allows, in build/lowest
+	$(PYTHON) -m venv build/lowest
+	$(PYTHON) tools/lowest.py $(TEST_EXTRAS) >build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt -e '.[$(subst $(space),$(comma),$(TEST_EXTRAS))]'
+	build/lowest/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-newest: ## run the tests with the newest versions of everything, in build/newest
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip install -q -U -e '.[$(subst $(space),$(comma),$(TEST_EXTRAS))]'
+	build/newest/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+dist: ## build the source distribution and the wheel into dist/, and test what the first one holds
+	$(SETUP) $(TEST_EXTRAS)
+	rm -rf dist build/sdist
+	$(RUN) -m build
+	mkdir -p build/sdist
+	tar -xzf dist/*.tar.gz -C build/sdist --strip-components=1
+	cd build/sdist && PYTHONPATH=src ../../$(RUN) -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider $(ARGS)
 
 soak: ## run the long tests
 	$(SETUP) $(TEST_EXTRAS)

@@ -49,6 +49,7 @@ def imported_by(package: str) -> tuple[float, set[str]]:
 @pytest.mark.parametrize(
     "package",
     [
+        "unienv",
         "unienv_interface",
         "unienv_data",
         "unienv_interface.backends",
@@ -61,7 +62,7 @@ def test_no_framework_is_imported(package: str) -> None:
     assert not modules & set(FRAMEWORKS)
 
 
-@pytest.mark.parametrize("package", ["unienv_interface", "unienv_data"])
+@pytest.mark.parametrize("package", ["unienv", "unienv_interface", "unienv_data"])
 def test_importing_takes_less_than_a_third_of_a_second(package: str) -> None:
     assert any(imported_by(package)[0] < 0.3 for _ in range(5))  # the best of five
 

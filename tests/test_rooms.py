@@ -38,6 +38,7 @@ ROOMS = {
         "cli",
         "testing",
     ],
+    "unienv": [],
 }
 ORDER = [name for package, rooms in ROOMS.items() for name in (*(f"{package}.{room}" for room in rooms), package)]
 
@@ -46,6 +47,7 @@ ALLOWED = {
     ("unienv_interface.utils.array_serialization", "unienv_interface.backends"): "documented path, re-exports",
     ("unienv_interface.utils.framestack_queue", "unienv_interface.space"): "documented path, re-exports",
     ("unienv_interface.utils.seed_util", "unienv_interface.backends"): "documented path, re-exports",
+    ("unienv_data.cli.app", "unienv"): "the version, which stands there",
     ("unienv_data.base.common", "unienv_data.batches"): "documented methods of every batch that make views of it",
     ("unienv_data.datasets.experience_replay", "unienv_data.integrations"): "the documented `as_remote`",
     ("unienv_data.storages.hdf5", "unienv_data.replay_buffer"): "the documented `load_replay_buffer_from_raw_hdf5`",

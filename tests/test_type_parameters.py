@@ -19,7 +19,7 @@ from unienv_interface.space.spaces import BoxSpace
 # "module:class" and the names of its type parameters, in their order
 DOCUMENTED: dict[str, list[str]] = json.loads(Path(__file__).with_name("type_parameters.json").read_text())
 # classes whose module is not there yet
-LACKING = {"unienv_interface.world", "unienv_data.integrations.lerobot"}
+LACKING = {"unienv_interface.world"}
 
 
 def documented_class(label: str) -> tuple[types.ModuleType, Any]:

@@ -106,11 +106,10 @@ def installed_packages():
 
 
 def supported():
-    """What requires-python gives, as two (major, minor): from the first up to, but without, the second."""
+    """What the classifiers say is tested, as two (major, minor): from the first up to, but without, the second."""
     with open(INPUTS[0]) as file:
-        found = re.search(r'^requires-python = ">=(\d+)\.(\d+),<(\d+)\.(\d+)"', file.read(), re.MULTILINE)
-    low_major, low_minor, high_major, high_minor = map(int, found.groups())
-    return (low_major, low_minor), (high_major, high_minor)
+        minors = [int(minor) for minor in re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', file.read())]
+    return (3, min(minors)), (3, max(minors) + 1)
 
 
 def is_supported(version):

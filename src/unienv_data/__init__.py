@@ -10,59 +10,145 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from .base import *  # noqa: F403
-    from .batches import *  # noqa: F403
-    from .checking import check as check
-    from .checking import repair as repair
-    from .on_policy import *  # noqa: F403
-    from .replay_buffer import *  # noqa: F403
-    from .samplers import *  # noqa: F403
+    from .base import (
+        BatchBase,
+        BatchSampler,
+        BatchT,
+        IndexableType,
+        SamplerArrayType,
+        SamplerBatchT,
+        SamplerDeviceType,
+        SamplerDtypeType,
+        SamplerRNGType,
+        SpaceStorage,
+        StorageCorruptedError,
+    )
+    from .batches import (
+        CombinedBatch,
+        FrameStackedBatch,
+        SliceStackedBatch,
+        SubIndexedBatch,
+        SubItemBatch,
+        ToBackendOrDeviceBatch,
+        TransformedBatch,
+    )
+    from .batches.split import split
+    from .batches.statistics import ColumnStatistics, column_stats
+    from .checking import check, repair
+    from .integrations.lerobot import export_lerobot
+    from .on_policy import Advantages, Rollout, discounted_returns, gae, rollout
+    from .replay_buffer import (
+        BufferStats,
+        FuncReplayBuffer,
+        ReplayBuffer,
+        ReplayBufferCollectionWrapper,
+        transition_space,
+    )
+    from .samplers import (
+        IndexBatch,
+        IndexSampler,
+        LinearSchedule,
+        MultiprocessingSampler,
+        PrioritizedSampler,
+        RandomSampler,
+        SamplerWithoutReplacement,
+        SliceSampler,
+        StepSampler,
+    )
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".base": [
+                "BatchBase",
+                "BatchSampler",
+                "BatchT",
+                "IndexableType",
+                "SamplerArrayType",
+                "SamplerBatchT",
+                "SamplerDeviceType",
+                "SamplerDtypeType",
+                "SamplerRNGType",
+                "SpaceStorage",
+                "StorageCorruptedError",
+            ],
+            ".batches": [
+                "CombinedBatch",
+                "FrameStackedBatch",
+                "SliceStackedBatch",
+                "SubIndexedBatch",
+                "SubItemBatch",
+                "ToBackendOrDeviceBatch",
+                "TransformedBatch",
+            ],
+            ".batches.split": ["split"],
+            ".batches.statistics": ["ColumnStatistics", "column_stats"],
+            ".checking": ["check", "repair"],
+            ".integrations.lerobot": ["export_lerobot"],
+            ".on_policy": ["Advantages", "Rollout", "discounted_returns", "gae", "rollout"],
+            ".replay_buffer": [
+                "BufferStats",
+                "FuncReplayBuffer",
+                "ReplayBuffer",
+                "ReplayBufferCollectionWrapper",
+                "transition_space",
+            ],
+            ".samplers": [
+                "IndexBatch",
+                "IndexSampler",
+                "LinearSchedule",
+                "MultiprocessingSampler",
+                "PrioritizedSampler",
+                "RandomSampler",
+                "SamplerWithoutReplacement",
+                "SliceSampler",
+                "StepSampler",
+            ],
+        },
+    )
 
-_HOMES = {
-    ".base": (
-        "BatchBase",
-        "BatchSampler",
-        "BatchT",
-        "IndexableType",
-        "SamplerArrayType",
-        "SamplerBatchT",
-        "SamplerDeviceType",
-        "SamplerDtypeType",
-        "SamplerRNGType",
-        "SpaceStorage",
-        "StorageCorruptedError",
-    ),
-    ".batches": (
-        "CombinedBatch",
-        "FrameStackedBatch",
-        "SliceStackedBatch",
-        "SubIndexedBatch",
-        "SubItemBatch",
-        "ToBackendOrDeviceBatch",
-        "TransformedBatch",
-    ),
-    ".checking": ("check", "repair"),
-    ".replay_buffer": (
-        "BufferStats",
-        "FuncReplayBuffer",
-        "ReplayBuffer",
-        "ReplayBufferCollectionWrapper",
-        "transition_space",
-    ),
-    ".on_policy": ("Advantages", "Rollout", "discounted_returns", "gae", "rollout"),
-    ".samplers": (
-        "IndexBatch",
-        "IndexSampler",
-        "LinearSchedule",
-        "MultiprocessingSampler",
-        "PrioritizedSampler",
-        "RandomSampler",
-        "SamplerWithoutReplacement",
-        "SliceSampler",
-        "StepSampler",
-    ),
-}
-
-__all__ = [name for names in _HOMES.values() for name in names]
-
-__getattr__ = lazy_exports(__name__, _HOMES)
+__all__ = [
+    "BatchBase",
+    "BatchSampler",
+    "BatchT",
+    "IndexableType",
+    "SamplerArrayType",
+    "SamplerBatchT",
+    "SamplerDeviceType",
+    "SamplerDtypeType",
+    "SamplerRNGType",
+    "SpaceStorage",
+    "StorageCorruptedError",
+    "CombinedBatch",
+    "FrameStackedBatch",
+    "SliceStackedBatch",
+    "SubIndexedBatch",
+    "SubItemBatch",
+    "ToBackendOrDeviceBatch",
+    "TransformedBatch",
+    "split",
+    "ColumnStatistics",
+    "column_stats",
+    "check",
+    "repair",
+    "export_lerobot",
+    "Advantages",
+    "Rollout",
+    "discounted_returns",
+    "gae",
+    "rollout",
+    "BufferStats",
+    "FuncReplayBuffer",
+    "ReplayBuffer",
+    "ReplayBufferCollectionWrapper",
+    "transition_space",
+    "IndexBatch",
+    "IndexSampler",
+    "LinearSchedule",
+    "MultiprocessingSampler",
+    "PrioritizedSampler",
+    "RandomSampler",
+    "SamplerWithoutReplacement",
+    "SliceSampler",
+    "StepSampler",
+]

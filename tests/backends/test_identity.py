@@ -61,10 +61,11 @@ def test_names_round_trip(backend: ComputeBackend) -> None:
 
 
 def test_an_unknown_name() -> None:
-    for name in ("torch", "NumPy", "", "os"):
+    near = {"torch": ", did you mean 'pytorch'?", "NumPy": ", did you mean 'numpy'?", "": "", "os": ""}
+    for name, hint in near.items():
         with pytest.raises(ValueError) as error:
             deserialize_backend(name)
-        assert str(error.value) == f"unknown backend {name!r}, the backends are numpy, pytorch, jax"
+        assert str(error.value) == f"unknown backend {name!r}, the backends are numpy, pytorch, jax{hint}"
 
 
 @every_backend

@@ -159,3 +159,33 @@ def test_samples_that_are_dropped_meanwhile_are_noticed(
         error = run("convert", tmp_path / "r", tmp_path / "new", "--to", "packed", status=1).stderr
     assert "samples were dropped while they were copied" in error
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["episodes", "lanes"])
+def test_a_recording_becomes_a_lerobot_dataset(tmp_path: Path, run_json: Any, kind: str) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+
+    source = write(tmp_path / "r", episodes((20, 3))) if kind == "episodes" else write_lanes(tmp_path / "r", steps=10)
+    options = ("--to", "lerobot", "--fps", 20, "--task", "reach")
+    report = run_json("convert", source, tmp_path / "new", *options)
+    dataset = LeRobotAsUniEnvDataset.from_local(tmp_path / "new", BACKEND)
+    samples, _ = read_all(source)
+    with open_folder(source) as buffer:
+        starts = buffer.episodes_of(np.arange(len(buffer))).start
+    order = np.argsort(starts, kind="stable")  # episode by episode
+    assert (report["samples"], report["episodes"]) == (len(order), dataset.num_episodes)
+    found = dataset.get_at(...)
+    np.testing.assert_array_equal(found["observation.joints"], samples["obs"]["joints"][order])
+    np.testing.assert_array_equal(found["action"], samples["action"][order])
+    assert set(found["task"]) == {"reach"}
+
+
+def test_a_lerobot_dataset_wants_its_rate(tmp_path: Path, run: Any) -> None:
+    source = write(tmp_path / "r", episodes((5,)))
+    assert "give --fps" in run("convert", source, tmp_path / "new", "--to", "lerobot", status=2).stderr
+    assert (
+        "fps and task are for" in run("convert", source, tmp_path / "new", "--to", "npz", "--fps", 3, status=1).stderr
+    )
+    assert not (tmp_path / "new").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from catalogue import BACKENDS
 
+import unienv
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface.backends import ComputeBackend
 from unienv_interface.testing import check_env
@@ -159,3 +161,13 @@ def test_errors(library: Any) -> None:
 def test_a_pool_of_the_other_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="wanted a pool of EnvPool"):
         FromEnvPool(envpool.make("CartPole-v1", env_type="dm", num_envs=COUNT))
+
+
+def test_a_pool_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_envpool, "list_all_envs", lambda: ["CartPole-v1"], raising=False)
+    monkeypatch.setitem(sys.modules, "envpool", fake_envpool)
+    first, again = (unienv.make("envpool:CartPole-v1", num_envs=COUNT, backend="torch", seed=3) for _ in range(2))
+    assert (first.batch_size, str(first.backend)) == (COUNT, "pytorch")
+    assert (first.reset()[1] == again.reset()[1]).all()
+    with pytest.raises(ValueError, match=r"EnvPool has no environment 'CartPol-v1', did you mean 'CartPole-v1'\?"):
+        unienv.make("envpool:CartPol-v1", num_envs=COUNT)

@@ -129,7 +129,7 @@ def test_prints_its_settings(case):
     assert "_plans" not in text
 
 
-ARRAY_CASES = [case for case in CASES if case.name.startswith(("rescale", "crop", "resize"))]
+ARRAY_CASES = [case for case in CASES if case.name.startswith(("rescale", "normalize", "crop", "resize"))]
 
 
 @pytest.mark.parametrize("case", ARRAY_CASES, ids=str)

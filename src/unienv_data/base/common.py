@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 from typing_extensions import Self, TypeVar
@@ -369,16 +369,24 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
 
 # `BatchSampler` and its type variables are built on what is defined here, and are found here too.
-__getattr__ = lazy_exports(
-    __package__,
-    {
-        ".sampling": (
-            "BatchSampler",
-            "SamplerArrayType",
-            "SamplerBatchT",
-            "SamplerDeviceType",
-            "SamplerDtypeType",
-            "SamplerRNGType",
-        )
-    },
-)
+if TYPE_CHECKING:
+    from .sampling import BatchSampler as BatchSampler
+    from .sampling import SamplerArrayType as SamplerArrayType
+    from .sampling import SamplerBatchT as SamplerBatchT
+    from .sampling import SamplerDeviceType as SamplerDeviceType
+    from .sampling import SamplerDtypeType as SamplerDtypeType
+    from .sampling import SamplerRNGType as SamplerRNGType
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "unienv_data.base.sampling": (
+                "BatchSampler",
+                "SamplerArrayType",
+                "SamplerBatchT",
+                "SamplerDeviceType",
+                "SamplerDtypeType",
+                "SamplerRNGType",
+            )
+        },
+    )

@@ -7,7 +7,8 @@ from typing import Any, Generic
 
 import numpy as np
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.wrapper.backend_compat import data_to
@@ -51,8 +52,8 @@ class ToBackendOrDeviceBatch(
     >>> StepSampler(tensors, 256).sample()
     """
 
-    def __init__(self, batch: BatchBase, backend: ComputeBackend | None = None, device: Any = None) -> None:
-        self.target_backend = backend or batch.backend
+    def __init__(self, batch: BatchBase, backend: BackendLike | None = None, device: Any = None) -> None:
+        self.target_backend = batch.backend if backend is None else parse_backend(backend)
         self.target_device = batch.device if device is None and self.target_backend is batch.backend else device
         metadata_space = batch.single_metadata_space
         if metadata_space is not None:

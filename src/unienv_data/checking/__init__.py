@@ -6,8 +6,8 @@ class, which `unienv` prints.
 
 from ._check import CheckReport, check
 from ._content import KINDS, Finding
-from ._convert import FORMATS, ConvertReport, convert
-from ._info import ColumnInfo, Head, InfoReport, Summary, head, info, space_in_words
+from ._convert import FORMATS, TARGETS, ConvertReport, convert
+from ._info import ColumnInfo, Head, InfoReport, Summary, describe_difference, head, info, space_in_words
 from ._internals import BeingWrittenError
 from ._reading import ProgressCallback, chunks, columns_of, in_one_line, open_folder, unwatched
 from ._repair import RepairReport, repair
@@ -16,8 +16,9 @@ from ._stats import StatsReport, stats
 # fmt: off
 __all__ = [
     "CheckReport", "Finding", "KINDS", "RepairReport", "check", "repair",
-    "ColumnInfo", "Head", "InfoReport", "StatsReport", "Summary", "head", "info", "space_in_words", "stats",
-    "FORMATS", "ConvertReport", "convert",
+    "ColumnInfo", "Head", "InfoReport", "StatsReport", "Summary", "describe_difference", "head", "info",
+    "space_in_words", "stats",
+    "FORMATS", "TARGETS", "ConvertReport", "convert",
     "BeingWrittenError", "ProgressCallback", "chunks", "columns_of", "in_one_line", "open_folder", "unwatched",
 ]
 # fmt: on

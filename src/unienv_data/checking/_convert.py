@@ -18,6 +18,7 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot import export_lerobot
 from ..replay_buffer import ReplayBuffer
 from ..storages.registry import storage_by_name
 from ._internals import add_samples
@@ -25,6 +26,10 @@ from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, o
 
 #: What a recording can be written as, and the storage that is meant.
 FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}
+#: A recording as a LeRobot dataset, which is no recording of ours any more.
+LEROBOT = "lerobot"
+#: What `convert` can write.
+TARGETS = (*FORMATS, LEROBOT)
 
 
 class NewRecording:
@@ -102,12 +107,27 @@ class ConvertReport:
     bytes_on_disk: int
 
 
-def convert(source: PathLike, target: PathLike, fmt: str, *, progress: ProgressCallback | None = None) -> ConvertReport:
-    """Copy all samples and episodes to a new recording in a format (see `FORMATS`); memory stays bounded.
+def convert(
+    source: PathLike,
+    target: PathLike,
+    fmt: str,
+    *,
+    fps: float | None = None,
+    task: str | None = None,
+    progress: ProgressCallback | None = None,
+) -> ConvertReport:
+    """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
 
-    Samples keep their order. An episode that was never closed is closed in the copy.
+    Samples keep their order. An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot
+    datasets, see `export_lerobot`.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
+    if fmt == LEROBOT:
+        with open_folder(source) as buffer:
+            export = export_lerobot(buffer, target, fps=fps, task=task, progress=progress)
+        return ConvertReport(str(source), str(target), fmt, export.frames, export.episodes, bytes_on_disk(target))
+    if fps is not None or task is not None:
+        raise ValueError(f"fps and task are for the format {LEROBOT!r}, not {fmt!r}")
     with open_folder(source) as buffer:
         table = episode_table(buffer)
         ends = as_ranges([]) if table is None else table.all

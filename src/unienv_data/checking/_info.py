@@ -170,6 +170,17 @@ def space_in_words(space: Space) -> str:
     return what if math.isinf(low) and math.isinf(high) else f"{what} in [{low:g}, {high:g}]"
 
 
+def describe_difference(recorded: Space, given: Space) -> str:
+    """Which column of the samples is not what it was, in words."""
+    before, now = (
+        {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
+    )
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}"
+    return f"it holds samples of {recorded}, and gets samples of {given}"
+
+
 def _last_written(path: Path) -> str:
     newest = max(stat.st_mtime for stat in file_stats(path))
     return datetime.datetime.fromtimestamp(newest, datetime.timezone.utc).isoformat(timespec="seconds")

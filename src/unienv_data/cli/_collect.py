@@ -23,7 +23,7 @@ from unienv_interface.space import Space, describe_mismatch
 from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 
 from ..base.files import read_json, write_json
-from ..checking import FORMATS, BeingWrittenError, ProgressCallback, columns_of, space_in_words, unwatched
+from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_difference, unwatched
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from ..storages.registry import name_of, storage_by_name
 from ._environments import backend_for, env_factory, info_spaces
@@ -296,17 +296,6 @@ def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> Space:
     return space.to(backend_for(plan.storage))
 
 
-def _difference(recorded: Space, given: Space) -> str:
-    """Which column is not what it was, in words."""
-    before, now = (
-        {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
-    )
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}"
-    return f"it holds samples of {recorded}, and gets samples of {given}"
-
-
 def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
     try:
         buffer: Any = ReplayBuffer.load_from(plan.out, backend=backend_for(plan.storage), read_only=False)
@@ -318,7 +307,9 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
         info = buffer.single_space["info"].to(envs.backend).spaces if plan.info else None
         space = _space(plan, envs, info)
         if buffer.single_space != space:
-            raise CommandError(f"{plan.out} does not fit {plan.env_id}: {_difference(buffer.single_space, space)}")
+            raise CommandError(
+                f"{plan.out} does not fit {plan.env_id}: {describe_difference(buffer.single_space, space)}"
+            )
         if buffer.capacity is not None and buffer.capacity < plan.target:
             kind = name_of(type(buffer.storage))
             raise CommandError(

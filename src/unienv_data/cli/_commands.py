@@ -25,7 +25,7 @@ from .app import command
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of the recording.", show_default=False)]
 Source = Annotated[Path, typer.Argument(metavar="SRC", help="The folder of the recording.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for programs.")]
-_FORMATS, _KINDS = ", ".join(checking.FORMATS), ", ".join(checking.KINDS)
+_FORMATS, _TARGETS, _KINDS = (", ".join(names) for names in (checking.FORMATS, checking.TARGETS, checking.KINDS))
 
 
 # -- that only read ------------------------------------------------------------------------------------------
@@ -209,7 +209,11 @@ def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
 def convert(
     source: Source,
     target: Annotated[Path, typer.Argument(metavar="DST", help="The new folder.", show_default=False)],
-    to: Annotated[str, typer.Option(help=f"The format: {_FORMATS}.", show_default=False)],
+    to: Annotated[str, typer.Option(help=f"The format: {_TARGETS}.", show_default=False)],
+    fps: Annotated[
+        float | None, typer.Option(help="For lerobot: how many samples a second has.", show_default=False)
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="For lerobot: what is done, in words.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a recording anew in another format.
@@ -217,12 +221,19 @@ def convert(
     All samples in their order, and all episodes, a few megabytes at a time. The new folder is there once all of it is,
     and was opened to see that it has as many samples and episodes as were written.
 
+    A LeRobot dataset has images as videos. It wants to know the samples per second, and the task unless the recording
+    has a text column of that name.
+
     Example: unienv convert data/ data-hdf5/ --to hdf5
+
+    Example: unienv convert data/ pick/ --to lerobot --fps 30 --task "pick the cube"
     """
-    if to not in checking.FORMATS:
-        raise UsageError(f"{to!r} is no format, it must be one of {_FORMATS}")
+    if to not in checking.TARGETS:
+        raise UsageError(f"{to!r} is no format, it must be one of {_TARGETS}")
+    if to == "lerobot" and fps is None:
+        raise UsageError("a LeRobot dataset has one rate for all columns: give --fps, the samples per second")
     with ProgressBar("converting", None) as bar:
-        report = checking.convert(source, target, to, progress=bar)
+        report = checking.convert(source, target, to, fps=fps, task=task, progress=bar)
     _render.show(report, as_json=as_json)
 
 

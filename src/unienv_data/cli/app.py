@@ -36,8 +36,20 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        from unienv import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def start(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version)
+    ] = False,
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came from.")] = False,
 ) -> None:
     """Record environments, and look at, check, repair and convert what was recorded.

@@ -10,25 +10,33 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ._minari_export import export_minari as export_minari
-    from ._storage import ImmutableDatasetError as ImmutableDatasetError
-    from ._storage import ImmutableDatasetWriter as ImmutableDatasetWriter
-    from ._storage import RoundRobinWriter as RoundRobinWriter
-    from ._storage import Writer as Writer
-    from .experience_replay import ExperienceReplay as ExperienceReplay
-    from .minari import MinariExperienceReplay as MinariExperienceReplay
-    from .offline import EpisodeSummary as EpisodeSummary
-    from .tensordict_storage import TensorDictStorage as TensorDictStorage
+    from ._minari_export import export_minari
+    from ._storage import ImmutableDatasetError, ImmutableDatasetWriter, RoundRobinWriter, Writer
+    from .experience_replay import ExperienceReplay
+    from .minari import MinariExperienceReplay
+    from .offline import EpisodeSummary
+    from .tensordict_storage import TensorDictStorage
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".experience_replay": ["ExperienceReplay"],
+            ".minari": ["MinariExperienceReplay"],
+            ".offline": ["EpisodeSummary"],
+            ".tensordict_storage": ["TensorDictStorage"],
+            "._minari_export": ["export_minari"],
+            "._storage": ["ImmutableDatasetError", "ImmutableDatasetWriter", "RoundRobinWriter", "Writer"],
+        },
+    )
 
-_HOMES = {
-    ".experience_replay": ("ExperienceReplay",),
-    ".minari": ("MinariExperienceReplay",),
-    ".offline": ("EpisodeSummary",),
-    ".tensordict_storage": ("TensorDictStorage",),
-    "._minari_export": ("export_minari",),
-    "._storage": ("ImmutableDatasetError", "ImmutableDatasetWriter", "RoundRobinWriter", "Writer"),
-}
-
-__all__ = [name for names in _HOMES.values() for name in names]
-
-__getattr__ = lazy_exports(__name__, _HOMES)
+__all__ = [
+    "ExperienceReplay",
+    "MinariExperienceReplay",
+    "EpisodeSummary",
+    "TensorDictStorage",
+    "export_minari",
+    "ImmutableDatasetError",
+    "ImmutableDatasetWriter",
+    "RoundRobinWriter",
+    "Writer",
+]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
@@ -217,7 +217,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         """
         return self._root / f"{self.dataset_id}_split" if self.split_trajs else self.data_path_root
 
-    def as_batch(self, backend: ComputeBackend | None = None, device: Any = None) -> TransitionBatch:
+    def as_batch(self, backend: BackendLike | None = None, device: Any = None) -> TransitionBatch:
         """Give the steps as a batch, on PyTorch unless another backend is named, with episodes as segments.
 
         Texts are strings and tuples are tuples there. Entries that were set on this replay are as they were recorded.
@@ -226,7 +226,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
             from unienv_interface.backends.pytorch import PyTorchComputeBackend
 
             backend = PyTorchComputeBackend
-        return TransitionBatch(self._rows, backend, device)
+        return TransitionBatch(self._rows, parse_backend(backend), device)
 
     def verify(self) -> list[str]:
         """Compare the converted data with their checksums; one sentence for each file that was damaged."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.backends import BackendLike
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
 from unienv_interface.space.space_utils import batch_space, concatenate, construct_space_from_data_stream
@@ -42,7 +43,7 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
         super().__init__(space)
 
     @staticmethod
-    def create(hf_dataset: Any, backend: ComputeBackend, device: Any = None) -> HFAsUniEnvDataset:
+    def create(hf_dataset: Any, backend: BackendLike, device: Any = None) -> HFAsUniEnvDataset:
         """A batch over the dataset, its space found from rows spread over it, and from all texts for their length."""
         if not len(hf_dataset):
             raise ValueError("the dataset is empty: its space is found from its rows")

@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ._transition import transition_space as transition_space
-    from .collection_wrapper import ReplayBufferCollectionWrapper as ReplayBufferCollectionWrapper
-    from .func_replay_buffer import FuncReplayBuffer as FuncReplayBuffer
-    from .replay_buffer import BufferStats as BufferStats
-    from .replay_buffer import ReplayBuffer as ReplayBuffer
+    from ._transition import transition_space
+    from .collection_wrapper import ReplayBufferCollectionWrapper
+    from .func_replay_buffer import FuncReplayBuffer
+    from .replay_buffer import BufferStats, ReplayBuffer
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "._transition": ["transition_space"],
+            ".collection_wrapper": ["ReplayBufferCollectionWrapper"],
+            ".func_replay_buffer": ["FuncReplayBuffer"],
+            ".replay_buffer": ["BufferStats", "ReplayBuffer"],
+        },
+    )
 
-_HOMES = {
-    "._transition": ("transition_space",),
-    ".collection_wrapper": ("ReplayBufferCollectionWrapper",),
-    ".func_replay_buffer": ("FuncReplayBuffer",),
-    ".replay_buffer": ("BufferStats", "ReplayBuffer"),
-}
-
-__all__ = [name for names in _HOMES.values() for name in names]
-
-__getattr__ = lazy_exports(__name__, _HOMES)
+__all__ = [
+    "transition_space",
+    "ReplayBufferCollectionWrapper",
+    "FuncReplayBuffer",
+    "BufferStats",
+    "ReplayBuffer",
+]

@@ -120,6 +120,10 @@ class Header:
         """The counters that were committed last."""
         return self.counters
 
+    def has_edit_to_make(self) -> bool:
+        """Whether an edit is due that was made durable before it was made, and may be half made after a power cut."""
+        return False
+
     def begin_to_write(self) -> None:
         """Say that the buffer is not closed, and is written since this boot."""
 
@@ -208,6 +212,10 @@ class MappedHeader(Header):
     def newest_half(self) -> Counters:
         """The counters that were committed last; a StorageCorruptedError if neither half is sound."""
         return _newest_half(self._page, self._file)
+
+    def has_edit_to_make(self) -> bool:
+        committed = self.newest_half().edit
+        return bool(committed & 1) and self.counters.edit - committed in (0, 1)
 
     def commit(self) -> None:
         if self._file.path is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend
 from unienv_interface.space import Space
 
 from ..base.files import (
@@ -224,7 +224,7 @@ def get_capacity_from_path(path: PathLike) -> int | None:
     return _ask(path, lambda folder: read_metadata(folder).capacity)
 
 
-def get_space_from_path(path: PathLike, *, backend: ComputeBackend, device: Any = None) -> Space | None:
+def get_space_from_path(path: PathLike, *, backend: BackendLike, device: Any = None) -> Space | None:
     """The space of one sample in a folder; None if there is no buffer."""
     return _ask(path, lambda folder: read_space(folder, read_metadata(folder), backend, device))
 

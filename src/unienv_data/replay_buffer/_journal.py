@@ -19,13 +19,15 @@ import numpy as np
 
 from ..base.files import reserve
 from ..base.mapped import MappedFile
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
 # what follows it in bytes and its CRC32, then the numbers of slots, of segments (-1: they stay) and of counters
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
+# The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
+_NONE = -1
 
 
 class Edit:
@@ -115,6 +117,7 @@ class Journal:
             return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
 
         numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
+        numbers_after[numbers_after >= counters.get("head", live.head)] = _NONE
         kept_segments = None if segment_count < 0 else segments
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
@@ -167,6 +170,8 @@ def removal(
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
     the closed segments alive. A segment of which samples are taken out is split there, or with `join` only shrinks; it
     is gone when nothing is left.
+
+    A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
     """
     tail, closed, head = bounds
     count, first, last = len(removed), int(removed[0]), int(removed[-1])
@@ -193,12 +198,21 @@ def removal(
         shrunk = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
-    sources = slots_of(kept)
-    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
+    is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
+    if is_wrong.any():
+        places = kept[is_wrong] - bounds[0]
+        raise StorageCorruptedError(
+            f"{storage.cache_filename}: samples {places.min()} to {places.max()} would have to be moved, and "
+            f"{len(places)} of them do not match their checksum: first keep what is whole with `unienv repair` "
+            f"(unienv_data.repair), or overwrite or remove those as well"
+        )
     numbers = moved(kept)
-    return Edit(
-        slots_of(numbers), numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk
-    )
+    sources, targets = slots_of(kept), slots_of(numbers)
+    vacated = slots_of(np.arange(head, bounds[2]))
+    sources, targets = np.concatenate([sources, vacated]), np.concatenate([targets, vacated])
+    numbers = np.concatenate([numbers, np.full(len(vacated), _NONE)])
+    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
+    return Edit(targets, numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)
 
 
 def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:

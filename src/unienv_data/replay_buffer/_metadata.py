@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.space import Space
-from unienv_interface.space.space import parse_backend
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
 from ..base.files import PathLike, json_field, read_json, write_json
@@ -127,7 +126,7 @@ def check_segments(folder: Path, metadata: Metadata) -> None:
         last = stop
 
 
-def read_space(folder: PathLike, metadata: Metadata, backend: ComputeBackend, device: Any) -> Space:
+def read_space(folder: PathLike, metadata: Metadata, backend: BackendLike, device: Any) -> Space:
     """The space of one sample, on a backend."""
     backend = parse_backend(backend)  # what is wrong with it is not wrong with the file
     try:

@@ -31,28 +31,31 @@ class Loss:
 
 
 def find_loss(state: BufferState) -> Loss | None:
-    """What of a buffer cannot be shown to be whole; None if all of it can.
+    """What of a buffer cannot be shown to be whole; None if its counters can be taken as they are.
 
     Looks at the checksums of the samples since the last flush, and at the numbers of the others.
     """
     live, committed = state.counters, state.header.newest_half()
     tail, head, count = live.tail, live.head, live.segments
     if state.storage.has_row_sums:
-        first = min(max(committed.head if live.edit == committed.edit else tail, tail), head)
+        first = min(max(committed.head, tail), head)
         tail, head = _without_overwritten(state, tail, first, head)
         head = _first_not_whole(state, max(first, tail), head)
     else:
         head = min(head, max(committed.head, tail))
-    sound = _count_sound(state, committed, count)
+    sound = state.segments.count_sound(min(committed.segments, count), count)
     closed = live.closed
-    if sound < count:
+    if sound < count:  # samples that are not in an episode of those are in the one that was open at the last flush
         closed = state.segments.stop_of(sound - 1) if sound else tail
-        head = max(tail, min(head, closed))
+        head = max(tail, min(head, max(closed, committed.head)))
     head -= (head - tail) % state.segments.lanes
-    if (tail, head, sound) == (live.tail, live.head, count):
-        return None
     counters = live.copy()
+    counters.edit += live.edit & 1  # samples were being overwritten in their places, each of which is looked at
     counters.tail, counters.head, counters.segments = tail, max(head, tail), sound
+    if counters.head == tail:
+        counters.base = tail  # there need be no rows at all
+    if counters == live:
+        return None
     counters.closed, counters.coming = min(closed, counters.head), counters.head
     return Loss(counters, tuple(_sentences(state, live, counters)))
 
@@ -96,9 +99,3 @@ def _first_not_whole(state: BufferState, first: int, head: int) -> int:
         if not_whole.any():
             return int(numbers[not_whole][0])
     return head
-
-
-def _count_sound(state: BufferState, committed: Counters, count: int) -> int:
-    """How many records of episodes, from the first on, are known to have reached the disk."""
-    is_rewritten = committed.edit != state.counters.edit
-    return state.segments.count_sound(0 if is_rewritten else min(committed.segments, count), count)

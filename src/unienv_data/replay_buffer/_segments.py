@@ -90,7 +90,8 @@ class SegmentIndex:
     def open(cls, header: Header, capacity: int | None, path: Path, lanes: int = 1, *, writable: bool) -> SegmentIndex:
         index = cls(header, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
         count = header.counters.segments
-        index._see(count if index._ring is None else min(count, index._ring))
+        present = index.file.length if index.file else 0  # after a power cut there may be fewer than count
+        index._see(min(present, count if index._ring is None else min(count, index._ring)))
         return index
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
@@ -161,6 +162,18 @@ class SegmentIndex:
         if self.file is not None:
             self.file.reserve(0, len(ranges))
         self._write(0, ranges.tolist())
+        for place in self._places_in_use():
+            if place >= len(ranges):  # its number is given again, and a power cut must not bring it back
+                self._records[place] = 0
+
+    def _places_in_use(self) -> list[int]:
+        """Where something was written; holes of a file are not touched, as that would take room."""
+        if self.file is None:
+            records = self._records
+        else:
+            length = min(self.file.length, len(self._records))
+            records = np.frombuffer(self.file.read_bytes(length * _SIZE, 0), _RECORD)
+        return np.flatnonzero(records["stop"]).tolist()
 
     # -- looking ---------------------------------------------------------------------------------------------
 
@@ -298,10 +311,20 @@ class SegmentIndex:
         counters = self._counters
         while counters.segments and self.last_stop() > counters.head:
             counters.segments -= 1
-        count = counters.segments
-        for place in map(self._place, range(count, count + self.lanes)):  # a step ends one in each lane at most
-            if place < len(self._records) and self._is_damaged(place):
-                self._records[place] = 0
+        number = counters.segments
+        while (place := self._place(number)) < len(self._records):
+            record = self._records[place].tolist()
+            is_older = is_sound(*record) and record[2] != number & 0xFFFFFFFF
+            if record == (0, 0, 0, 0) or is_older:
+                break
+            self._records[place] = 0
+            number += 1
+
+    def check_room(self) -> None:
+        """A StorageCorruptedError unless the file has room for the records that count."""
+        count = self._counters.segments
+        if self.file is not None:
+            self.file.check_length(count if self._ring is None else min(count, self._ring), exactly=False)
 
     def verify(self, *, closed: bool) -> list[str]:
         """What is wrong with the records, in words; unless the file is `closed`, of those that count alone."""

@@ -64,6 +64,7 @@ class BufferState:
         if isinstance(self.write_lock, SharedWriteLock):
             self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
+        self.failure: Exception | None = None  # after which nothing is written any more, nor made durable
         self.edit_timeout = _EDIT_TIMEOUT  # seconds that a reader waits for a writer that changes samples in place
         self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
 
@@ -239,12 +240,18 @@ class BufferState:
         if writable:
             state.write_lock.run(state._begin_to_write)
             return state
-        loss = find_loss(state) if header.is_of_another_boot else None
-        if loss is not None:
-            header.go_on_from(loss.counters)
-            segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
-            state = cls(storage, header, segments, None, options, shared=False, folder=folder)
-            state.findings = loss.findings
+        if header.is_of_another_boot:
+            if header.has_edit_to_make():
+                raise StorageCorruptedError(
+                    f"{folder}: the machine went down while a writer changed samples in place; "
+                    f"open the buffer once with read_only=False to finish that"
+                )
+            loss = find_loss(state)
+            if loss is not None:
+                header.go_on_from(loss.counters)
+                segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
+                state = cls(storage, header, segments, None, options, shared=False, folder=folder)
+                state.findings = loss.findings
         state._check()
         return state
 
@@ -252,14 +259,23 @@ class BufferState:
         """Make whole what a writer that was killed has left, by whoever may write now."""
         counters = self.counters
         if self.header.is_of_another_boot:
-            if counters.edit & 1:
+            has_edit_to_make = self.header.has_edit_to_make()
+            if has_edit_to_make:
+                counters.edit |= 1
                 self.recover()
+                self._sync_files()
+            elif counters.edit & 1:  # of samples that stay in their places, each of which is looked at
+                counters.edit += 1
             loss = find_loss(self)
-            if loss is not None:
+            if loss is not None and not loss.findings:
+                counters.assign(loss.counters)
+            elif loss is not None:
                 raise StorageCorruptedError(
                     f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
                     f"(unienv_data.repair), or look at it with read_only=True"
                 )
+            if has_edit_to_make:
+                self.flush()
         self._check()
         self.header.begin_to_write()
         self.recover()
@@ -290,6 +306,7 @@ class BufferState:
 
     def _check_files(self, used: int, sizes: tuple[int, int, int] | None) -> None:
         self.storage.fit_to(used, None if sizes is None else sizes[:2])
+        self.segments.check_room()
         if sizes is not None and self.segments.file is not None:
             self.segments.file.check_length(sizes[2], exactly=True)
 
@@ -316,6 +333,8 @@ class BufferState:
         """
         begun = time.monotonic()
         deadline = begun + _PATIENCE
+        if self.failure is not None:
+            raise self.as_failed()
         while self.counters.edit & 1 and not self.is_writing_here():
             time.sleep(0.0002)
             if time.monotonic() < deadline:
@@ -337,11 +356,27 @@ class BufferState:
                 )
             deadline = time.monotonic() + _PATIENCE
 
+    def as_failed(self) -> OSError:
+        """What to raise once a flush or an edit has failed."""
+        where = self.folder or self.storage.cache_filename
+        if self.counters.edit & 1:
+            what = "samples are half changed: open the buffer again with read_only=False to finish that"
+        else:
+            what = "a flush has failed, what was written since may be lost"
+        error = OSError(f"{where}: {what}")
+        error.__cause__ = self.failure
+        return error
+
     # -- edits -----------------------------------------------------------------------------------------------
+
+    def flushes(self, edit: Edit) -> bool:
+        """Whether an edit is durable when it is made, as one must be that moves samples: half of it would be wrong."""
+        is_journaled = self.journal is not None and self.storage.has_raw_rows
+        return is_journaled and (self.durable or bool(edit.counters))
 
     def edit(self, edit: Edit) -> None:
         """Make an edit that readers see whole or not at all, and that survives a kill where the storage allows it."""
-        counters, journal, durable = self.counters, self.journal, self.durable
+        counters, journal, durable = self.counters, self.journal, self.flushes(edit)
         if journal is None or not self.storage.has_raw_rows:
             before = counters.edit
             counters.edit = before + 1
@@ -373,15 +408,22 @@ class BufferState:
 
     def flush(self) -> None:
         """Make everything that was written survive a power cut."""
-        self.storage.flush()
-        self.segments.sync()
+        self._sync_files()
         self.header.commit()
 
+    def _sync_files(self) -> None:
+        self.storage.flush()
+        self.segments.sync()
+
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then. May be called more than once."""
+        """Give back files and locks; what was written is durable by then, unless that has failed before.
+
+        May be called more than once.
+        """
         if self.is_closed:
             return
-        if self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held:
+        is_ours = self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held
+        if is_ours and self.failure is None:
             self.write_lock.run(self._finish)
         self.is_closed = True
         self.write_lock.close()  # before what others may be about to write to

@@ -45,7 +45,6 @@ class BufferWriter:
         capacity = state.storage.capacity
         self._capacity = None if capacity is None else int(capacity)
         self._appends = state.storage.is_segment_aware
-        self._failure: OSError | None = None
         self._is_closed = False
         self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
@@ -65,7 +64,7 @@ class BufferWriter:
     def _may_write(self) -> bool:
         lock = self._state.folder_lock
         is_ours = lock is None or lock.is_held
-        return self._storage.is_mutable and self._failure is None and not self._is_closed and is_ours
+        return self._storage.is_mutable and self._state.failure is None and not self._is_closed and is_ours
 
     def _refusal(self) -> Exception:
         """Why this process may not write."""
@@ -75,10 +74,8 @@ class BufferWriter:
             return RuntimeError("the buffer is closed")
         if not self._storage.is_mutable:
             return PermissionError(f"{where} was opened read-only: open it with read_only=False to write")
-        if self._failure is not None:
-            error = OSError(f"{where}: a flush has failed, what was written since may be lost")
-            error.__cause__ = self._failure
-            return error
+        if state.failure is not None:
+            return state.as_failed()
         pid = state.folder_lock and state.folder_lock.pid
         return PermissionError(
             f"{where} is written by the process that this one is a fork of (pid {pid}): "
@@ -364,15 +361,15 @@ class BufferWriter:
         before = self._counters.edit
         try:
             self._state.edit(edit)
-        except OSError as error:
-            is_flushed = self._state.durable and self._storage.has_raw_rows and self._state.journal is not None
+        except Exception as error:
+            is_flushed = self._state.flushes(edit)
             if self._counters.edit & 1 or (is_flushed and self._counters.edit != before):  # a flush has failed
                 self._fail(error)
             raise
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         """Refuse all writes from here on: to try again would hide what was lost."""
-        self._failure, self._is_refused = error, True
+        self._state.failure, self._is_refused = error, True
 
     def clear(self) -> None:
         """Drop all samples and episodes."""
@@ -384,8 +381,8 @@ class BufferWriter:
         counters.tail = head
         counters.base = head  # from slot 0 again
         counters.closed = head
-        if self._lanes == 1:  # readers of lanes go by the numbers of the records alone, which therefore only grow
-            counters.segments = 0
+        if self._lanes == 1 and self._state.folder is None:
+            counters.segments = 0  # readers of lanes, and what is found after a power cut, need new numbers
         self._open_starts = None
         counters.edit += 2
         self._storage.clear()

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
@@ -28,6 +29,7 @@ from ..base.files import local_path
 from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..storages.registry import storage_by_name
 from . import _folder
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
@@ -110,18 +112,22 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @staticmethod
     def create(
-        storage_cls: type[SpaceStorage] | Space | None = None,
+        storage_cls: type[SpaceStorage] | str | Space | None = None,
         single_instance_space: Space | None = None,
         *args: Any,
         cache_path: PathLike | None = None,
         capacity: int | None = None,
         multiprocessing: bool = False,
         maintain_segment_metadata: bool = False,
+        keep_episodes: bool = False,
         durable: bool = False,
         lanes: int = 1,
         **kwargs: Any,
     ) -> ReplayBuffer:
-        """Create a new replay buffer and its backing storage; a `PackedStorage` if no class is named.
+        """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
+
+        A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
+        `maintain_segment_metadata`.
 
         With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
@@ -135,6 +141,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             storage_cls, single_instance_space = None, storage_cls
         if single_instance_space is None:
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
+        if isinstance(storage_cls, str):
+            storage_cls = storage_by_name(storage_cls)
         _check_lanes(lanes, capacity, storage_cls)
         return _folder.create(
             storage_cls,
@@ -142,14 +150,14 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             args,
             None if cache_path is None else local_path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
-            BufferOptions(maintain_segment_metadata or lanes > 1, durable, lanes),
+            BufferOptions(maintain_segment_metadata or keep_episodes or lanes > 1, durable, lanes),
         )
 
     @staticmethod
     def load_from(
         path: PathLike,
         *,
-        backend: ComputeBackend,
+        backend: BackendLike,
         device: Any = None,
         read_only: bool = True,
         multiprocessing: bool = False,
@@ -165,7 +173,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Read-only, new samples of a writer in another process are seen as they come. To write, there must be no other
         writer: a PermissionError names the process that is.
         """
-        place = (backend, device, single_instance_space)
+        place = (parse_backend(backend), device, single_instance_space)
         return _folder.load(local_path(path), place, read_only, multiprocessing, storage_kwargs)
 
     is_loadable_from = staticmethod(_folder.is_loadable_from)

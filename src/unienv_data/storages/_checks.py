@@ -98,6 +98,10 @@ class RowSums:
         """The same for any rows, an array of slots or a slice, each with its number."""
         self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots)
 
+    def call_wrong(self, slots: np.ndarray) -> None:
+        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        self._array[slots] ^= np.uint64(1)
+
     def _sums(self, slots: Any) -> np.ndarray:
         """The checksums of rows."""
         totals = self._row_words()[slots].dot(self._constants)
@@ -135,8 +139,8 @@ class RowSums:
     def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
         """Of each row whether it is whole, wrong, or unknown for want of a checksum.
 
-        With `numbers` a row that holds another sample is wrong, and with `numbers_only` nothing else is looked at. A
-        writer elsewhere may be at work: rows that change meanwhile are looked at again.
+        With `numbers` a row that holds another sample or was never written is wrong, and with `numbers_only` nothing
+        else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
         """
         self._memory.see_all()
         self.fit()
@@ -156,7 +160,8 @@ class RowSums:
             is_whole = seeds == wanted
             if not numbers_only:
                 is_whole &= self._matches(slots[pending], entries)
-            states[pending] = np.where(entries == 0, ROW_UNKNOWN, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
+            never_written = ROW_UNKNOWN if numbers is None else ROW_WRONG
+            states[pending] = np.where(entries == 0, never_written, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
             pending = pending[self._array[slots[pending]] != entries]
         return states
 
@@ -255,8 +260,7 @@ class BlockSums:
         sums = RowSums.create(self._memory, folder)
         reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
         sums.put_at(range(len(numbers)), numbers.tolist())
-        entries = sums._array
-        entries[: len(numbers)][states == ROW_WRONG] ^= np.uint64(1)
+        sums.call_wrong(np.flatnonzero(states == ROW_WRONG))
         sums.sync()
         self.close()
         (folder / BLOCKS_FILE).unlink()

@@ -423,6 +423,9 @@ class PackedStorage(RowStorage):
                 for start in range(first, last, size):
                     stop = min(start + size, last)
                     copy._copy_rows(self._memory.rows, start, stop, number)
+                    if isinstance(self._sums, RowSums) and isinstance(copy._sums, RowSums):
+                        states = self._sums.check(np.arange(start, stop))
+                        copy._sums.call_wrong(start + np.flatnonzero(states == ROW_WRONG))
                     number += stop - start
             copy.flush()
         finally:

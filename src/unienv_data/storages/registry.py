@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from unienv_interface.utils.words import did_you_mean
+
 from ..base.storage import SpaceStorage
 
 ENTRY_POINT_GROUP = "unienv.storages"
@@ -100,4 +102,5 @@ def storage_by_name(name: str) -> type[SpaceStorage]:
     for entry in _declared():
         if entry.name == key:
             return register_storage(key)(entry.load())
-    raise ValueError(f"no storage is registered as {name!r}, known are {storage_names()}")
+    near = did_you_mean(name, storage_names())
+    raise ValueError(f"no storage is registered as {name!r}, known are {storage_names()}{near}")

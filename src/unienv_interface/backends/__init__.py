@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..utils.lazy import lazy_exports
 from .base import (
     ArrayAPIArray,
     ArrayAPIGetIndex,
@@ -17,7 +18,22 @@ from .base import (
     RandomFunctions,
 )
 from .numpy import NumpyComputeBackend
-from .serialization import deserialize_backend, deserialize_dtype, serialize_backend, serialize_dtype
+from .serialization import (
+    BackendLike,
+    deserialize_backend,
+    deserialize_dtype,
+    parse_backend,
+    serialize_backend,
+    serialize_dtype,
+)
+
+if TYPE_CHECKING:
+    from .jax import JaxComputeBackend as JaxComputeBackend
+    from .pytorch import PyTorchComputeBackend as PyTorchComputeBackend
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__, {".jax": ["JaxComputeBackend"], ".pytorch": ["PyTorchComputeBackend"]}
+    )
 
 __all__ = [
     "ArrayAPIArray",
@@ -27,23 +43,17 @@ __all__ = [
     "BDeviceType",
     "BDtypeType",
     "BRNGType",
+    "BackendLike",
     "ComputeBackend",
     "NumpyComputeBackend",
     "RandomFunctions",
     "deserialize_backend",
     "deserialize_dtype",
     "get_backend_from_tensor",
+    "parse_backend",
     "serialize_backend",
     "serialize_dtype",
 ]
-
-
-def __getattr__(name: str) -> ComputeBackend:
-    """The backends of PyTorch and JAX, which are imported where they are asked for."""
-    names = {"PyTorchComputeBackend": "pytorch", "JaxComputeBackend": "jax"}
-    if name not in names:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return deserialize_backend(names[name])
 
 
 def get_backend_from_tensor(tensor: Any) -> ComputeBackend:

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from ..utils.words import did_you_mean
 from .base import ComputeBackend
 
-__all__ = ["deserialize_backend", "deserialize_dtype", "serialize_backend", "serialize_dtype"]
+__all__ = [
+    "BackendLike",
+    "deserialize_backend",
+    "deserialize_dtype",
+    "parse_backend",
+    "serialize_backend",
+    "serialize_dtype",
+]
 
 _BACKENDS = ("numpy", "pytorch", "jax")
+
+#: A backend as users give one: itself, or its name.
+BackendLike = ComputeBackend | Literal["numpy", "torch", "pytorch", "jax"]
+
+
+def parse_backend(backend: BackendLike) -> ComputeBackend:
+    """The backend that a user means: one as it is, or by name ("torch" and "pytorch" are one).
+
+    Raises
+    ------
+    ValueError
+        No backend has that name; the message says which one is near.
+    ImportError
+        Its library is not installed; the message names the extra.
+    TypeError
+        This is neither a backend nor a string.
+    """
+    if isinstance(backend, ComputeBackend):
+        return backend
+    if not isinstance(backend, str):
+        raise TypeError(f"backend is {backend!r}, wanted a ComputeBackend such as NumpyComputeBackend")
+    return deserialize_backend("pytorch" if backend == "torch" else backend)
 
 
 def serialize_backend(backend: ComputeBackend) -> str:
@@ -30,7 +60,8 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
         from .jax import JaxComputeBackend
 
         return JaxComputeBackend
-    raise ValueError(f"unknown backend {backend_str!r}, the backends are {', '.join(_BACKENDS)}")
+    near = did_you_mean(backend_str, _BACKENDS if backend_str == "torch" else (*_BACKENDS, "torch"))
+    raise ValueError(f"unknown backend {backend_str!r}, the backends are {', '.join(_BACKENDS)}{near}")
 
 
 def serialize_dtype(backend: ComputeBackend, dtype: Any) -> str | None:

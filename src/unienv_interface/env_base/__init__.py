@@ -11,9 +11,14 @@ from .funcenv_wrapper import FuncEnvWrapper
 from .wrapper import ActionWrapper, ContextObservationWrapper, Wrapper
 
 if TYPE_CHECKING:
-    from .vec_env import AsyncVecEnv as AsyncVecEnv
-    from .vec_env import SyncVecEnv as SyncVecEnv
-    from .vec_env import WorkerDied as WorkerDied
+    from .vec_env import AsyncVecEnv, SyncVecEnv, WorkerDied
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".vec_env": ["AsyncVecEnv", "SyncVecEnv", "WorkerDied"],
+        },
+    )
 
 __all__ = [
     "ActionWrapper",
@@ -27,5 +32,3 @@ __all__ = [
     "WorkerDied",
     "Wrapper",
 ]
-
-__getattr__ = lazy_exports(__name__, {".vec_env": ["AsyncVecEnv", "SyncVecEnv", "WorkerDied"]})

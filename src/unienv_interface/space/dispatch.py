@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast, overload
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
-def rule_per_space(fn: Function) -> Any:
+class SpaceFunction(Protocol[ResultT_co]):
+    """A single-dispatch function on its first argument, a space, as type checkers see it."""
+
+    def __call__(self, space: Any, *args: Any, **kwargs: Any) -> ResultT_co: ...
+
+    @overload
+    def register(self, kind: type, /) -> Callable[[Rule], Rule]: ...
+
+    @overload
+    def register(self, rule: Rule, /) -> Rule: ...
+
+    def dispatch(self, kind: type, /) -> Callable[..., ResultT_co]:
+        """The rule of a kind of space."""
+
+
+def rule_per_space(fn: Callable[..., Any]) -> SpaceFunction[Any]:
     """A single-dispatch function on its first argument, a space; `fn` gives its name, signature and docstring.
 
     A kind of space without a rule is a TypeError that says what to register.
@@ -22,4 +38,4 @@ def rule_per_space(fn: Function) -> Any:
             f"of {fn.__module__}"
         )
 
-    return functools.singledispatch(no_rule)
+    return cast(SpaceFunction[Any], functools.singledispatch(no_rule))

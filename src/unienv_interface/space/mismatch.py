@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
+from .dispatch import SpaceFunction
 from .space import Space
 
 
@@ -26,7 +27,7 @@ def prepend_key(error: Exception, key: object) -> None:
     error.located = (path, finding)  # type: ignore[attr-defined]
 
 
-def _guarded(rules: Any) -> Any:
+def _guarded(rules: Any) -> SpaceFunction[str | None]:
     """The rules as a function that never raises: what cannot be looked at is no value of any space."""
 
     @functools.wraps(rules)
@@ -36,7 +37,7 @@ def _guarded(rules: Any) -> Any:
         except Exception as error:
             return at_path(path, f"a value that cannot be looked at ({type(error).__name__})")
 
-    return ask
+    return cast(SpaceFunction[str | None], ask)
 
 
 @_guarded

@@ -16,19 +16,13 @@ from typing import Any, Generic, Literal
 from typing_extensions import Self, TypeVar
 
 from ..backends.base import ComputeBackend
+from ..backends.serialization import BackendLike, parse_backend
 
 SpaceDataT = TypeVar("SpaceDataT", default=Any)
 _SpaceBDeviceT = TypeVar("_SpaceBDeviceT", default=Any)
 _SpaceBDTypeT = TypeVar("_SpaceBDTypeT", default=Any)
 _SpaceBDRNGT = TypeVar("_SpaceBDRNGT", default=Any)
 BoundedManner = Literal["both", "below", "above"]
-
-
-def parse_backend(backend: Any) -> ComputeBackend:
-    """A backend as a user gives it, checked."""
-    if not isinstance(backend, ComputeBackend):
-        raise TypeError(f"backend is {backend!r}, wanted a ComputeBackend such as NumpyComputeBackend")
-    return backend
 
 
 def parse_integer(value: Any, name: str) -> int:
@@ -62,12 +56,12 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         shape: tuple[int, ...] | None = None,
         device: _SpaceBDeviceT | None = None,
         dtype: _SpaceBDTypeT | None = None,
     ) -> None:
-        self.backend = parse_backend(backend)
+        self.backend = backend = parse_backend(backend)
         backend.check_device(device)
         self.dtype = dtype
         self._shape = None if shape is None else parse_shape(shape)
@@ -93,11 +87,11 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     # -- the verbs of a kind -------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> Any:
         """The same space on another backend or device; the space itself when nothing changes."""
 
     @abc.abstractmethod
-    def data_to(self, data: SpaceDataT, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def data_to(self, data: SpaceDataT, backend: BackendLike | None = None, device: Any = None) -> Any:
         """A value of this space as a value of `self.to(backend, device)`.
 
         Memory is shared where `ComputeBackend.from_numpy` says so.

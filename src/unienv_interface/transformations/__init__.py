@@ -10,6 +10,7 @@ from .identity import IdentityTransformation
 from .image_compress import ImageCompressTransformation, ImageDecompressTransformation
 from .image_resize import ImageResizeTransformation
 from .iter_transform import IterativeTransformation, LeafwiseTransformation, register_leaf_function
+from .normalize import NormalizeTransformation
 from .rescale import RescaleTransformation
 from .serialization_utils import json_to_transformation, register_transformation, transformation_to_json
 from .transformation import DataTransformation
@@ -18,6 +19,7 @@ __all__ = [
     "DataTransformation",
     "IdentityTransformation",
     "RescaleTransformation",
+    "NormalizeTransformation",
     "CropTransformation",
     "ImageCompressTransformation",
     "ImageDecompressTransformation",

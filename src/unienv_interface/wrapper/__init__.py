@@ -23,14 +23,20 @@ from .time_limit import TimeLimitWrapper
 from .transformation import ActionTransformWrapper, ContextObservationTransformWrapper, TransformWrapper
 
 if TYPE_CHECKING:
-    from .envpool_compat import FromEnvPool as FromEnvPool
-    from .gym_compat import FromGymnasiumEnv as FromGymnasiumEnv
-    from .gym_compat import ToGymnasiumEnv as ToGymnasiumEnv
-    from .gym_compat import ToGymnasiumVectorEnv as ToGymnasiumVectorEnv
-    from .sb3_compat import ToSB3VecEnv as ToSB3VecEnv
-    from .video_record import EpisodeRenderStackWrapper as EpisodeRenderStackWrapper
-    from .video_record import EpisodeVideoWrapper as EpisodeVideoWrapper
-    from .video_record import EpisodeWandbVideoWrapper as EpisodeWandbVideoWrapper
+    from .envpool_compat import FromEnvPool
+    from .gym_compat import FromGymnasiumEnv, ToGymnasiumEnv, ToGymnasiumVectorEnv
+    from .sb3_compat import ToSB3VecEnv
+    from .video_record import EpisodeRenderStackWrapper, EpisodeVideoWrapper, EpisodeWandbVideoWrapper
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".envpool_compat": ["FromEnvPool"],
+            ".gym_compat": ["FromGymnasiumEnv", "ToGymnasiumEnv", "ToGymnasiumVectorEnv"],
+            ".sb3_compat": ["ToSB3VecEnv"],
+            ".video_record": ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"],
+        },
+    )
 
 __all__ = [
     "ActionRescaleWrapper",
@@ -63,17 +69,3 @@ __all__ = [
     "UnBatchifyWrapper",
     "autoreset_mode",
 ]
-
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        ".envpool_compat": ["FromEnvPool"],
-        ".gym_compat": ["FromGymnasiumEnv", "ToGymnasiumEnv", "ToGymnasiumVectorEnv"],
-        ".sb3_compat": ["ToSB3VecEnv"],
-        ".video_record": ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"],
-    },
-)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
+from ..backends.serialization import BackendLike, parse_backend
 from ..env_base.env import ActType, Env, ObsType, RenderFrame, parse_mask
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import from_gym_space
@@ -53,13 +53,13 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         self,
         env: gymnasium.Env | gymnasium.vector.VectorEnv,
         *,
-        backend: ComputeBackend = NumpyComputeBackend,
+        backend: BackendLike = NumpyComputeBackend,
         device: Any = None,
     ) -> None:
         if not isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
             raise TypeError(f"env is {type(env).__qualname__}, wanted a gymnasium.Env or gymnasium.vector.VectorEnv")
         self.env: Any = env
-        self.backend = backend
+        self.backend = parse_backend(backend)
         self.device = device
         self._sampling: list[Any] = [None, None]  # the generator, once it was asked for, and the seed it comes of
         self._closed = False

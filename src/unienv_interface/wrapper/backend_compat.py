@@ -10,6 +10,7 @@ import numpy as np
 from ..backends import get_backend_from_tensor
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ..backends.seeding import next_seed_rng
+from ..backends.serialization import BackendLike, parse_backend
 from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
 from ..env_base.wrapper import (
     Wrapper,
@@ -93,9 +94,9 @@ class ToBackendOrDeviceWrapper(
     a generator of its own, seeded from the one below.
     """
 
-    def __init__(self, env: Env, backend: ComputeBackend | None = None, device: Any = None) -> None:
+    def __init__(self, env: Env, backend: BackendLike | None = None, device: Any = None) -> None:
         super().__init__(env)
-        self._backend = backend or env.backend
+        self._backend = env.backend if backend is None else parse_backend(backend)
         self._device = env.device if device is None and self._backend is env.backend else device
         self._home = env.device if env.device is not None else _default_device(env.backend)
         self.action_space = env.action_space.to(self._backend, self._device)
@@ -162,7 +163,7 @@ class ToBackendOrDeviceWrapper(
 class ToBackendWrapper(ToBackendOrDeviceWrapper):
     """The environment on another backend; the short form of `ToBackendOrDeviceWrapper`."""
 
-    def __init__(self, env: Env, backend: ComputeBackend, device: Any = None) -> None:
+    def __init__(self, env: Env, backend: BackendLike, device: Any = None) -> None:
         super().__init__(env, backend, device)
 
 

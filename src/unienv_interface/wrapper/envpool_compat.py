@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
+from ..backends.serialization import BackendLike
 from ..utils.optional import need
 from ._from_gymnasium import FromGymnasiumEnv
 
@@ -48,7 +48,7 @@ class FromEnvPool(FromGymnasiumEnv):
     >>> env = ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env), 64_000, lanes=64))
     """
 
-    def __init__(self, env: Any, *, backend: ComputeBackend = NumpyComputeBackend, device: Any = None) -> None:
+    def __init__(self, env: Any, *, backend: BackendLike = NumpyComputeBackend, device: Any = None) -> None:
         super().__init__(PoolVectorEnv(env), backend=backend, device=device)
 
 

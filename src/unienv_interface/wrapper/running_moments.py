@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
 from ..backends.numpy import NumpyComputeBackend
+from ..backends.serialization import BackendLike, parse_backend
 
 
 class RunningMoments:
@@ -46,12 +46,13 @@ class RunningMoments:
         self,
         shape: Sequence[int] = (),
         *,
-        backend: ComputeBackend = NumpyComputeBackend,
+        backend: BackendLike = NumpyComputeBackend,
         device: Any = None,
         count: float = 1e-4,
     ) -> None:
         if not count > 0:
             raise ValueError(f"count is {count}, the initial moments want a weight above 0")
+        backend = parse_backend(backend)
         self.shape, self.backend, self.device = tuple(shape), backend, device
         self.dtype = backend.dtype_from_name("float64")
         self.mean: Any = backend.zeros(self.shape, dtype=self.dtype, device=device)

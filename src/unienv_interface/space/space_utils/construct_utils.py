@@ -21,6 +21,7 @@ import numpy as np
 from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path, describe_mismatch, validate
 from ..space import Space
 from ..spaces import BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace
@@ -33,7 +34,7 @@ _FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, Tu
 
 
 def construct_space_from_data(
-    data: Any, backend: ComputeBackend, candidate_space: Space | None = None, add_bounds: bool = False
+    data: Any, backend: BackendLike, candidate_space: Space | None = None, add_bounds: bool = False
 ) -> Space:
     """A space on `backend` that contains `data`, and everything in `candidate_space`, the space found so far.
 
@@ -43,14 +44,15 @@ def construct_space_from_data(
     without, dtypes become the common one, sizes that differ vary. A candidate of a kind that data do not tell (a
     union, a graph, a batch of objects) is never widened: the data must lie in it.
     """
+    backend = parse_backend(backend)
     if candidate_space is not None and candidate_space.backend is not backend:
         raise ValueError(f"candidate_space has the backend {candidate_space.backend}, the data {backend}")
     return _Finder(backend, add_bounds).find(data, candidate_space, ())
 
 
-def construct_space_from_data_stream(data: Iterable[Any], backend: ComputeBackend, add_bounds: bool = True) -> Space:
+def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, add_bounds: bool = True) -> Space:
     """The space of all the values in an iterable, found one by one as by `construct_space_from_data`."""
-    finder = _Finder(backend, add_bounds)
+    finder = _Finder(parse_backend(backend), add_bounds)
     space: Space | None = None
     for position, item in enumerate(data):
         try:

@@ -16,6 +16,7 @@ from typing import Any
 from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..dispatch import rule_per_space
 from ..mismatch import at_path, join_path
 from ..space import Space
@@ -74,14 +75,14 @@ def space_fields(space: Space) -> dict[str, Any]:  # type: ignore[empty-body]
     """What `space_to_json` writes beside the type."""
 
 
-def json_to_space(json_data: Any, map_backend: ComputeBackend, map_device: Any = None) -> Any:
+def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = None) -> Any:
     """The space on a backend and device. Anything but the JSON of a space is a ValueError that says where."""
     version = json_data.get("version", FORMAT_VERSION) if isinstance(json_data, Mapping) else FORMAT_VERSION
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(
             f"format version {reprlib.repr(version)} of a space, this release reads up to {FORMAT_VERSION}"
         )
-    return SpaceJson(json_data, map_backend, map_device).read()
+    return SpaceJson(json_data, parse_backend(map_backend), map_device).read()
 
 
 def register_json_reader(kind: str) -> Callable[[Reader], Reader]:

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import describe_mismatch, join_path
 from ..space import BoundedManner, Space, SpaceDataT
 
@@ -52,14 +53,15 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
     def device(self) -> Any:
         return self._device if self._device is not None else self.abbr_device(self.children)
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> Any:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         moved = self.with_children([child.to(backend, device) for child in self.children], backend)
         moved._device = device
         return moved
 
-    def data_to(self, data: SpaceDataT, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def data_to(self, data: SpaceDataT, backend: BackendLike | None = None, device: Any = None) -> Any:
         pairs = zip(self.children, self.child_values(data), strict=True)
         return self.build_value(child.data_to(value, backend, device) for child, value in pairs)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path
-from ..space import Space, parse_backend, parse_shape
+from ..space import Space, parse_shape
 
 
 class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -25,15 +26,15 @@ class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     def create_empty(self) -> BArrayType:
         return self.backend.empty(self.shape, dtype=self.dtype, device=self.device)
 
-    def data_to(self, data: BArrayType, backend: ComputeBackend | None = None, device: Any = None) -> Any:
-        if backend is not None and backend is not self.backend:
-            data = backend.from_other_backend(self.backend, data)
-        return (backend or self.backend).to_device(data, device)
+    def data_to(self, data: BArrayType, backend: BackendLike | None = None, device: Any = None) -> Any:
+        target = self.backend if backend is None else parse_backend(backend)
+        if target is not self.backend:
+            data = target.from_other_backend(self.backend, data)
+        return target.to_device(data, device)
 
 
 def parse_dtype(backend: ComputeBackend, dtype: Any) -> Any:
     """A dtype as a user gives it (of the library, or its name) as the one the backend works with."""
-    parse_backend(backend)
     if dtype is None:  # NumPy reads it as float64
         raise TypeError("dtype is None, an array space wants one, such as 'float32'")
     name = dtype if isinstance(dtype, str) else backend.dtype_name(dtype)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
+from ...backends.serialization import BackendLike
 from ..mismatch import at_path, describe_mismatch, join_path
 from ..space import BoundedManner, Space, parse_shape
 from .dynamic_box import sample_size
@@ -32,11 +33,11 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
     def _map(self, data: np.ndarray, fn: Callable[[Any], Any]) -> np.ndarray:
         return object_array(data.shape, (fn(item) for item in data.flat))
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BatchedSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> BatchedSpace:
         moved = self.single_space.to(backend, device)
         return self if moved is self.single_space else BatchedSpace(moved, self.batch_shape)
 
-    def data_to(self, data: np.ndarray, backend: ComputeBackend | None = None, device: Any = None) -> np.ndarray:
+    def data_to(self, data: np.ndarray, backend: BackendLike | None = None, device: Any = None) -> np.ndarray:
         return self._map(data, lambda item: self.single_space.data_to(item, backend, device))
 
     def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, np.ndarray]:

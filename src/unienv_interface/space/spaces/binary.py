@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...backends import dtypes
-from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import describe_mismatch
 from ..space import BoundedManner
 from .array import ArraySpace, array_mismatch, parse_dtype
@@ -15,7 +16,8 @@ from .array import ArraySpace, array_mismatch, parse_dtype
 class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Boolean arrays of one shape."""
 
-    def __init__(self, backend: ComputeBackend, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
+    def __init__(self, backend: BackendLike, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
+        backend = parse_backend(backend)
         dtype = parse_dtype(backend, "bool" if dtype is None else dtype)
         if backend.dtype_name(dtype) not in dtypes.BOOLEAN:
             raise ValueError(
@@ -23,7 +25,8 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
             )
         super().__init__(backend, shape, device, dtype)
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BinarySpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> BinarySpace:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         return BinarySpace(backend or self.backend, self.shape, device=device)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from .._bounds import Bounds
 from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner
@@ -29,13 +30,14 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         low: Any,
         high: Any,
         dtype: Any,
         device: Any = None,
         shape: Sequence[int] | None = None,
     ) -> None:
+        backend = parse_backend(backend)
         dtype = parse_dtype(backend, dtype)
         name = backend.dtype_name(dtype)
         if name in dtypes.BOOLEAN:
@@ -66,7 +68,8 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         is_complex = self.dtype_name in dtypes.COMPLEX
         return self.backend.dtype_from_name("float64") if is_complex else self.dtype
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> BoxSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> BoxSpace:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         if backend is None or backend is self.backend:
@@ -75,7 +78,8 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         bounds = self.bounds.narrowed(self.dtype_name, backend.dtype_name(dtype))
         return self._from_bounds(backend, bounds, dtype, device, self.shape)
 
-    def data_to(self, data: BArrayType, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def data_to(self, data: BArrayType, backend: BackendLike | None = None, device: Any = None) -> Any:
+        backend = None if backend is None else parse_backend(backend)
         if backend is None or backend is self.backend:
             return self.backend.to_device(data, device)
         target = backend.dtype_name(backend.dtype_from_name(self.dtype_name))

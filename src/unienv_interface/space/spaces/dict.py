@@ -6,6 +6,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Se
 from typing import Any
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike
 from ..mismatch import at_path, join_path
 from ..space import Space
 from ._composite import CompositeSpace
@@ -23,7 +24,7 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         spaces: Mapping[str, Any] | Sequence[tuple[str, Any]] | None = None,
         device: Any = None,
     ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...backends import dtypes
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from .._bounds import Bounds, representable
 from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner, Space, parse_shape
@@ -25,7 +26,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         low: Any,
         high: Any,
         shape_low: Sequence[int],
@@ -34,6 +35,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         device: Any = None,
         fill_value: int | float = 0,
     ) -> None:
+        backend = parse_backend(backend)
         dtype = parse_dtype(backend, dtype)
         self.dtype_name = backend.dtype_name(dtype)
         if self.dtype_name not in dtypes.INTEGER | dtypes.FLOATING:
@@ -162,7 +164,8 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     # -- the verbs of a space ------------------------------------------------------------------------------
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> DynamicBoxSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> DynamicBoxSpace:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         backend = backend or self.backend
@@ -171,7 +174,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         low, high = bounds
         return DynamicBoxSpace(backend, low, high, self._shape_low, self._shape_high, dtype, device, self.fill_value)
 
-    def data_to(self, data: BArrayType, backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def data_to(self, data: BArrayType, backend: BackendLike | None = None, device: Any = None) -> Any:
         return self.of_shape(data.shape).data_to(data, backend, device)  # type: ignore[attr-defined]
 
     def of_shape(self, shape: Sequence[int]) -> Any:

@@ -9,8 +9,9 @@ from typing import Any, Generic
 import numpy as np
 
 from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path, describe_mismatch, join_path
-from ..space import BoundedManner, Space, parse_backend, parse_integer, parse_shape
+from ..space import BoundedManner, Space, parse_integer, parse_shape
 from .array import array_mismatch
 from .box import BoxSpace
 from .dynamic_box import sample_size
@@ -41,7 +42,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         node_feature_space: BoxSpace | None,
         edge_feature_space: BoxSpace | None = None,
         is_edge: bool = False,
@@ -52,7 +53,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         batch_shape: Sequence[int] = (),
         device: Any = None,
     ) -> None:
-        parse_backend(backend)
+        backend = parse_backend(backend)
         for name, features in (("node_feature_space", node_feature_space), ("edge_feature_space", edge_feature_space)):
             if features is not None and not isinstance(features, BoxSpace):
                 raise TypeError(f"{name} is {type(features).__name__}, it wants a BoxSpace or None")
@@ -92,7 +93,8 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         }
         return GraphSpace(**arguments | changes)
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> GraphSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> GraphSpace:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         moved = {
@@ -104,8 +106,8 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         }
         return self.replace(backend=backend or self.backend, device=device, **moved)
 
-    def data_to(self, data: GraphInstance, backend: ComputeBackend | None = None, device: Any = None) -> GraphInstance:
-        target = backend or self.backend
+    def data_to(self, data: GraphInstance, backend: BackendLike | None = None, device: Any = None) -> GraphInstance:
+        target = self.backend if backend is None else parse_backend(backend)
 
         def move(array: Any, features: BoxSpace | None = None) -> Any:
             if array is None:

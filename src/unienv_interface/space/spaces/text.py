@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path, describe_mismatch
 from ..space import BoundedManner, Space, parse_integer
 
@@ -25,7 +26,7 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
 
     def __init__(
         self,
-        backend: ComputeBackend,
+        backend: BackendLike,
         max_length: int,
         *,
         min_length: int = 0,
@@ -68,14 +69,15 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
         except KeyError:
             raise ValueError(f"character {char!r} is not in the charset") from None
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> TextSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> TextSpace:
+        backend = None if backend is None else parse_backend(backend)
         if self._same_place(backend, device):
             return self
         return TextSpace(
             backend or self.backend, self.max_length, min_length=self.min_length, charset=self._charset, device=device
         )
 
-    def data_to(self, data: str, backend: ComputeBackend | None = None, device: Any = None) -> str:
+    def data_to(self, data: str, backend: BackendLike | None = None, device: Any = None) -> str:
         return data
 
     def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.serialization import BackendLike
 from ..mismatch import at_path
 from ..space import Space
 from ._composite import CompositeSpace
@@ -16,7 +17,7 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
 
     spaces: tuple[Space, ...]
 
-    def __init__(self, backend: ComputeBackend, spaces: Iterable[Space], device: Any = None) -> None:
+    def __init__(self, backend: BackendLike, spaces: Iterable[Space], device: Any = None) -> None:
         super().__init__(backend, device=device)
         self.spaces = tuple(self._adopt(key, child, device) for key, child in enumerate(spaces))
 

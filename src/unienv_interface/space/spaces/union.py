@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
+from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path, describe_mismatch, join_path
-from ..space import BoundedManner, Space, parse_backend
+from ..space import BoundedManner, Space
 
 
 class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
@@ -17,8 +18,8 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
 
     spaces: tuple[Space, ...]
 
-    def __init__(self, backend: ComputeBackend, spaces: Iterable[Space], device: Any = None) -> None:
-        parse_backend(backend)
+    def __init__(self, backend: BackendLike, spaces: Iterable[Space], device: Any = None) -> None:
+        backend = parse_backend(backend)
         alternatives = tuple(spaces)
         if not alternatives:
             raise ValueError("a UnionSpace wants at least one alternative")
@@ -32,13 +33,13 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
         super().__init__(backend, device=device if device is not None else self.abbr_device(alternatives))
         self.spaces = alternatives
 
-    def to(self, backend: ComputeBackend | None = None, device: Any = None) -> UnionSpace:
+    def to(self, backend: BackendLike | None = None, device: Any = None) -> UnionSpace:
         moved = [child.to(backend, device) for child in self.spaces]
         if all(new is old for new, old in zip(moved, self.spaces, strict=True)):
             return self
         return UnionSpace(backend or self.backend, moved)
 
-    def data_to(self, data: tuple[int, Any], backend: ComputeBackend | None = None, device: Any = None) -> Any:
+    def data_to(self, data: tuple[int, Any], backend: BackendLike | None = None, device: Any = None) -> Any:
         index, value = data
         return (index, self.spaces[index].data_to(value, backend, device))
 

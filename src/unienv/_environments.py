@@ -1,0 +1,135 @@
+"""Environments by id, by a function that makes one, or as they are."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unienv_interface import AsyncVecEnv, Env, SyncVecEnv
+from unienv_interface.backends import BackendLike, parse_backend
+from unienv_interface.utils.optional import need
+from unienv_interface.utils.words import did_you_mean
+from unienv_interface.wrapper import ToBackendOrDeviceWrapper
+
+_POOL = "envpool:"
+
+
+def make(
+    source: str | Callable[[], Any] | Any,
+    num_envs: int | None = None,
+    workers: int | None = None,
+    backend: BackendLike = "numpy",
+    seed: int | None = None,
+    *,
+    device: Any = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Env:
+    """Make one environment, or a batch of `num_envs`.
+
+    Parameters
+    ----------
+    source
+        The id of a Gymnasium environment; "envpool:ID", for one of EnvPool; a function that makes an environment
+        (a class is one, too); or an environment, of UniEnv or Gymnasium.
+    num_envs
+        Environments in the batch; None for a single environment.
+    workers
+        Processes that step the batch, each with a share of it. With None, 0 or 1 this process steps it.
+    backend, device
+        Where observations, rewards and flags go.
+    seed
+        Fixes the environments and the actions that are sampled. Without `num_envs` the environment is reset with it.
+    env_kwargs
+        Keywords for the environment, where `source` is an id or a function.
+
+    Raises
+    ------
+    ValueError
+        `num_envs` or `workers` do not go with the source.
+    gymnasium.error.Error
+        Gymnasium has no environment of that id; the message names the nearest one.
+
+    Examples
+    --------
+    >>> env = unienv.make("CartPole-v1", seed=0)
+    >>> envs = unienv.make("CartPole-v1", num_envs=8, workers=2, backend="torch", seed=0)
+    >>> envs = unienv.make(MyEnv, num_envs=8)
+    """
+    backend = parse_backend(backend)
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}, it must be at least 1, or None for a single environment")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers is {workers}, it must not be negative")
+    env_kwargs = dict(env_kwargs or {})
+    if isinstance(source, str) and source.startswith(_POOL):
+        env = _pool(source.removeprefix(_POOL), num_envs, workers, env_kwargs)
+    elif isinstance(source, str) or _is_factory(source):
+        factory = _by_id(source, env_kwargs) if isinstance(source, str) else functools.partial(source, **env_kwargs)
+        env = _made(functools.partial(_as_env, factory), num_envs, workers, seed)
+    else:
+        env = _given(source, num_envs, workers, env_kwargs)
+    if backend is not env.backend or device is not None:
+        env = ToBackendOrDeviceWrapper(env, backend, device)
+    if seed is not None and not isinstance(env.unwrapped, (SyncVecEnv, AsyncVecEnv)):
+        env.reset(seed=seed)  # those two have taken the seed already
+    return env
+
+
+def _is_factory(source: Any) -> bool:
+    return callable(source) and not isinstance(source, Env)
+
+
+def _by_id(env_id: str, env_kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """A function that makes the environment of an id, which is known to be there."""
+    gymnasium: Any = need("gymnasium", extra="gymnasium")
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)  # which registers it
+    gymnasium.spec(name)
+    return functools.partial(gymnasium.make, env_id, **env_kwargs)
+
+
+def _as_env(factory: Callable[[], Any]) -> Env:
+    """What a function makes, as an environment of ours; this also runs in the workers."""
+    made = factory()
+    if isinstance(made, Env):
+        return made
+    from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
+
+    return FromGymnasiumEnv(made)
+
+
+def _made(factory: Callable[[], Env], num_envs: int | None, workers: int | None, seed: int | None) -> Env:
+    is_parallel = workers is not None and workers > 1
+    if num_envs is None:
+        if is_parallel:
+            raise ValueError(f"workers is {workers} without num_envs: say how many environments they share")
+        return factory()
+    if is_parallel:
+        return AsyncVecEnv([factory] * num_envs, seed=seed, num_workers=workers)
+    return SyncVecEnv([factory] * num_envs, seed=seed)
+
+
+def _given(source: Any, num_envs: int | None, workers: int | None, env_kwargs: dict[str, Any]) -> Env:
+    """An environment that is there already."""
+    env = _as_env(lambda: source)
+    if env_kwargs or workers or num_envs not in (None, env.batch_size):
+        raise ValueError(
+            f"{env!r} is made already, with {env.batch_size or 1} environments: give a function that makes one to "
+            f"choose num_envs, workers or env_kwargs, such as make(lambda: MyEnv(), num_envs=8)"
+        )
+    return env
+
+
+def _pool(task: str, num_envs: int | None, workers: int | None, env_kwargs: dict[str, Any]) -> Env:
+    envpool: Any = need("envpool", extra="envpool")
+    from unienv_interface.wrapper import FromEnvPool
+
+    known = envpool.list_all_envs()
+    if task not in known:
+        raise ValueError(f"EnvPool has no environment {task!r}{did_you_mean(task, known)}")
+    if workers:
+        env_kwargs = {"num_threads": workers, **env_kwargs}
+    return FromEnvPool(envpool.make(task, env_type="gymnasium", num_envs=num_envs or 1, **env_kwargs))

@@ -1,0 +1,210 @@
+"""Recorded data, wherever it comes from, and what is drawn from it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from typing_extensions import Self
+
+from unienv_data import (
+    BatchBase,
+    FrameStackedBatch,
+    IndexSampler,
+    ReplayBuffer,
+    StepSampler,
+    StorageCorruptedError,
+    ToBackendOrDeviceBatch,
+)
+from unienv_data.checking import open_folder
+from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.space import Space
+from unienv_interface.space.space_utils import construct_space_from_data
+from unienv_interface.utils.words import did_you_mean
+
+PathLike = str | os.PathLike[str]
+_MINARI_ID = re.compile(r"^[\w./-]+-v\d+$")
+#: Flags that say that the episode ends with a sample.
+_ENDS = ("terminated", "truncated", "done")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Data:
+    """Samples by index, with views and samplers of them.
+
+    Parameters
+    ----------
+    batch
+        Any batch; it stays reachable as `batch`, for what is not here.
+    owner
+        What `close` closes. A view, such as `windows` gives, owns nothing.
+
+    Examples
+    --------
+    >>> with unienv.load("cartpole", backend="torch") as data:
+    ...     batch = data.sampler(256, seed=0).sample()
+    ...     windows = data.windows(before=1, after=14).sampler(64)
+    """
+
+    def __init__(self, batch: BatchBase, owner: _Closable | None = None) -> None:
+        self.batch = batch
+        self._owner = owner
+
+    @property
+    def space(self) -> Space:
+        """The space of one sample."""
+        return self.batch.single_space
+
+    @property
+    def episodes(self) -> list[tuple[int, int]] | None:
+        """The closed episodes as [start, stop) of indices, as `get_segments` of the batch gives them."""
+        return self.batch.get_segments()
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.batch.get_at(index)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self):,} samples of {self.batch!r}>"
+
+    def sampler(
+        self, batch_size: int, seed: int | None = None, *, sampler: IndexSampler | None = None, prefetch: int = 0
+    ) -> StepSampler:
+        """Mini-batches of it: a `StepSampler`, whose `sample`, `sample_with_metadata` and `epoch_iter` give them."""
+        return StepSampler(self.batch, batch_size, seed, sampler=sampler, prefetch=prefetch)
+
+    def windows(self, before: int = 0, after: int = 0) -> Data:
+        """Each sample with those before and after it in its episode, along an axis of its own.
+
+        `sample_with_metadata` of a sampler gives the mask as `slice_valid_mask`, booleans (batch, before + 1 + after)
+        that are False where a frame lies beyond the episode; such a frame repeats the nearest one within.
+
+        Raises
+        ------
+        ValueError
+            It is not known where episodes end, so that windows would reach from one into the next.
+        """
+        if not self.batch.is_segment_aware:
+            raise ValueError(
+                f"{self.batch!r} does not know its episodes, windows would reach from one into the next: record with "
+                f"keep_episodes=True, or give FrameStackedBatch a mask function"
+            )
+        return Data(FrameStackedBatch(self.batch, before, after))
+
+    def close(self) -> None:
+        """Close what was opened for it."""
+        if self._owner is not None:
+            self._owner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -> Data:
+    """Open recorded data to read.
+
+    Parameters
+    ----------
+    source
+        A recording, which may still be written to; the id of a Minari dataset, which is taken from the local Minari
+        folder or downloaded; or a file of arrays of one length, ".npz", ".h5", ".hdf5" or ".parquet".
+    backend, device
+        Where samples go.
+
+    Raises
+    ------
+    FileNotFoundError
+        Nothing of that name is there; the message names what is near.
+
+    Notes
+    -----
+    Of an ".npz" file, the flags `terminated`, `truncated` and `done` say where episodes end; without them, and of the
+    other files, episodes are not known.
+
+    Examples
+    --------
+    >>> data = unienv.load("cartpole", backend="torch")
+    >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")
+    """
+    backend, path = parse_backend(backend), Path(source)
+    if path.is_dir():
+        return _open_recording(path, backend, device)
+    if path.is_file():
+        return _moved(_open_file(path), backend, device)
+    if isinstance(source, str) and _MINARI_ID.match(source):
+        return _open_minari(source, backend, device)
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    raise FileNotFoundError(f"{path}: there is no such recording or file{did_you_mean(path.name, names)}")
+
+
+def _open_recording(path: Path, backend: ComputeBackend, device: Any) -> Data:
+    if ReplayBuffer.is_loadable_from(path):
+        try:
+            buffer = ReplayBuffer.load_from(path, backend=backend, device=device)
+        except StorageCorruptedError:  # or its storage opens on another backend alone
+            return _moved(open_folder(path), backend, device)
+        return Data(buffer, buffer)
+    return _moved(open_folder(path), backend, device)
+
+
+def _open_file(path: Path) -> ReplayBuffer:
+    """A buffer over a file of arrays, on NumPy."""
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix in (".h5", ".hdf5"):
+        from unienv_data.storages.hdf5 import HDF5Storage
+
+        return HDF5Storage.load_replay_buffer_from_raw_hdf5(path)
+    if path.suffix == ".parquet":
+        from unienv_data.storages.parquet import ParquetStorage
+
+        return ParquetStorage.load_replay_buffer_from_raw_parquet(path)
+    raise ValueError(
+        f"{path}: a recording is a folder, and of files .npz, .h5, .hdf5 and .parquet can be read, "
+        f"not {path.suffix or 'one without an ending'}"
+    )
+
+
+def _read_npz(path: Path) -> ReplayBuffer:
+    """The arrays of a file, in memory, in episodes if there are flags that say where these end."""
+    with np.load(path, allow_pickle=False) as archive:
+        columns = {name: archive[name] for name in archive.files}
+    lengths = {name: len(column) if column.shape else None for name, column in columns.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        raise ValueError(f"{path}: arrays of one length are wanted, and these have {lengths}")
+    (length,) = set(lengths.values())
+    if not length:
+        raise ValueError(f"{path}: its arrays are empty, a space wants at least one sample to be found from")
+    flags = [columns[name].astype(bool).reshape(length) for name in _ENDS if name in columns]
+    space = construct_space_from_data({name: column[0, ...] for name, column in columns.items()}, "numpy")
+    buffer = ReplayBuffer.create(space, capacity=length, keep_episodes=bool(flags))
+    stops: list[int] = (np.flatnonzero(np.logical_or.reduce(flags)) + 1).tolist() if flags else []
+    for start, stop in itertools.pairwise(sorted({0, *stops, length})):
+        buffer.extend({name: column[start:stop] for name, column in columns.items()})
+    return buffer
+
+
+def _open_minari(dataset_id: str, backend: ComputeBackend, device: Any) -> Data:
+    from unienv_data.datasets.minari import MinariExperienceReplay, local_folder
+
+    is_local = (local_folder() / dataset_id / "data").is_dir()
+    replay = MinariExperienceReplay(dataset_id, load_from_local_minari=is_local, progress=sys.stderr.isatty())
+    return Data(replay.as_batch(backend, device), replay)
+
+
+def _moved(buffer: ReplayBuffer, backend: ComputeBackend, device: Any) -> Data:
+    is_there = backend is buffer.backend and device is None
+    return Data(buffer if is_there else ToBackendOrDeviceBatch(buffer, backend, device), buffer)

@@ -1,0 +1,230 @@
+"""Recording an environment into a folder, or on into one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+from typing_extensions import Self
+
+from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, SpaceStorage, transition_space
+from unienv_data.checking import describe_difference
+from unienv_data.storages.registry import name_of
+from unienv_interface import Env
+from unienv_interface.backends.seeding import next_seed_rng
+from unienv_interface.space import Space
+from unienv_interface.space.space import parse_integer
+from unienv_interface.wrapper import AutoresetWrapper, autoreset_mode
+
+PathLike = str | os.PathLike[str]
+
+
+class Recording:
+    """A recording under way: `step` the environment, and every transition of every slot is kept.
+
+    Episodes that end are restarted at once, slot by slot. `close` (or the end of a `with` block) ends the episodes that
+    are under way and closes the buffer; the environment stays open. What `step` has returned survives a kill of this
+    process, with or without `close`.
+
+    Attributes
+    ----------
+    buffer
+        The `ReplayBuffer` that is recorded into.
+    observation, context
+        What the next action is chosen on.
+    """
+
+    def __init__(self, env: Env, buffer: ReplayBuffer) -> None:
+        self.buffer = buffer
+        self._env = AutoresetWrapper(ReplayBufferCollectionWrapper(env, buffer), mode="same_step")
+        self._width = env.batch_size or 1
+        self.observation: Any
+        self.context: Any
+        self.reset(seed=_seed_to_go_on_with(env, self.steps) if self.steps else None)
+
+    @property
+    def steps(self) -> int:
+        """The transitions recorded so far, of all slots and of earlier runs; those a ring has dropped count, too."""
+        return self.buffer.sample_numbers.stop
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.steps:,} steps: {self.buffer!r}>"
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        """End the episodes of all slots and begin new ones, as a recording itself does; returns the observation."""
+        self.context, self.observation, _ = self._env.reset(seed=seed)
+        return self.observation
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Act once in every slot and record it.
+
+        Returns observation, reward, terminated, truncated and infos. Where an episode has ended, the observation is the
+        first one of the next episode, and the last one is `info["final_obs"]`.
+        """
+        result = self._env.step(action)
+        self.observation, info = result[0], result[4]
+        self.context = info.get("context", self.context) if self._env.context_space is not None else None
+        return result
+
+    def run(self, steps: int, policy: Callable[[Any], Any] | None = None, *, progress: bool = True) -> None:
+        """Go on until there are `steps` transitions in all, rounded up to whole steps of the batch.
+
+        `policy` gives actions for an observation, of all slots in a batch; without one they are drawn at random.
+        `progress` shows a bar, on a terminal.
+        """
+        steps = parse_integer(steps, "steps")
+        if steps < 1:
+            raise ValueError(f"steps is {steps}, it must be at least 1")
+        hidden = None if progress else True  # None: where there is no terminal
+        with tqdm(total=steps, initial=min(self.steps, steps), unit=" steps", disable=hidden) as bar:
+            while self.steps < steps:
+                self.step(self._env.sample_action() if policy is None else policy(self.observation))
+                bar.update(self._width)
+
+    def close(self) -> None:
+        """End the episodes under way and close the buffer. May be called more than once."""
+        if not self.buffer.is_closed:
+            self.buffer.mark_segment_end()
+            self.buffer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def record(
+    env: Env,
+    path: PathLike,
+    steps: int | None = None,
+    policy: Callable[[Any], Any] | None = None,
+    *,
+    space: Space | None = None,
+    storage: type[SpaceStorage] | str | None = None,
+    capacity: int | None = None,
+    durable: bool = False,
+    progress: bool = True,
+) -> Recording:
+    """Record an environment into the folder `path`, or go on with the recording that is there.
+
+    With `steps` it is recorded until there are that many transitions, those of earlier runs included, before this
+    returns; a program that was stopped can thus be started again as it is. Without `steps`, call `step` of what is
+    returned. A run that goes on draws other random numbers than those before it.
+
+    Parameters
+    ----------
+    env
+        One environment, or a batch: each slot then has episodes of its own, in one buffer.
+    path
+        The folder, a new or an empty one or a recording of the same space.
+    steps, policy, progress
+        As in `Recording.run`.
+    space
+        What is recorded of a transition, by default `transition_space(env)`.
+    storage
+        A class or registered name, such as "hdf5"; by default the storage that survives a kill of this process.
+    capacity
+        Transitions after which the oldest ones are dropped, a multiple of the batch size; None keeps all.
+    durable
+        Whether every end of an episode makes it survive a power cut, too. `close` does that for all.
+
+    Raises
+    ------
+    FileExistsError
+        Something else than a recording is there.
+    PermissionError
+        Another process is recording there; the message names it.
+    ValueError
+        The recording that is there is of another space, number of slots, capacity or storage; or `env` restarts its
+        episodes by itself.
+
+    Examples
+    --------
+    >>> with unienv.record(envs, "cartpole", steps=100_000, policy=act) as recording:
+    ...     print(recording)
+    >>> with unienv.record(env, "by_hand") as recording:
+    ...     for _ in range(1000):
+    ...         recording.step(act(recording.observation))
+    """
+    if not isinstance(env, Env):
+        raise TypeError(f"env is {type(env).__name__}, wanted an environment: unienv.make(env) makes it one")
+    if autoreset_mode(env) != "disabled":
+        raise ValueError(
+            f"{env!r} restarts by itself, so the last observations are not seen: record what lies under it"
+        )
+    if policy is not None and steps is None:
+        raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")
+    folder, space = Path(path), transition_space(env) if space is None else space
+    lanes = env.batch_size or 1
+    if _is_empty_folder(folder):
+        folder.rmdir()  # the buffer makes its own
+    if os.path.lexists(folder):
+        buffer = _reopened(folder, space)
+        try:
+            _check_goes_on(folder, buffer, space, lanes, capacity, storage, durable)
+            buffer.mark_segment_end()  # of episodes that were cut when the run before was
+        except BaseException:
+            buffer.close()
+            raise
+    else:
+        options: dict[str, Any] = {"capacity": capacity, "lanes": lanes, "keep_episodes": True, "durable": durable}
+        buffer = ReplayBuffer.create(storage or "packed", space, cache_path=folder, **options)
+    try:
+        recording = Recording(env, buffer)
+        if steps is not None:
+            recording.run(steps, policy, progress=progress)
+    except BaseException:
+        buffer.mark_segment_end()
+        buffer.close()
+        raise
+    return recording
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and next(path.iterdir(), None) is None
+
+
+def _reopened(folder: Path, space: Space) -> ReplayBuffer:
+    if not ReplayBuffer.is_loadable_from(folder):
+        raise FileExistsError(f"{folder}: it is there already and is not a recording, give another path")
+    return ReplayBuffer.load_from(folder, backend=space.backend, device=space.device, read_only=False)
+
+
+def _check_goes_on(
+    folder: Path,
+    buffer: ReplayBuffer,
+    space: Space,
+    lanes: int,
+    capacity: int | None,
+    storage: type[SpaceStorage] | str | None,
+    durable: bool,
+) -> None:
+    """A ValueError if what is recorded now is not what was recorded before; None and False were left out."""
+    recorded = buffer.single_space
+    if recorded != space:
+        raise ValueError(f"{folder} does not fit the environment: {describe_difference(recorded, space)}")
+    wanted = name_of(storage) if isinstance(storage, type) else storage
+    for name, before, now in (
+        ("slots", buffer.lanes, lanes),
+        ("capacity", buffer.capacity, capacity),
+        ("storage", name_of(type(buffer.storage)), wanted),
+        ("durable", buffer.is_durable, durable or None),
+    ):
+        if now is not None and before != now:
+            raise ValueError(f"{folder} was recorded with {name} {before}, not {now}: give the same, or another path")
+
+
+def _seed_to_go_on_with(env: Env, present: int) -> int | None:
+    """A seed of its own for a run that finds so many transitions; None if the environment has no generator."""
+    if env.rng is None:
+        return None
+    env.rng, drawn = next_seed_rng(env.rng, env.backend)
+    return int(np.random.SeedSequence([drawn, present]).generate_state(1, np.uint32)[0])

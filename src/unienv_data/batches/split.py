@@ -1,0 +1,125 @@
+"""Parts of a batch for training and validation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from ..base.common import BatchBase
+from ..base.windows import Episodes
+from .subindex_batch import SubIndexedBatch
+
+__all__ = ["split"]
+
+
+def split(
+    batch: BatchBase, parts: Mapping[str, float], by: Literal["episode", "sample"] = "episode", seed: int = 0
+) -> dict[str, SubIndexedBatch]:
+    """Divide a batch at random into views that have no sample in common.
+
+    Parameters
+    ----------
+    batch
+        The batch, which knows its episodes unless they are not asked for.
+    parts
+        How large each part is to be as a share of the episodes (or samples), by name. Shares add up to 1 at most; what
+        is left over is in no part. Each part gets at least one.
+    by
+        Keep whole episodes together, or divide single samples.
+    seed
+        The same seed gives the same parts.
+
+    Returns
+    -------
+    dict
+        A view for each part, with the samples in the order of the batch; of a buffer of several lanes, whose episodes
+        lie side by side, episode by episode.
+
+    Raises
+    ------
+    ValueError
+        The shares are not positive or add up to more than 1, the batch does not know its episodes, or there are fewer
+        of them than parts.
+
+    Examples
+    --------
+    >>> parts = split(buffer, {"train": 0.9, "val": 0.1})  # doctest: +SKIP
+    >>> StepSampler(parts["train"], batch_size=64)  # doctest: +SKIP
+    """
+    strides: int | np.ndarray
+    shares = np.array(list(parts.values()), np.float64)
+    if not len(shares) or not (shares > 0).all() or shares.sum() > 1 + 1e-9:
+        raise ValueError(f"parts are {dict(parts)}, wanted positive shares that add up to 1 at most")
+    positions = np.arange(len(batch))
+    if by == "episode":
+        episodes = batch.episodes_of(positions)
+        if episodes is None:
+            raise ValueError(
+                f"{type(batch).__name__} does not know its episodes: record with maintain_segment_metadata=True, or "
+                'split with by="sample"'
+            )
+        # In a buffer of several lanes the first sample tells episodes apart, too.
+        number_of, strides = np.unique(episodes.start, return_inverse=True)[1], episodes.stride
+    elif by == "sample":
+        number_of, strides = positions, 1
+    else:
+        raise ValueError(f"by is {by!r}, it must be 'episode' or 'sample'")
+    count = int(number_of.max(initial=-1)) + 1
+    sizes = _sizes(shares, count, by)
+    order = np.random.default_rng(seed).permutation(count)
+    part_of = np.full(count, -1)
+    ends = np.cumsum(sizes)
+    for part, (start, stop) in enumerate(zip(ends - sizes, ends, strict=True)):
+        part_of[order[start:stop]] = part
+    of_samples = part_of[number_of]
+    has_lanes = by == "episode" and bool(np.any(np.not_equal(strides, 1)))
+    views: dict[str, SubIndexedBatch] = {}
+    for part, name in enumerate(parts):
+        indices = np.flatnonzero(of_samples == part)
+        views[name] = (
+            _EpisodesInTurn(batch, indices, number_of[indices]) if has_lanes else SubIndexedBatch(batch, indices)
+        )
+    return views
+
+
+class _EpisodesInTurn(SubIndexedBatch):
+    """Whole episodes that lie side by side in a batch, one after the other here."""
+
+    def __init__(self, batch: BatchBase, indices: np.ndarray, numbers: np.ndarray) -> None:
+        order = np.argsort(numbers, kind="stable")
+        super().__init__(batch, indices[order])
+        self._starts = np.append(np.flatnonzero(np.diff(numbers[order], prepend=-1)), len(indices))
+
+    def get_segments(self) -> list[tuple[int, int]] | None:
+        below = self.batch.get_segments()
+        if below is None:
+            return None
+        closed, first = {start for start, _ in below}, self.sub_indexes[self._starts[:-1]].tolist()
+        ranges = zip(first, itertools.pairwise(self._starts.tolist()), strict=True)
+        return [ends for start, ends in ranges if start in closed]
+
+    def episodes_of(self, positions: np.ndarray) -> Episodes:
+        place = np.searchsorted(self._starts, positions, side="right")
+        return Episodes(self._starts[place - 1], self._starts[place], 1)
+
+    # Episodes follow one another here, so windows are laid out here, and not in the batch underneath.
+    episode_bounds = BatchBase.episode_bounds
+    read_windows = BatchBase.read_windows
+
+
+def _sizes(shares: np.ndarray, count: int, by: str) -> np.ndarray:
+    """How many of `count` each part gets: the nearest whole numbers that have the right sum, and none of them 0."""
+    if count < len(shares):
+        raise ValueError(f"there are {count} {by}s for {len(shares)} parts, each wants at least one")
+    exact = shares * count
+    total = max(len(shares), math.floor(exact.sum() + 0.5))
+    sizes = np.maximum(np.floor(exact + 1e-9).astype(np.int64), 1)
+    while sizes.sum() != total:
+        step = 1 if sizes.sum() < total else -1
+        behind = (exact - sizes) * step
+        sizes[int(np.argmax(np.where((sizes > 1) | (step > 0), behind, -np.inf)))] += step
+    return sizes

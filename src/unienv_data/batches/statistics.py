@@ -1,0 +1,247 @@
+"""Statistics of the columns of a batch, per dimension, in one pass with bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unienv_interface.backends import dtypes
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.spaces import ArraySpace
+
+from ..base.common import BatchBase
+
+__all__ = ["ColumnStatistics", "column_stats", "is_image_shape", "summarize"]
+
+_CHUNK_BYTES = 4 * 2**20
+_BLOCK_VALUES = 32_768  # what fits the cache of a core as float64
+_QUANTILE_BYTES = 32 * 2**20
+_MOST_QUANTILE_ROWS = 65_536
+_QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+
+ProgressCallback = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """The statistics of a column, each an array of the shape of its values.
+
+    Those of images are per channel, and of a shape that broadcasts to an image. `count` is how many finite numbers were
+    seen, and all others are of these; where there is none they are NaN. `q01` to `q99` are quantiles.
+    """
+
+    count: np.ndarray
+    min: np.ndarray
+    max: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    q01: np.ndarray
+    q10: np.ndarray
+    q50: np.ndarray
+    q90: np.ndarray
+    q99: np.ndarray
+
+
+def column_stats(
+    batch: BatchBase,
+    columns: Sequence[str] | None = None,
+    *,
+    image_frames: int = 500,
+    progress: ProgressCallback | None = None,
+) -> dict[str, ColumnStatistics]:
+    """Compute the statistics of columns of numbers in one pass; memory stays bounded whatever the batch's size.
+
+    Count, extremes, mean and standard deviation are exact, but for images, of which `image_frames` are read.
+    Quantiles are those of a sample of up to 65,536 rows spread over the batch.
+
+    Parameters
+    ----------
+    batch
+        Any batch whose columns are arrays.
+    columns
+        Names of columns, such as "obs/state", or of what several lie under, such as "obs"; by default all columns of
+        numbers.
+    image_frames
+        How many frames of a column of images are read.
+    progress
+        Called with how many values have been read of how many in all, counted in samples and columns.
+
+    Returns
+    -------
+    dict
+        `ColumnStatistics` by the name of the column.
+
+    Raises
+    ------
+    ValueError
+        There is no column of a name, or it holds no arrays of one shape; or the batch is empty.
+
+    Examples
+    --------
+    >>> stats = column_stats(buffer, ["action"])  # doctest: +SKIP
+    >>> NormalizeTransformation.from_stats(stats["action"])  # doctest: +SKIP
+    """
+    leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
+    usable = {
+        name: leaf.space
+        for name, leaf in leaves.items()
+        if isinstance(leaf.space, ArraySpace) and leaf.space.backend.dtype_name(leaf.space.dtype) not in dtypes.COMPLEX
+    }
+    chosen = list(usable) if columns is None else _chosen(columns, list(leaves), list(usable))
+    count = len(batch)
+    if not count:
+        raise ValueError("the batch is empty: there is nothing to compute statistics of")
+    wanted = {name: min(count, image_frames) if is_image_shape(usable[name].shape) else count for name in chosen}
+    done, total = 0, sum(wanted.values())
+    results = {}
+    for name in chosen:
+        space, keys = usable[name], leaves[name].path
+        reads_images = is_image_shape(space.shape)
+        axes = _entry_axes(space.shape)
+        summary = _Summary(math.prod(axes), space.shape if reads_images else None, count)
+        itemsize = np.dtype(dtypes.host_dtype(space.backend.dtype_name(space.dtype))).itemsize
+        rows = max(1, _CHUNK_BYTES // (math.prod(space.shape) * itemsize or 1))
+        for index in _chunks(count, wanted[name], rows):
+            values = batch.get_column_at(keys, index) if keys else batch.get_at(index)
+            read = index.stop - index.start if isinstance(index, slice) else len(index)
+            first = index.start if isinstance(index, slice) else int(index[0])
+            summary.add(space.backend.to_numpy(values), first)
+            done += read
+            if progress is not None:
+                progress(done, total)
+        results[name] = summary.result(axes)
+    return results
+
+
+def is_image_shape(shape: Sequence[int]) -> bool:
+    """Whether arrays of a shape are images: three axes, of which the first or the last has 1, 3 or 4 channels."""
+    return len(shape) == 3 and (shape[2] in (1, 3, 4) or shape[0] in (1, 3, 4))
+
+
+def summarize(values: np.ndarray) -> ColumnStatistics:
+    """The statistics of all values at once, along the first axis; exact, quantiles included."""
+    summary = _Summary(math.prod(values.shape[1:]), None, len(values), most_rows=len(values))
+    summary.add(values, 0)
+    return summary.result(values.shape[1:])
+
+
+def _chosen(columns: Sequence[str], names: list[str], usable: list[str]) -> list[str]:
+    chosen: dict[str, None] = {}
+    for column in columns:
+        under = [name for name in names if name == column or name.startswith(f"{column}/")]
+        if not under:
+            raise ValueError(f"there is no column {column!r}, only {names}")
+        if column in names and column not in usable:
+            raise ValueError(f"column {column!r} holds no arrays of real numbers of one shape, those that do: {usable}")
+        chosen.update(dict.fromkeys(name for name in under if name in usable))
+    return list(chosen)
+
+
+def _chunks(count: int, wanted: int, rows: int) -> Iterator[slice | np.ndarray]:
+    """All samples a slice at a time, or of fewer than all a part spread over them."""
+    if wanted == count:
+        yield from (slice(start, min(start + rows, count)) for start in range(0, count, rows))
+    else:
+        picked = _spread(count, wanted)
+        yield from (picked[start : start + rows] for start in range(0, wanted, rows))
+
+
+def _spread(count: int, wanted: int) -> np.ndarray:
+    """Positions in order, one at random of each of `wanted` equal parts, the same ones each time."""
+    shifts = np.random.default_rng(0).random(wanted)
+    return ((np.arange(wanted) + shifts) * (count / wanted)).astype(np.int64)
+
+
+def _entry_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a column's statistics."""
+    if not is_image_shape(shape):
+        return shape
+    return (1, 1, shape[2]) if shape[2] in (1, 3, 4) else (shape[0], 1, 1)
+
+
+class _Summary:
+    """Statistics of rows of `width` entries, which come in several arrays.
+
+    Of images, given by their shape, the pixels are the rows.
+    """
+
+    def __init__(
+        self, width: int, image: tuple[int, ...] | None, rows: int, most_rows: int = _MOST_QUANTILE_ROWS
+    ) -> None:
+        self._width, self._image = width, image
+        self._count = np.zeros(width, np.int64)
+        self._mean, self._squares = np.zeros(width), np.zeros(width)
+        self._min: np.ndarray | None = None
+        self._max: np.ndarray | None = None
+        most = min(most_rows, max(1, _QUANTILE_BYTES // (8 * max(width, 1)))) if most_rows < rows else rows
+        self._picked = _spread(rows, most) if most < rows else None
+        self._kept: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray, first: int) -> None:
+        """Take values into account, of samples that begin with number `first`."""
+        values = values.view(np.uint8) if values.dtype == np.bool_ else values
+        if self._image is not None:
+            values = values if self._image[2] == self._width else np.moveaxis(values, 1, -1)
+            values = values.reshape(-1, self._width)
+            self._kept.append(values[:: max(1, len(values) // 2048)].copy())
+        else:
+            values = values.reshape(len(values), self._width)
+            self._keep(values, first)
+        rows = max(1, _BLOCK_VALUES // max(self._width, 1))
+        for start in range(0, len(values), rows):
+            # entries of a dimension side by side: NumPy then reduces several times as fast
+            self._add_block(np.ascontiguousarray(values[start : start + rows].T))
+
+    def _keep(self, values: np.ndarray, first: int) -> None:
+        if self._picked is None:
+            self._kept.append(values.copy())
+            return
+        begin, end = np.searchsorted(self._picked, [first, first + len(values)])
+        if end > begin:
+            self._kept.append(values[self._picked[begin:end] - first])
+
+    def _add_block(self, block: np.ndarray) -> None:
+        low, high = block.min(axis=1), block.max(axis=1)
+        count: int | np.ndarray = block.shape[1]
+        if block.dtype.kind == "f" and not (np.isfinite(low).all() and np.isfinite(high).all()):
+            finite = np.isfinite(block)
+            count = finite.sum(axis=1)
+            low = np.where(finite, block, np.inf).min(axis=1).astype(block.dtype)
+            high = np.where(finite, block, -np.inf).max(axis=1).astype(block.dtype)
+            values = np.where(finite, block, 0).astype(np.float64)
+            mean = values.sum(axis=1) / np.maximum(count, 1)
+            apart = np.where(finite, values - mean[:, None], 0)
+        else:
+            mean = block.mean(axis=1, dtype=np.float64)
+            apart = block - mean[:, None]
+        squares = np.einsum("ij,ij->i", apart, apart)
+        # Chan's rule for two groups taken together
+        total = self._count + count
+        shift = mean - self._mean
+        share = count / np.maximum(total, 1)
+        self._squares += squares + shift * shift * self._count * share
+        self._mean += shift * share
+        self._count = total
+        self._min = low if self._min is None else np.minimum(self._min, low)
+        self._max = high if self._max is None else np.maximum(self._max, high)
+
+    def result(self, shape: Sequence[int]) -> ColumnStatistics:
+        """All statistics, as arrays of this shape."""
+        kept = np.concatenate(self._kept) if self._kept else np.zeros((0, self._width))
+        if kept.dtype.kind == "f" and not np.isfinite(kept).all():
+            kept = np.where(np.isfinite(kept), kept, np.nan).astype(np.float64)
+            some = np.isfinite(kept).any(axis=0)
+            quantiles = np.full((len(_QUANTILES), self._width), np.nan)
+            quantiles[:, some] = np.nanquantile(kept[:, some], _QUANTILES, axis=0)
+        else:
+            quantiles = np.quantile(kept, _QUANTILES, axis=0)
+        found = self._count > 0
+        none = np.zeros(self._width)
+        low, high = (none if end is None else end for end in (self._min, self._max))
+        figures = [self._mean, np.sqrt(self._squares / np.maximum(self._count, 1))]
+        if not found.all():
+            low, high, *figures = (np.where(found, values, np.nan) for values in (low, high, *figures))
+        return ColumnStatistics(*(values.reshape(shape) for values in (self._count, low, high, *figures, *quantiles)))

@@ -1,0 +1,434 @@
+"""Batches written as LeRobot datasets, in the layout v3.0."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends import dtypes
+from unienv_interface.space import Space, TextSpace
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.spaces import ArraySpace, BinarySpace
+
+from ..base.common import BatchBase
+from ..base.files import PathLike, remove_leftovers, replace_folder
+from ..batches.statistics import ColumnStatistics, summarize
+from ._lerobot_meta import (
+    CHUNK_SIZE,
+    INFO,
+    QUANTILES,
+    STATS,
+    STRING,
+    TASKS,
+    V3_DATA,
+    V3_VIDEO,
+    VERSION,
+    VIDEO,
+    load_meta,
+    merge_stats,
+)
+from ._lerobot_writing import Cursor, EpisodeTable, TableWriter, VideoCopier, VideoWriter, write_tasks
+
+TASK = "task"
+RESERVED = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_OBSERVATION = ("obs", "observation")
+_NEXT_OBSERVATION = (("next_obs",), ("next", "observation"))
+_NAMES = {"reward": "next.reward", "terminated": "next.terminated", "truncated": "next.truncated"}
+_CHUNK_BYTES = 32 * 2**20
+_MOST_IMAGES, _IMAGE_SIZE = 100, 150  # of an episode, for statistics
+
+ProgressCallback = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class LeRobotExport:
+    """What was written where."""
+
+    path: str
+    episodes: int
+    frames: int
+    features: list[str]
+
+
+def export_lerobot(
+    batch: BatchBase,
+    path: PathLike,
+    *,
+    mapping: Mapping[str, str | Sequence[Any]] | None = None,
+    fps: float | None = None,
+    task: str | Sequence[str] | None = None,
+    robot_type: str | None = None,
+    codec: str = "h264",
+    progress: ProgressCallback | None = None,
+) -> LeRobotExport:
+    """Write the episodes of a batch as a LeRobot dataset of v3.0: tables, videos, tasks and statistics.
+
+    Images (uint8 with three channels, first or last) are encoded as videos; of a LeRobot dataset the videos are copied
+    as they are. The folder is there when all of it is, or not at all; memory stays bounded.
+
+    Parameters
+    ----------
+    batch
+        A batch that knows its episodes. An episode that was never closed is written, too.
+    path
+        The new folder.
+    mapping
+        The column for each feature, by its path, such as `{"observation.state": "obs/joints"}`. By default all columns
+        but the next observation: `obs/NAME` becomes `observation.NAME`, or `observation.images.NAME`, an observation
+        that is one array `observation.state`, `reward` becomes `next.reward`, and others keep their names.
+    fps
+        Samples per second; needed unless the batch is a LeRobot dataset.
+    task
+        What is done, in words, in all episodes or in each; by default what the text column `task` says.
+    robot_type
+        The name of the robot.
+    codec
+        What encodes images: "h264" or "av1".
+    progress
+        Called with how many samples are written of how many in all.
+
+    Raises
+    ------
+    FileExistsError
+        There is something at `path`.
+    ValueError
+        The batch does not know its episodes, a column cannot be exported, or `fps` or `task` is missing.
+
+    Examples
+    --------
+    >>> export_lerobot(buffer, "pick", fps=30, task="pick the cube")  # doctest: +SKIP
+    """
+    target = Path(path)
+    if os.path.lexists(target):
+        raise FileExistsError(f"{target}: it is there already, give another path")
+    source = _Source(batch, mapping, fps, task)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    try:
+        _write(source, temporary, robot_type, codec, progress or (lambda done, total: None))
+        there = load_meta(temporary).episodes
+        if (len(there.numbers), there.starts[-1]) != (len(source.episodes), source.total):
+            raise RuntimeError(f"{target}: the episodes that were written do not read back")
+        replace_folder(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return LeRobotExport(str(target), len(source.episodes), source.total, list(source.features))
+
+
+# -- what is exported --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """One feature, and the column it comes from."""
+
+    name: str
+    keys: tuple[Any, ...]
+    space: Any  # an ArraySpace or a TextSpace
+    is_image: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if isinstance(self.space, TextSpace):
+            return (1,)
+        shape = tuple(self.space.shape)
+        if self.is_image and shape[2] != 3:
+            return (shape[1], shape[2], 3)
+        return shape or (1,)
+
+    @property
+    def dtype(self) -> str:
+        if isinstance(self.space, TextSpace):
+            return STRING
+        return VIDEO if self.is_image else self.space.backend.dtype_name(self.space.dtype)
+
+    def on_host(self, values: Any) -> np.ndarray:
+        """Values of the column as LeRobot keeps them: images with the channels last, numbers with an axis."""
+        if self.dtype == STRING:
+            return np.asarray(values, object)
+        found = self.space.backend.to_numpy(values)
+        if self.is_image and self.space.shape[2] != 3:
+            found = np.moveaxis(found, 1, -1)
+        return found.reshape(len(found), *self.shape)
+
+
+class _Source:
+    """The batch to be exported: its features, episodes and tasks."""
+
+    def __init__(
+        self,
+        batch: BatchBase,
+        mapping: Mapping[str, str | Sequence[Any]] | None,
+        fps: float | None,
+        task: str | Sequence[str] | None,
+    ) -> None:
+        from .lerobot import LeRobotAsUniEnvDataset
+
+        self.batch = batch
+        self.dataset = batch if isinstance(batch, LeRobotAsUniEnvDataset) else None
+        rate = fps if fps is not None or self.dataset is None else self.dataset.fps
+        if rate is None or not rate > 0:
+            raise ValueError(f"fps is {rate}, it must say how many samples a second has")
+        self.fps = int(rate) if float(rate).is_integer() else float(rate)
+        leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
+        if mapping is None:
+            mapping = {
+                _feature_name(leaf.path, leaf.space): leaf.name for leaf in leaves.values() if _is_wanted(leaf.path)
+            }
+        self.features = {name: _feature(name, column, leaves) for name, column in mapping.items()}
+        if not self.features:
+            raise ValueError("there is no column to be exported")
+        self.episodes = _episodes(batch)
+        self.total = sum(len(indices) for indices in self.episodes)
+        self.task_keys: tuple[Any, ...] | None = None
+        self._tasks: Sequence[str] = ()
+        if isinstance(task, str):
+            self._tasks = [task] * len(self.episodes)
+        elif task is not None:
+            self._tasks = list(task)
+            if len(self._tasks) != len(self.episodes):
+                raise ValueError(f"task has {len(self._tasks)} texts, and there are {len(self.episodes)} episodes")
+        elif TASK in leaves and isinstance(leaves[TASK].space, TextSpace):
+            self.task_keys = leaves[TASK].path
+        else:
+            raise ValueError(
+                "task is None and there is no text column 'task': say what is done, such as 'pick the cube'"
+            )
+
+    def tasks_of(self, episode: int) -> list[str]:
+        """The task of each sample of an episode."""
+        indices = self.episodes[episode]
+        if self.task_keys is None:
+            return [self._tasks[episode]] * len(indices)
+        return [str(text) for text in self.batch.get_column_at(self.task_keys, indices)]
+
+    def chunks(self, feature: _Feature, episode: int) -> Iterator[np.ndarray]:
+        """The values of a feature in an episode, a bounded number of bytes at a time."""
+        indices = self.episodes[episode]
+        nbytes = 8 * int(np.prod(feature.shape)) if not feature.is_image else int(np.prod(feature.shape))
+        rows = max(1, _CHUNK_BYTES // max(nbytes, 1))
+        for start in range(0, len(indices), rows):
+            part = indices[start : start + rows]
+            values = self.batch.get_column_at(feature.keys, part) if feature.keys else self.batch.get_at(part)
+            yield feature.on_host(values)
+
+    def video_to_copy(self, feature: _Feature) -> Any:
+        """Where the episodes lie in videos that can be copied as they are; None if there are none."""
+        if self.dataset is None or self.fps != self.dataset.fps or len(feature.keys) != 1:
+            return None
+        return self.dataset.meta.episodes.videos.get(feature.keys[0])
+
+
+def _is_wanted(path: tuple[Any, ...]) -> bool:
+    """Whether a column is exported by default: the next observation is the observation of the next sample."""
+    is_next = any(path[: len(keys)] == keys for keys in _NEXT_OBSERVATION)
+    return not is_next and (len(path) != 1 or path[0] not in (*RESERVED, TASK))
+
+
+def _feature_name(path: tuple[Any, ...], space: Space) -> str:
+    parts = [str(key).replace("/", ".") for key in path]
+    if not parts:
+        return "observation.image" if _is_image(space) else "observation.state"
+    if parts[0] in _OBSERVATION:
+        images = ["images"] if _is_image(space) else []
+        return ".".join(["observation", *images, *(parts[1:] or ["main" if images else "state"])])
+    return _NAMES.get(parts[0], parts[0]) if len(parts) == 1 else ".".join(parts)
+
+
+def _feature(name: str, column: str | Sequence[Any], leaves: Mapping[str, Any]) -> _Feature:
+    if "/" in name or name in RESERVED or name == TASK or not name:
+        raise ValueError(f"feature {name!r}: LeRobot keeps {[*RESERVED, TASK]} to itself, and names have no slash")
+    leaf = leaves.get(column) if isinstance(column, str) else None
+    if leaf is None:
+        leaf = next(
+            (leaf for leaf in leaves.values() if not isinstance(column, str) and leaf.path == tuple(column)), None
+        )
+    if leaf is None:
+        raise ValueError(f"feature {name!r}: there is no column {column!r}, only {list(leaves)}")
+    space = leaf.space
+    is_array = isinstance(space, ArraySpace) and space.backend.dtype_name(space.dtype) not in (
+        dtypes.COMPLEX | {"bfloat16"}
+    )
+    if not is_array and not isinstance(space, TextSpace):
+        raise ValueError(
+            f"column {leaf.name!r} holds {space}, LeRobot has arrays of one shape and texts: leave it out of `mapping`"
+        )
+    return _Feature(name, leaf.path, space, _is_image(space))
+
+
+def _is_image(space: Space) -> bool:
+    """Whether a column goes to a video: colour images of uint8."""
+    if not isinstance(space, ArraySpace) or isinstance(space, BinarySpace):
+        return False
+    shape = space.shape
+    return len(shape) == 3 and 3 in (shape[0], shape[2]) and space.backend.dtype_name(space.dtype) == "uint8"
+
+
+def _episodes(batch: BatchBase) -> list[np.ndarray]:
+    """The indices of each episode, by their first."""
+    bounds = batch.episodes_of(np.arange(len(batch)))
+    if bounds is None:
+        raise ValueError(
+            f"a LeRobot dataset consists of episodes, and {type(batch).__name__} does not know them: record with "
+            "maintain_segment_metadata=True"
+        )
+    starts, first = np.unique(bounds.start, return_index=True)
+    if not len(starts):
+        raise ValueError("there is no episode to be exported")
+    strides = np.broadcast_to(bounds.stride, len(bounds.start))[first]
+    ranges = zip(starts.tolist(), bounds.stop[first].tolist(), strides.tolist(), strict=True)
+    return [np.arange(*ends) for ends in ranges]
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def _write(source: _Source, root: Path, robot_type: str | None, codec: str, progress: ProgressCallback) -> None:
+    (root / "meta").mkdir(parents=True)
+    videos: dict[str, VideoWriter | VideoCopier] = {}
+    for feature in source.features.values():
+        if feature.is_image:
+            spans = source.video_to_copy(feature)
+            videos[feature.name] = (
+                VideoWriter(root, feature.name, feature.shape, source.fps, codec)
+                if spans is None
+                else VideoCopier(root, feature.name, spans, source.fps)
+            )
+    tasks: dict[str, int] = {}
+    by_feature: dict[str, list[dict[str, np.ndarray]]] = {}
+    done = 0
+    tables, table = TableWriter(root, V3_DATA), EpisodeTable(root)
+    try:
+        progress(0, source.total)
+        for number, indices in enumerate(source.episodes):
+            count = len(indices)
+            texts = source.tasks_of(number)
+            columns: dict[str, np.ndarray] = {}
+            row: dict[str, Any] = {
+                "episode_index": number,
+                "tasks": list(dict.fromkeys(texts)),
+                "length": count,
+                "dataset_from_index": done,
+                "dataset_to_index": done + count,
+            }
+            stats: dict[str, dict[str, np.ndarray]] = {}
+            for name, feature in source.features.items():
+                if feature.is_image:
+                    stats[name], video_entries = _write_video(source, feature, number, videos[name])
+                    row |= video_entries
+                    continue
+                columns[name] = np.concatenate(list(source.chunks(feature, number)))
+                if feature.dtype != STRING:
+                    stats[name] = _as_dict(summarize(columns[name]), columns[name].dtype, count)
+            own: dict[str, np.ndarray] = {
+                "timestamp": (np.arange(count) / source.fps).astype(np.float32),
+                "frame_index": np.arange(count),
+                "episode_index": np.full(count, number),
+                "index": np.arange(done, done + count),
+                "task_index": np.array([tasks.setdefault(text, len(tasks)) for text in texts], np.int64),
+            }
+            for name, values in own.items():
+                stats[name] = _as_dict(summarize(values[:, None]), values.dtype, count)
+            place = tables.add({**columns, **own})
+            row |= {"data/chunk_index": place.chunk, "data/file_index": place.file}
+            row |= {
+                f"stats/{name}/{key}": value.tolist() for name, part in stats.items() for key, value in part.items()
+            }
+            table.add(row)
+            for name, part in stats.items():
+                by_feature.setdefault(name, []).append(part)
+            done += count
+            progress(done, source.total)
+        for video in videos.values():
+            video.close()
+        tables.close()
+        table.close()
+    except BaseException:
+        for writer in (*videos.values(), tables, table):
+            writer.abandon()
+        raise
+    write_tasks(root / TASKS, tasks)
+    merged = {name: merge_stats(parts) for name, parts in by_feature.items()}
+    _write_json(root / STATS, {name: {k: v.tolist() for k, v in part.items()} for name, part in merged.items()})
+    _write_json(root / INFO, _info(source, robot_type, videos, len(tasks)))
+
+
+def _write_video(
+    source: _Source, feature: _Feature, number: int, video: VideoWriter | VideoCopier
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Write an episode of a camera: its statistics, and what the table of episodes says of it."""
+    count = len(source.episodes[number])
+    looked_at = np.unique(np.linspace(0, count - 1, min(count, _MOST_IMAGES)).astype(np.int64))
+    step = max(1, max(feature.shape[:2]) // _IMAGE_SIZE)
+    kept = []
+    if isinstance(video, VideoWriter):
+        first = 0
+        for frames in source.chunks(feature, number):
+            video.add(frames)
+            here = looked_at[(looked_at >= first) & (looked_at < first + len(frames))] - first
+            kept.append(frames[here, ::step, ::step])
+            first += len(frames)
+    else:
+        frames = source.batch.get_column_at(feature.keys, source.episodes[number][looked_at])
+        kept.append(feature.on_host(frames)[:, ::step, ::step])
+    place = video.end_episode(count)
+    pixels = np.concatenate(kept).reshape(-1, 3)
+    figures = _as_dict(summarize(pixels), np.dtype(np.float64), len(looked_at))
+    stats = {key: value if key == "count" else value.reshape(3, 1, 1) / 255 for key, value in figures.items()}
+    prefix = f"videos/{feature.name}"
+    return stats, {
+        f"{prefix}/chunk_index": place.chunk,
+        f"{prefix}/file_index": place.file,
+        f"{prefix}/from_timestamp": place.start,
+        f"{prefix}/to_timestamp": place.start + count / source.fps,
+    }
+
+
+def _as_dict(stats: ColumnStatistics, dtype: np.dtype, count: int) -> dict[str, np.ndarray]:
+    """Statistics as LeRobot keeps them, with one count for all dimensions."""
+    ends = {name: getattr(stats, name) for name in ("min", "max")}
+    if dtype == np.bool_:
+        ends = {name: value.astype(bool) for name, value in ends.items()}
+    figures = {name: getattr(stats, name) for name in ("mean", "std")}
+    return {**ends, **figures, "count": np.array([count]), **{name: getattr(stats, name) for name in QUANTILES}}
+
+
+def _info(
+    source: _Source, robot_type: str | None, videos: Mapping[str, VideoWriter | VideoCopier], tasks: int
+) -> dict[str, Any]:
+    features: dict[str, Any] = {}
+    for name, feature in source.features.items():
+        names = ["height", "width", "channels"] if feature.is_image else None
+        features[name] = {"dtype": feature.dtype, "shape": list(feature.shape), "names": names}
+        if name in videos:
+            features[name]["info"] = videos[name].info()
+    for name in RESERVED:
+        features[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
+    count = len(source.episodes)
+    return {
+        "codebase_version": VERSION,
+        "robot_type": robot_type,
+        "total_episodes": count,
+        "total_frames": source.total,
+        "total_tasks": tasks,
+        "chunks_size": CHUNK_SIZE,
+        "data_files_size_in_mb": Cursor.DATA_BYTES // 2**20,
+        "video_files_size_in_mb": Cursor.VIDEO_BYTES // 2**20,
+        "fps": source.fps,
+        "splits": {"train": f"0:{count}"},
+        "data_path": V3_DATA,
+        "video_path": V3_VIDEO if videos else None,
+        "features": features,
+    }
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=4, ensure_ascii=False), encoding="utf-8")

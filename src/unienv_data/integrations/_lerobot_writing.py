@@ -1,0 +1,270 @@
+"""The files of a LeRobot dataset of v3.0 as they are written: tables, videos, episodes and tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ._lerobot_meta import CHUNK_SIZE, V3_VIDEO, VideoSpans
+
+_EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+_EPISODES_AT_A_TIME = 500
+_GOP = 2  # as LeRobot has it: any frame is at most one frame from a key frame
+
+# Codec, FFmpeg's encoder, its options.
+_ENCODERS = {
+    "h264": ("libx264", {"crf": "23", "g": str(_GOP)}),
+    "av1": ("libsvtav1", {"crf": "30", "g": str(_GOP), "preset": "12"}),
+}
+
+
+class Place(NamedTuple):
+    """Which file an episode is in, and at which second of it if it is a video."""
+
+    chunk: int
+    file: int
+    start: float = 0.0
+
+
+class Cursor:
+    """Counts files up, a thousand to a folder."""
+
+    DATA_BYTES, VIDEO_BYTES = 100 * 2**20, 200 * 2**20
+
+    def __init__(self, root: Path, template: str, **names: str) -> None:
+        self._root, self._template, self._names = root, template, names
+        self._number = -1
+
+    def advance(self) -> Path:
+        """The path of the next file, in a folder that is there."""
+        self._number += 1
+        place = self.place()
+        path = self._root / self._template.format(chunk_index=place.chunk, file_index=place.file, **self._names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def place(self, start: float = 0.0) -> Place:
+        return Place(*divmod(self._number, CHUNK_SIZE), start)
+
+
+class TableWriter:
+    """Writes the tables of episodes, one row group to an episode and several episodes to a file."""
+
+    def __init__(self, root: Path, template: str) -> None:
+        self._cursor = Cursor(root, template)
+        self._writer: Any = None
+        self._written = 0
+
+    def add(self, columns: dict[str, np.ndarray]) -> Place:
+        pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
+        table = pa.table({name: _as_arrow(values) for name, values in columns.items()})
+        if self._writer is not None and self._written + table.nbytes > Cursor.DATA_BYTES:
+            self.close()
+        if self._writer is None:
+            self._writer, self._written = pq.ParquetWriter(self._cursor.advance(), table.schema), 0
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._written += table.nbytes
+        return self._cursor.place()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    abandon = close
+
+
+class EpisodeTable:
+    """Writes the table of episodes, some hundred at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / _EPISODES
+        self._rows: list[dict[str, Any]] = []
+        self._writer: Any = None
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._rows.append({**row, "meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
+        if len(self._rows) >= _EPISODES_AT_A_TIME:
+            self._write()
+
+    def _write(self) -> None:
+        pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            table = pa.Table.from_pylist(self._rows)
+            self._writer = pq.ParquetWriter(self._path, table.schema)
+        else:
+            table = pa.Table.from_pylist(self._rows, schema=self._writer.schema)
+        self._writer.write_table(table)
+        self._rows = []
+
+    def close(self) -> None:
+        if self._rows:
+            self._write()
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class VideoWriter:
+    """Encodes the frames of one camera, several episodes to a file one after the other."""
+
+    def __init__(self, root: Path, key: str, shape: tuple[int, ...], fps: float, codec: str) -> None:
+        if codec not in _ENCODERS:
+            raise ValueError(f"codec is {codec!r}, videos are encoded as one of {list(_ENCODERS)}")
+        self._cursor = Cursor(root, V3_VIDEO, video_key=key)
+        self._key, self._shape, self._fps, self._codec = key, shape, fps, codec
+        self._rate = Fraction(fps).limit_denominator(1001)
+        has_odd_side = bool(shape[0] % 2 or shape[1] % 2)
+        if has_odd_side and codec == "av1":
+            raise ValueError(f"feature {key!r}: frames of shape {shape}, AV1 wants even sides: give codec='h264'")
+        self._pixel_format = "yuv444p" if has_odd_side else "yuv420p"
+        self._container: Any = None
+        self._stream: Any = None
+        self._path = root
+        self._frames = self._begun = self._bytes = 0  # in the open file: frames, those before this episode, bytes
+
+    def add(self, frames: np.ndarray) -> None:
+        av = need("av", extra="lerobot")
+        if self._container is None:
+            self._open(av)
+        for pixels in frames:
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts, frame.time_base = self._frames, 1 / self._rate
+            if self._frames == self._begun:
+                frame.pict_type = av.video.frame.PictureType.I  # an episode can be cut off without encoding
+            self._mux(self._stream.encode(frame))
+            self._frames += 1
+
+    def _mux(self, packets: list[Any]) -> None:
+        self._bytes += sum(packet.size for packet in packets)
+        self._container.mux(packets)
+
+    def _open(self, av: Any) -> None:
+        encoder, options = _ENCODERS[self._codec]
+        self._path = self._cursor.advance()
+        self._container = av.open(os.fspath(self._path), "w")
+        self._stream = self._container.add_stream(encoder, rate=self._rate, options=options)
+        self._stream.height, self._stream.width = self._shape[:2]
+        self._stream.pix_fmt = self._pixel_format
+        self._frames = self._begun = self._bytes = 0
+
+    def end_episode(self, count: int) -> Place:
+        place = self._cursor.place(float(self._begun / self._rate))
+        if self._frames - self._begun != count:
+            raise RuntimeError(f"feature {self._key!r}: {self._frames - self._begun} frames for {count} samples")
+        self._begun = self._frames
+        if self._bytes >= Cursor.VIDEO_BYTES:
+            self.close()
+        return place
+
+    def close(self) -> None:
+        """Finish the file, and see that all of its frames are there."""
+        if self._container is None:
+            return
+        self._mux(self._stream.encode())
+        self.abandon()
+        av = need("av", extra="lerobot")
+        with av.open(os.fspath(self._path)) as written:
+            there = sum(packet.pts is not None for packet in written.demux(video=0))
+        if there != self._frames:
+            raise RuntimeError(f"{self._path}: {there} frames are in it, {self._frames} were written")
+
+    def abandon(self) -> None:
+        if self._container is not None:
+            container, self._container = self._container, None
+            container.close()
+
+    def info(self) -> dict[str, Any]:
+        return video_info(self._shape, self._fps, self._codec, self._pixel_format)
+
+
+class VideoCopier:
+    """Copies the videos of one camera of another LeRobot dataset as they are."""
+
+    def __init__(self, root: Path, key: str, spans: VideoSpans, fps: float) -> None:
+        self._cursor = Cursor(root, V3_VIDEO, video_key=key)
+        self._spans, self._fps = spans, fps
+        self._copied: dict[Path, Place] = {}
+        self._episode = 0
+
+    def end_episode(self, count: int) -> Place:
+        path, start = self._spans.paths[self._episode], float(self._spans.starts[self._episode])
+        if path not in self._copied:
+            shutil.copyfile(path, self._cursor.advance())
+            self._copied[path] = self._cursor.place()
+        self._episode += 1
+        return self._copied[path]._replace(start=start)
+
+    def close(self) -> None:
+        """Nothing is open between two episodes."""
+
+    abandon = close
+
+    def info(self) -> dict[str, Any]:
+        av = need("av", extra="lerobot")
+        with av.open(os.fspath(next(iter(self._copied)))) as container:
+            context = container.streams.video[0].codec_context
+            shape, codec, pixel_format = (
+                (context.height, context.width, 3),
+                context.codec.canonical_name,
+                context.pix_fmt,
+            )
+        return video_info(shape, self._fps, codec, pixel_format)
+
+
+def video_info(shape: tuple[int, ...], fps: float, codec: str, pixel_format: str) -> dict[str, Any]:
+    """What `info.json` says of a camera."""
+    return {
+        "video.height": shape[0],
+        "video.width": shape[1],
+        "video.codec": codec,
+        "video.pix_fmt": pixel_format,
+        "video.is_depth_map": False,
+        "video.fps": fps,
+        "video.channels": 3,
+        "has_audio": False,
+    }
+
+
+def write_tasks(path: Path, tasks: dict[str, int]) -> None:
+    """Write the table of tasks, whose text is the index of a pandas frame."""
+    pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
+    text = "__index_level_0__"
+    table = pa.table({"task_index": pa.array(list(tasks.values()), pa.int64()), text: pa.array(list(tasks))})
+    column = {"field_name": text, "name": None, "pandas_type": "unicode", "numpy_type": "object", "metadata": None}
+    index = {"field_name": "task_index", "name": "task_index", "pandas_type": "int64", "numpy_type": "int64"}
+    described = {
+        "index_columns": [text],
+        "column_indexes": [],
+        "columns": [{**index, "metadata": None}, column],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": None,
+    }
+    pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(described)}), path)
+
+
+def _as_arrow(values: np.ndarray) -> Any:
+    """A column as LeRobot keeps it: numbers of shape (1,) without an axis, vectors as lists of fixed size."""
+    pa = need("pyarrow", extra="lerobot")
+    if values.dtype == object:
+        return pa.array(values.tolist(), pa.string())
+    shape = values.shape[1:] if values.shape[1:] != (1,) else ()
+    column = pa.array(np.ascontiguousarray(values).reshape(-1))
+    if len(shape) == 1:
+        return pa.FixedSizeListArray.from_arrays(column, shape[0])
+    for size in reversed(shape):
+        ends = np.arange(0, len(column) + 1, size, dtype=np.int32)
+        column = pa.ListArray.from_arrays(ends, column)
+    return column

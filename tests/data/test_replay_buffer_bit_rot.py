@@ -1,0 +1,142 @@
+"""Bit rot: one flipped bit in any file of a recording is reported, also after the recording went on."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from buffers import number, number_space, numbers
+from power_cut import LEAVES, batch, space_of
+
+import unienv_data
+from unienv_data import ReplayBuffer, SpaceStorage, StorageCorruptedError
+from unienv_data.storages.dict_storage import DictStorage
+from unienv_data.storages.packed import PackedStorage
+from unienv_interface.backends import NumpyComputeBackend
+
+LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
+# storages of packed rows alone and in others, with what the samples are made of and the capacity
+FOLDERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] = {
+    "small ring": (PackedStorage, {}, "small", 12),
+    "rows": (PackedStorage, {}, "rows", None),
+    "blocks": (PackedStorage, {}, "blocks", 12),
+    "heap": (PackedStorage, {}, "heap", None),
+    "columns": (DictStorage, {"storage_cls_map": {"*": PackedStorage}}, "small", None),
+}
+LENGTH = 12
+
+
+def make(folder: Path, name: str) -> None:
+    storage_cls, options, leaves, capacity = FOLDERS[name]
+    space = space_of(leaves)
+    with ReplayBuffer.create(
+        storage_cls, space, capacity=capacity, cache_path=folder, maintain_segment_metadata=True, **options
+    ) as buffer:
+        for start in range(0, LENGTH, 4):
+            buffer.extend(batch(list(range(start, start + 4)), leaves))
+
+
+def flips(folder: Path, count: int, chance: random.Random) -> list[tuple[Path, int]]:
+    """Files, and the bits to be flipped in them: as many of the small files as of the large ones."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+    files = [path for path in files if path.name != "lock"]  # a note for people
+    return [(path, chance.randrange(8 * path.stat().st_size)) for path in chance.choices(files, k=count)]
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def is_reported(folder: Path) -> bool:
+    try:
+        with ReplayBuffer.load_from(folder, **LOAD) as buffer:
+            return bool(buffer.verify())
+    except StorageCorruptedError:
+        return True
+
+
+def goes_on(folder: Path, leaves: str) -> bool:
+    """Whether a recording can be opened to write; a sample is appended to it then."""
+    try:
+        buffer = ReplayBuffer.load_from(folder, read_only=False, **LOAD)
+    except StorageCorruptedError:
+        return False
+    with buffer:
+        buffer.extend(batch([1000], leaves))
+    return True
+
+
+def attack(folder: Path, count: int, seed: int) -> None:
+    """Flip one bit after the other, look, append, and look again."""
+    chance = random.Random(seed)
+    for turn, name in enumerate(sorted(FOLDERS)):
+        leaves, capacity = FOLDERS[name][2:]
+        origin, work = folder / f"origin{turn}", folder / "work"
+        make(origin, name)
+        assert not is_reported(origin)
+        for path, bit in flips(origin, count // len(FOLDERS), chance):
+            shutil.copytree(origin, work)
+            place = path.relative_to(origin)
+            flip(work / place, bit)
+            what = f"seed {seed}, {name}: bit {bit} of {place}"
+            assert is_reported(work), f"{what}: not reported"
+            report = unienv_data.check(work)
+            assert report.findings, f"{what}: nothing found by check"
+            if goes_on(work, leaves):
+                # what an append overwrites, the oldest sample of a ring or its checksum, is gone with its damage
+                may_be_gone = capacity is not None or place.name in ("segments.bin", "header.bin")
+                assert is_reported(work) or may_be_gone, f"{what}: not reported any more after an append"
+            shutil.rmtree(work)
+
+
+def test_a_hundred_flipped_bits(tmp_path: Path) -> None:
+    attack(tmp_path, 100, seed=0)
+
+
+@pytest.mark.soak
+def test_two_thousand_flipped_bits(tmp_path: Path) -> None:
+    attack(tmp_path, 2000, seed=1)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """The folder of a recording of ten samples, the one with index 8 damaged."""
+    path = tmp_path / "damaged"
+    with ReplayBuffer.create(number_space(), cache_path=path) as buffer:
+        buffer.extend(numbers(range(10)))
+    flip(path / "storage" / "rows.bin", 8 * (8 * 16 + 3))
+    return path
+
+
+def test_a_copy_of_what_is_damaged_says_so(damaged: Path, tmp_path: Path) -> None:
+    with ReplayBuffer.load_from(damaged, **LOAD) as buffer:
+        buffer.dumps(tmp_path / "copy")
+    with ReplayBuffer.load_from(tmp_path / "copy", **LOAD) as copy:
+        (finding,) = copy.verify()
+        assert "samples 8 to 8" in finding
+
+
+def test_what_is_damaged_is_not_moved(damaged: Path) -> None:
+    with ReplayBuffer.load_from(damaged, read_only=False, **LOAD) as buffer:
+        with pytest.raises(
+            StorageCorruptedError,
+            match=r"samples 8 to 8 would have to be moved, and 1 of them do not match .*`unienv repair`",
+        ):
+            buffer.remove_at([6])
+        assert len(buffer) == 10
+        assert len(buffer.verify()) == 1
+        buffer.remove_at([8])
+        assert buffer.verify() == []
+        assert np.asarray(buffer.get_at(...)["number"]).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+        buffer.append(number(10))
+
+
+def test_leaves_cover_every_placement() -> None:
+    placements = {leaf.placement for name in LEAVES for leaf in PackedStorage.create(space_of(name)).layout.leaves}
+    assert placements == {"row", "block", "heap"}

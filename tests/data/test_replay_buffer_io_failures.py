@@ -1,0 +1,161 @@
+"""The operating system refuses: any call fails at the n-th time, once or from then on, in any operation."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_cut import Recording, number_in
+
+from unienv_data import ReplayBuffer
+from unienv_data.base import mapped
+from unienv_interface.backends import NumpyComputeBackend
+
+LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
+CALLS: dict[str, tuple[Any, int]] = {
+    "pwrite": (os, errno.EIO),
+    "write": (os, errno.EIO),
+    "fsync": (os, errno.EIO),
+    "ftruncate": (os, errno.EIO),
+    "posix_fallocate": (os, errno.ENOSPC),
+    "mmap": (mmap, errno.ENOMEM),
+    "replace": (os, errno.EIO),
+    "rename": (os, errno.EIO),
+    "pread": (os, errno.EIO),
+    "open": (os, errno.EMFILE),
+}
+
+
+class Failing:
+    """A system call that fails at the n-th time, once or from then on."""
+
+    def __init__(self, call: Callable[..., Any], code: int, at: int, *, for_good: bool) -> None:
+        self._call, self._code, self._at, self._for_good = call, code, at, for_good
+        self.has_failed, self.is_off = False, False
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        self._at -= not self.is_off
+        if self.is_off:
+            return self._call(*args, **options)
+        if self._at == 0 or (self._for_good and self._at < 0):
+            self.has_failed = True
+            raise OSError(self._code, os.strerror(self._code))
+        return self._call(*args, **options)
+
+
+def contents(buffer: ReplayBuffer, leaves: str) -> list[int | None]:
+    return [number_in(buffer.get_at(index), leaves) for index in range(len(buffer))]
+
+
+def attack(folder: Path, seed: int) -> bool:
+    """Record, with a call that fails; whether it came to that."""
+    chance = random.Random(seed)
+    name = chance.choice(sorted(CALLS))
+    where, code = CALLS[name]
+    leaves, capacity = chance.choice(["small", "rows", "blocks", "heap"]), chance.choice([None, None, 24])
+    recording = Recording(folder, leaves, capacity, 1, chance.random() < 0.5, seed)
+    what = f"seed {seed}, {name}, {leaves}, capacity {capacity}"
+    for _ in range(chance.randrange(12)):
+        recording.step()()
+    acknowledged, is_half_made = recording.numbers, False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)  # the real one would take most of the time
+        failing = Failing(getattr(where, name), code, chance.randrange(1, 12), for_good=chance.random() < 0.5)
+        patch.setattr(where, name, failing if name != "mmap" else _mmap_that(failing))
+        for _ in range(14):
+            do = recording.step()
+            wanted = recording.states[-1]
+            try:
+                do()
+            except (OSError, RuntimeError) as error:
+                failing.is_off, is_refused = True, _is_refused(recording.buffer)
+                try:
+                    found = contents(recording.buffer, leaves)
+                except OSError as half_changed:
+                    is_half_made = is_refused and "half changed" in str(half_changed)
+                    assert is_half_made, f"{what}: {error!r}, then {half_changed!r}"  # noqa: PT017
+                    break
+                failing.is_off = False
+                is_right = found in (acknowledged, wanted) or _is_less(found, acknowledged, wanted)
+                verb = recording.log[-1]
+                assert is_right, f"{what}: {verb} failed, {error!r}: {found}, wanted {acknowledged} or {wanted}"  # noqa: PT017
+                recording.numbers = acknowledged = found
+                recording.is_open = recording.buffer.has_open_segment
+                if is_refused:
+                    break
+            else:
+                acknowledged = wanted
+        failing.is_off = True
+        if not is_half_made:
+            found = contents(recording.buffer, leaves)
+            assert found == acknowledged, f"{what}: {found}, acknowledged {acknowledged}"
+        failing.is_off = False
+    try:
+        recording.buffer.close()
+    except OSError:
+        assert failing.has_failed, what
+        recording.buffer._state.folder_lock.release()
+    if is_half_made:  # what comes next finishes the change
+        with ReplayBuffer.load_from(folder, read_only=False, **LOAD) as buffer:
+            assert contents(buffer, leaves) == wanted, what
+        acknowledged = wanted
+    with ReplayBuffer.load_from(folder, **LOAD) as buffer:
+        found = contents(buffer, leaves)
+        assert found == acknowledged, f"{what}: {recording.log}: a reader finds {found}, acknowledged {acknowledged}"
+        assert buffer.verify() == [], what
+    with ReplayBuffer.load_from(folder, read_only=False, **LOAD) as buffer:
+        assert contents(buffer, leaves) == acknowledged, what
+        buffer.mark_segment_end()
+        assert buffer.verify() == [], what
+    return failing.has_failed
+
+
+def _mmap_that(failing: Failing) -> type[mmap.mmap]:
+    class Mapping(mmap.mmap):
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            return failing(*args, **options)
+
+    return Mapping
+
+
+def _is_refused(buffer: ReplayBuffer) -> bool:
+    try:
+        buffer._writer.check()
+    except OSError:
+        return True
+    return False
+
+
+def _is_less(found: list[int | None], before: list[int], after: list[int]) -> bool:
+    """Whether room was made for what was not written then."""
+    dropped = len(before) - len(found)
+    return dropped > 0 and found == before[dropped:] and not set(before[:dropped]) & set(after)
+
+
+def run(folder: Path, count: int, seed: int) -> int:
+    failed = 0
+    for number in range(count):
+        failed += attack(folder / f"recording{number}", seed + number)
+        shutil.rmtree(folder / f"recording{number}")
+    return failed
+
+
+def test_two_hundred_failing_calls(tmp_path: Path) -> None:
+    assert run(tmp_path, 200, seed=0) > 50
+
+
+@pytest.mark.soak
+def test_five_thousand_failing_calls(tmp_path: Path) -> None:
+    assert run(tmp_path, 5000, seed=1000) > 1500
+
+
+def test_the_library_calls_them_by_these_names() -> None:
+    assert mapped.mmap is mmap
+    assert mapped.os is os
