@@ -26,6 +26,7 @@ ROOMS = {
     ],
     "unienv_data": [
         "base",
+        "transformations",
         "storages",
         "batches",
         "samplers",
@@ -66,12 +67,7 @@ TO_BE_REMOVED = {
     ("unienv_data.integrations", "unienv_data.samplers._fetch_worker"),
     ("unienv_data.replay_buffer", "unienv_data.base._index"),
     ("unienv_data.samplers", "unienv_data.base._index"),
-    ("unienv_data.samplers", "unienv_interface.env_base._channel"),
-    ("unienv_data.samplers", "unienv_interface.env_base._starting"),
-    ("unienv_data.samplers", "unienv_interface.env_base._worker_errors"),
-    ("unienv_data.samplers", "unienv_interface.env_base._worker_pool"),
     ("unienv_data.storages", "unienv_data.base._index"),
-    ("unienv_interface.wrapper", "unienv_interface.env_base._stacking"),
 }
 
 

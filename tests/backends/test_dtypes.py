@@ -168,3 +168,14 @@ def test_the_names_of_jax_devices() -> None:
     assert backend.deserialize_device("cpu") is device
     with pytest.raises(ValueError, match="'cpu' has no name, it must be one JAX device or a sharding over one"):
         backend.serialize_device("cpu")
+
+
+@every_backend
+def test_no_dtype_is_of_no_kind(backend: ComputeBackend) -> None:
+    kinds = (
+        backend.dtype_is_real_integer,
+        backend.dtype_is_real_floating,
+        backend.dtype_is_boolean,
+        backend.dtype_is_complex,
+    )
+    assert [is_kind(None) for is_kind in kinds] == [False] * 4

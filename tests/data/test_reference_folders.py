@@ -282,6 +282,205 @@ def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
     writer.close()
 
 
+# -- folders that the reference wrote ------------------------------------------------------------------------
+
+WRITTEN = Path(__file__).parent / "reference_folders"
+INDEX: dict[str, dict[str, Any]] = json.loads((WRITTEN / "index.json").read_text())
+# How far what the reference kept is from the samples it was given, where it kept them with less precision.
+TOLERANCE = {"trans_rescale_ring": 1e-5, "jpegtrans_ring": 2, "image_jpeg_ring": 2, "image_jpeg_grow": 2}
+TOLERANCE.update(video_ring=6, video_grow=6)
+NEEDED = {"hdf5": "h5py", "parquet": "pyarrow", "rescale": "h5py", "flatdict": "h5py", "jpegtrans": "h5py"}
+NEEDED.update(jpeg="PIL", image="PIL", video="av", torch="torch", toback="torch")
+
+
+def open_written(name: str, folder: Path, **options: Any) -> ReplayBuffer:
+    for part, package in NEEDED.items():
+        if part in name:
+            pytest.importorskip(package)
+    backend = deserialize_backend("pytorch" if INDEX[name]["backend"] == "torch" else "numpy")
+    return ReplayBuffer.load_from(folder, backend=backend, **options)
+
+
+def columns_of(buffer: ReplayBuffer, batch: Any) -> dict[str, np.ndarray]:
+    """The leaves of a batch by their joined keys, as the expected values have them."""
+    if not isinstance(batch, dict):
+        return {"value": buffer.backend.to_numpy(batch)}
+    flat: dict[str, np.ndarray] = {}
+    for key, value in batch.items():
+        inner = columns_of(buffer, value)
+        flat.update({key if end == "value" else f"{key}|{end}": part for end, part in inner.items()})
+    return flat
+
+
+def check_samples(name: str, buffer: ReplayBuffer) -> None:
+    expected = dict(np.load(WRITTEN / f"{name}.expected.npz"))
+    found = columns_of(buffer, buffer.get_at(...))
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert (found[key].dtype, found[key].shape) == (values.dtype, values.shape)
+        tolerance = TOLERANCE.get(name, 0)
+        assert np.max(np.abs(found[key].astype(np.float64) - values.astype(np.float64))) <= tolerance
+        backwards = columns_of(buffer, buffer.get_at(list(range(len(buffer)))[::-1]))[key]
+        assert np.array_equal(backwards[::-1], found[key])
+    segments = INDEX[name]["segments"]
+    assert buffer.get_segments() == (None if segments is None else [tuple(pair) for pair in segments])
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_what_the_reference_wrote_is_read(name: str) -> None:
+    before = {path: path.read_bytes() for path in (WRITTEN / name).rglob("*") if path.is_file()}
+    with open_written(name, WRITTEN / name) as buffer:
+        check_samples(name, buffer)
+    assert {path: path.read_bytes() for path in (WRITTEN / name).rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", [name for name in INDEX if not name.startswith(("image", "video"))])
+def test_what_the_reference_wrote_is_copied_and_written_to(name: str, tmp_path: Path) -> None:
+    with open_written(name, WRITTEN / name) as buffer:
+        buffer.dumps(tmp_path / "copy")
+    with open_written(name, tmp_path / "copy") as copy:
+        check_samples(name, copy)
+    shutil.copytree(WRITTEN / name, tmp_path / "a")
+    for path in (tmp_path / "a").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with open_written(name, tmp_path / "a", read_only=False) as buffer:
+        check_samples(name, buffer)
+        first, length = columns_of(buffer, buffer.get_at(slice(0, 1))), len(buffer)
+        buffer.extend(buffer.get_at(slice(0, 1)))
+        assert len(buffer) == (length if buffer.capacity else length + 1)
+    with open_written(name, tmp_path / "a") as buffer:
+        last = columns_of(buffer, buffer.get_at(slice(-1, None)))
+        tolerance = TOLERANCE.get(name, 0)
+        assert all(np.allclose(last[key], first[key], atol=tolerance, rtol=0) for key in first)
+
+
+@pytest.mark.parametrize("name", ["image_png_ring", "image_jpeg_grow", "video_ring"])
+def test_frames_are_read_and_not_written(name: str, tmp_path: Path) -> None:
+    shutil.copytree(WRITTEN / name, tmp_path / "a")  # for a writer takes a lock
+    with pytest.raises(PermissionError, match="only read so far: load it with read_only=True"):
+        open_written(name, tmp_path / "a", read_only=False)
+    with open_written(name, WRITTEN / name) as buffer:
+        with pytest.raises(NotImplementedError, match="copy the samples into a buffer with another storage"):
+            buffer.dumps(tmp_path / "copy")
+        with ReplayBuffer.create(buffer.single_space, capacity=8) as copy:
+            copy.extend_from(buffer)
+            assert np.array_equal(copy.get_at(...), buffer.get_at(...))
+
+
+def edited(name: str, folder: Path, file: str, **changes: Any) -> Path:
+    """A copy of a folder in which fields of a JSON file are changed."""
+    shutil.copytree(WRITTEN / name, folder)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    content = json.loads((folder / "storage" / file).read_text())
+    (folder / "storage" / file).write_text(json.dumps({**content, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "changes", "text"),
+    [
+        ("npz_ring", "npz_metadata.json", {"storage_type": "os.system"}, "of type 'os.system', wanted 'npz'"),
+        ("image_png_ring", "image_metadata.json", {"format": "../png"}, "field 'format' is '../png'"),
+        ("image_png_ring", "image_metadata.json", {"storage_type": "NPZStorage"}, "wanted 'ImageStorage'"),
+        ("image_png_ring", "image_metadata.json", {"capacity": 4}, "capacity 4, wanted 5"),
+        ("video_ring", "video_metadata.json", {"file_ext": "/x"}, "field 'file_ext' is '/x'"),
+        ("video_ring", "episode_index.json", {"file_ranges": [[0, 2]]}, r"names the videos \[\[0, 2\]\]"),
+        ("dict_torch_ring", "dict_storage_metadata.json", {"storage_map": {"*": {"type": "os.system"}}}, "os.system"),
+        ("toback_ring", "backend_metadata.json", {"inner_backend": "os"}, "unknown backend 'os'"),
+    ],
+)
+def test_what_is_wrong_in_such_a_folder_is_named(name: str, file: str, changes: Any, text: str, tmp_path: Path) -> None:
+    folder = edited(name, tmp_path / "a", file, **changes)
+    with pytest.raises(ValueError, match=text):
+        open_written(name, folder)
+
+
+def test_a_frame_of_another_size_or_none_at_all_is_an_error(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    folder = edited("image_png_ring", tmp_path / "a", "image_metadata.json")
+    image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(folder / "storage" / "0.png")
+    (folder / "storage" / "1.png").write_bytes(b"no image")
+    (folder / "storage" / "2.png").unlink()
+    with open_written("image_png_ring", folder) as buffer:
+        for index, text in (
+            (2, "it is 8 high and 16 wide"),
+            (3, "1.png: not a PNG"),
+            (4, "2.png: the file is missing"),
+        ):
+            with pytest.raises(StorageCorruptedError, match=text):
+                buffer.get_at(index)
+
+
+def test_videos_are_found_without_an_index_and_around_the_end_of_a_ring(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    folder = edited("video_ring", tmp_path / "a", "video_metadata.json")
+    storage = folder / "storage"
+    (storage / "episode_index.json").unlink()
+    with open_written("video_ring", folder) as buffer:
+        check_samples("video_ring", buffer)
+    (storage / "0_2.mp4").rename(storage / "4_1.mp4")  # its frames are in slots 4, 0 and 1
+    (storage / "3_4.mp4").rename(storage / "2_3.mp4")
+    (storage / "video_metadata.json").rename(storage / "image_metadata.json")  # as it was called once
+    metadata = json.loads((folder / "metadata.json").read_text())
+    (folder / "metadata.json").write_text(json.dumps({**metadata, "offset": 2}))
+    with open_written("video_ring", folder) as buffer:
+        check_samples("video_ring", buffer)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_flat_samples_in_a_narrower_dtype_stay_exact(library: str, tmp_path: Path) -> None:
+    name = {"numpy": "flat_hdf5_ring", "torch": "flat_torch_ring"}[library]
+    folder = edited(name, tmp_path / "a", "flattened_metadata.json")
+    with open_written(name, folder, read_only=False) as buffer:
+        space, sample = buffer.single_space, buffer.get_at(0)
+        flat = buffer.get_flattened_at(0)
+        assert buffer.backend.dtype_name(flat.dtype) == "float64"
+        buffer.set_flattened_at(0, flat)
+        assert buffer.get_at(0)["act"].tolist() == sample["act"].tolist()
+    if library == "torch":
+        (box,) = [child for key, child in space.spaces.items() if key == "act"]
+        wide = type(box)(box.backend, 0, 2**40, box.dtype, shape=(1,))
+        spaces = {**space.spaces, "act": wide}
+        from unienv_data.storages.flattened import FlattenedStorage
+
+        storage = FlattenedStorage.load_from(
+            tmp_path / "a" / "storage", type(space)(space.backend, spaces), capacity=5, read_only=False
+        )
+        value = storage.get(0)
+        value["act"] = value["act"] * 0 + 2**24 + 1
+        with pytest.raises(ValueError, match=r"no exact value in float32.*extend_from"):
+            storage.set(0, value)
+        storage.close()
+
+
+def test_joined_keys_are_found_in_files_of_other_kinds(tmp_path: Path) -> None:
+    """The reference joins keys with the separator as it is; a key of ours that holds a slash is escaped."""
+    h5py = pytest.importorskip("h5py")
+    for separator in ("/", "."):
+        folder = hdf5_folder(tmp_path / f"a{ord(separator)}")
+        (folder / "storage").mkdir()
+        with h5py.File(folder / "storage" / "inner.hdf5", "w") as file:
+            file.create_dataset("obs", data=SLOTS)
+            file.create_dataset(f"more{separator}twice", data=2 * SLOTS)
+        about = {
+            "storage_type": "TransformedStorage",
+            "inner_storage_type": "unienv_data.storages.hdf5.HDF5Storage",
+            "inner_storage_path": "inner.hdf5",
+            "data_transformation": {
+                "type": "unienv_interface.transformations.flatten_dict_transform.FlattenDictTransformation",
+                "nested_separator": separator,
+            },
+        }
+        (folder / "storage" / "transformed_metadata.json").write_text(json.dumps(about))
+        write_metadata(folder, "transformation.TransformedStorage", "", DICT)
+        with ReplayBuffer.load_from(folder, backend=NUMPY) as buffer:
+            assert found_in(buffer) == SAMPLES
+            buffer.dumps(tmp_path / f"b{ord(separator)}")
+        with ReplayBuffer.load_from(tmp_path / f"b{ord(separator)}", backend=NUMPY) as buffer:
+            assert found_in(buffer) == SAMPLES
+
+
 # -- names of the reference's ------------------------------------------------------------------------------
 
 

@@ -113,7 +113,8 @@ def test_a_single_environment_has_nothing_to_merge() -> None:
     _, observation, _ = env.reset()
     with pytest.raises(ValueError, match="not batched, so a mask has nothing to select"):
         env.update_observation_post_reset(observation, observation, np.array([True]))
-    assert env.update_context_post_reset(None, None, np.array([True])) is None
+    for new in (None, np.zeros(1)):
+        assert env.update_context_post_reset(None, new, np.array([True])) is None
 
 
 @pytest.mark.parametrize("backend", backend_cases())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
-from unienv_interface.env_base._stacking import stack_infos
+from unienv_interface.env_base.stacking import stack_infos
 from unienv_interface.wrapper._slot_infos import InfoPart, merge_infos, rows_of_infos, split_infos
 
 NUMPY = NumpyComputeBackend

@@ -118,6 +118,22 @@ def test_a_dtype_that_the_backend_does_not_have_stays_a_list() -> None:
     assert type(data_stack([np.longdouble(1), np.longdouble(2)], torch)) is list
 
 
+@every_backend
+def test_a_mapping_is_stacked_by_its_values(backend: ComputeBackend) -> None:
+    array = backend.from_numpy(np.zeros(2, np.float32), copy=True)
+    stacked = data_stack({"a": [1, 2], "b": {"c": [array, array]}, "d": [{"e": 1}, {"e": 2}]}, backend)
+    assert plain(stacked) == {"a": [1, 2], "b": {"c": [[0, 0], [0, 0]]}, "d": {"e": [1, 2]}}
+    assert all(map(backend.is_backendarray, (stacked["a"], stacked["b"]["c"], stacked["d"]["e"])))
+
+
+@every_backend
+def test_what_holds_no_values_is_returned_as_it_is(backend: ComputeBackend) -> None:
+    array = backend.from_numpy(np.zeros(2, np.float32), copy=True)
+    for value in (3, 2.5, True, None, "text", b"bytes", np.float32(1), array):
+        assert data_stack(value, backend) is value
+    assert data_stack({"seconds": 2.5, "name": "a"}, backend) == {"seconds": 2.5, "name": "a"}
+
+
 def test_nothing_stays_nothing() -> None:
     assert data_stack([], NumpyComputeBackend) == []
     assert stack_infos([], NumpyComputeBackend) == {}

@@ -4,9 +4,11 @@ import sys
 
 import numpy as np
 import pytest
+from catalogue import BACKENDS
 from transformation_cases import numbers, sample
 
 from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space.spaces import BoxSpace
 from unienv_interface.transformations import (
     BatchifyTransformation,
     ChainedTransformation,
@@ -17,6 +19,8 @@ from unienv_interface.transformations import (
     DictTransformation,
     FlattenDictTransformation,
     IdentityTransformation,
+    ImageCompressTransformation,
+    ImageDecompressTransformation,
     ImageResizeTransformation,
     IterativeTransformation,
     LeafwiseTransformation,
@@ -33,6 +37,8 @@ KINDS = {
     "identity": (IdentityTransformation, "identity", {}),
     "rescale": (RescaleTransformation, "rescale", {"new_low": -1.0, "new_high": 1.0}),
     "crop": (CropTransformation, "crop", {"crop_low": 0, "crop_high": [1, 2]}),
+    "image_compress": (ImageCompressTransformation, "image_compress", {"max_size_bytes": 100}),
+    "image_decompress": (ImageDecompressTransformation, "image_compress", {"target_height": 2, "target_width": 3}),
     "image_resize": (ImageResizeTransformation, "image_resize", {"new_height": 3, "new_width": 4}),
     "batchify": (BatchifyTransformation, "batch_and_unbatch", {"axis": 1}),
     "unbatchify": (UnBatchifyTransformation, "batch_and_unbatch", {"axis": 1}),
@@ -52,12 +58,28 @@ def test_kinds_have_stable_keys_and_the_reference_names_are_read_too(kind):
     found = json_to_transformation({"type": kind, **settings})
     assert type(found) is cls
     assert transformation_to_json(found)["type"] == kind
-    dotted = f"unienv_interface.transformations.{module}.{cls.__name__}"
+    package = "unienv_data" if module == "image_compress" else "unienv_interface"
+    dotted = f"{package}.transformations.{module}.{cls.__name__}"
     assert type(json_to_transformation({"type": dotted, **settings})) is cls
 
 
 def test_leafwise_has_a_key_too():
     assert transformation_to_json(LeafwiseTransformation([]))["type"] == "leafwise"
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_settings_of_every_backend_are_written_and_read(backend):
+    space = BoxSpace(backend, -1.0, 1.0, backend.default_floating_dtype, shape=(2,))
+    low = backend.asarray([0.0, 1.0], dtype=backend.default_floating_dtype)
+    for made in (
+        RescaleTransformation(low, low + 1, backend.default_floating_dtype, nan_to=backend.asarray(1.0)),
+        CropTransformation(low - 1, low),
+        ChainedTransformation([RescaleTransformation(low, low + 1)]),
+    ):
+        written = json.loads(json.dumps(transformation_to_json(made, space)))
+        found = json_to_transformation(written, space)
+        assert transformation_to_json(found, space) == written
+        assert found.get_target_space_from_source(space) == made.get_target_space_from_source(space)
 
 
 # -- what is not the JSON of a transformation --------------------------------------------------------------

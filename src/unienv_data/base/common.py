@@ -25,9 +25,10 @@ from ._index import IndexableType, convert_index_to_backendarray, is_single, res
 from .nested import nested_item
 from .windows import Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
-__all__ = ["BatchBase", "BatchT", "IndexableType", "convert_index_to_backendarray", "resolve_index"]
+__all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
 BatchT = TypeVar("BatchT", default=Any)
+WrapperBatchT = TypeVar("WrapperBatchT", default=Any)
 
 
 class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -367,8 +368,25 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return unflatten_data(self._batched_space(value.shape[0]), value, start_dim=1)
 
 
-# `BatchSampler` is built on what is defined here, and is found here too.
+# `BatchSampler` and its type variables are built on what is defined here, and are found here too.
 if TYPE_CHECKING:
     from .sampling import BatchSampler as BatchSampler
+    from .sampling import SamplerArrayType as SamplerArrayType
+    from .sampling import SamplerBatchT as SamplerBatchT
+    from .sampling import SamplerDeviceType as SamplerDeviceType
+    from .sampling import SamplerDtypeType as SamplerDtypeType
+    from .sampling import SamplerRNGType as SamplerRNGType
 else:
-    __getattr__, __dir__ = lazy_exports(__name__, {"unienv_data.base.sampling": ("BatchSampler",)})
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "unienv_data.base.sampling": (
+                "BatchSampler",
+                "SamplerArrayType",
+                "SamplerBatchT",
+                "SamplerDeviceType",
+                "SamplerDtypeType",
+                "SamplerRNGType",
+            )
+        },
+    )

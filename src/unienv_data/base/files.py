@@ -254,12 +254,38 @@ def local_path(path: PathLike) -> Path:
     return Path(text)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder that must not be there yet, and its parents, so that they survive a power cut."""
-    missing = [parent for parent in path.parents if not parent.exists()]
-    path.mkdir(parents=True, exist_ok=False)
-    for made in [path, *missing]:
-        sync_folder(made.parent)
+@contextlib.contextmanager
+def new_folder(path: PathLike) -> Iterator[Path]:
+    """A folder to be filled, new or there and empty; if filling it fails, it is as it was before.
+
+    A new one survives a power cut, with its parents. A FileExistsError if there is anything in it.
+    """
+    folder = Path(path)
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    was_there = folder.is_dir() and not any(folder.iterdir())
+    try:
+        folder.mkdir(parents=True, exist_ok=was_there)
+    except FileExistsError as error:
+        raise FileExistsError(error.errno, "it is there already: give another path", str(folder)) from None
+    try:
+        for made in [folder, *missing]:
+            sync_folder(made.parent)
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for part in folder.iterdir():
+                remove(part)
+            if not was_there:
+                folder.rmdir()
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that goes."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def check_in_place(fd: int, path: Path) -> None:

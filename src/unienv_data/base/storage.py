@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import functools
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -23,6 +24,10 @@ __all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage"
 
 #: What `check_rows` finds of a row: it is as it was written, nobody can tell, or it is not.
 ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
+
+
+# Which buffer writes to a storage. Beside the storages, which are copied and pickled without it.
+_BUFFERS: weakref.WeakKeyDictionary[SpaceStorage, weakref.WeakMethod[Callable[[], int]]] = weakref.WeakKeyDictionary()
 
 
 class StorageCorruptedError(ValueError):
@@ -266,7 +271,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         To repeat it does no harm, but where the storage keeps episodes by itself: a sample is appended to the open one.
         """
         if self.is_segment_aware and isinstance(slots, int):
-            if not self.has_open_segment:
+            if self._next_slot is None:
                 self.mark_segment_start(slots)
             self.append(encoded)
         else:
@@ -320,12 +325,22 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     @property
     def has_open_segment(self) -> bool:
-        return self._next_slot is not None
+        """Whether a segment is open: here, or in the replay buffer over this storage."""
+        return self._next_slot is not None or self._length_open_in_buffer() > 0
 
     @property
     def pending_segment_length(self) -> int:
         """The number of samples appended since the segment was opened."""
-        return self._pending
+        return self._pending or self._length_open_in_buffer()
+
+    def follow(self, open_length: Callable[[], int]) -> None:
+        """Ask a method of the replay buffer that writes here how long its open segment is, while that buffer lives."""
+        _BUFFERS[self] = weakref.WeakMethod(open_length)
+
+    def _length_open_in_buffer(self) -> int:
+        reference = _BUFFERS.get(self)
+        open_length = None if reference is None else reference()
+        return 0 if open_length is None else open_length()
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         """Closed episodes as inclusive pairs of slots, wrapped as start > end; None if the storage keeps none."""

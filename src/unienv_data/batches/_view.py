@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 
-from ..base.common import BatchBase
+from ..base.common import BatchBase, BatchT
 from ..base.windows import Episodes
 
 
-class BatchView(BatchBase):
+class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A view with one sample for each of the batch under it, in that order; read-only unless it says otherwise."""
 
     def __init__(self, batch: BatchBase, single_space: Space, single_metadata_space: DictSpace | None) -> None:

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
 from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.wrapper.backend_compat import data_to
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, WrapperBatchT, resolve_index
 from ..base.windows import Limits, WindowQuery, Windows
 from ._view import BatchView
 
 __all__ = ["ToBackendOrDeviceBatch", "data_to"]
 
 
-class ToBackendOrDeviceBatch(BatchView):
+class ToBackendOrDeviceBatch(
+    BatchView[WrapperBatchT, WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT],
+    Generic[
+        WrapperBatchT,
+        WrapperBArrayT,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """A batch seen on another backend, another device or both: every value is moved on its way in or out.
 
     Parameters

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, GraphInstance
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 from unienv_interface.space.spaces.graph import fields_of
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
@@ -33,7 +33,7 @@ class _SourceSlice(NamedTuple):
     indices: np.ndarray
 
 
-class CombinedBatch(BatchBase):
+class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
 
     The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and

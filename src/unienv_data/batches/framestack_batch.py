@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space.space import parse_integer
 
-from ..base.common import BatchBase
+from ..base.common import BatchBase, BatchT
 from .slicestack_batch import MaskFunction, SliceStackedBatch
 
 
-class FrameStackedBatch(SliceStackedBatch):
+class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that stacks frames in a sliding window manner.
 
     Each sample becomes the window from `prefetch_horizon` samples before it to `postfetch_horizon` samples after it,

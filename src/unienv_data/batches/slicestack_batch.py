@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import BinarySpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at, unflatten_data
 
 from ..base._index import is_plain_index, is_single
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,
@@ -86,7 +87,7 @@ class BeforeEpisodeEnd(ColumnMask):
         return flags.reshape(*frames.shape, *flags.shape[1:])
 
 
-class SliceStackedBatch(BatchView):
+class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that stacks frames with given fixed offsets.
 
     Sample i becomes the window of the samples at i + offset, along a first axis of as many frames as there are

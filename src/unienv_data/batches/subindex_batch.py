@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..base.common import BatchBase, resolve_index
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from ._view import BatchView
 
 
-class SubIndexedBatch(BatchView):
+class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that offers a view of the original batch with a fixed index range, in the order of the indices.
 
     The indices are resolved when the view is made: when the batch then drops its oldest samples, the same indices name

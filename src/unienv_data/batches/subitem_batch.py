@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.common import BatchBase
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+
+from ..base.common import BatchBase, BatchT
 from ..base.nested import nested_item
 from ..base.windows import Limits, WindowQuery, Windows
 from ._view import BatchView
@@ -16,7 +18,7 @@ from ._view import BatchView
 recursive_index = nested_item
 
 
-class SubItemBatch(BatchView):
+class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A nested field of the samples of a batch; read-only.
 
     Where the storage of the batch allows it, only that field is read.

@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_size_data, batch_space
 from unienv_interface.transformations import DataTransformation
 from unienv_interface.transformations.space_mapping import SpaceMapping
 
 from ..base._index import is_single
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 from ..base.windows import Limits, WindowQuery, Windows, merge_axes, split_axis
 from ._view import BatchView
 
 
-class TransformedBatch(BatchView):
+class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch whose samples go through a transformation when they are read, and through its inverse when written.
 
     Parameters

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.backends import BackendLike
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
 from unienv_interface.space.space_utils import batch_space, concatenate, construct_space_from_data_stream
 from unienv_interface.utils.optional import need
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 
 datasets: Any = need("datasets", extra="huggingface")
@@ -25,7 +26,7 @@ _LOOKED_AT = 32
 _TEXTS_AT_A_TIME = 100_000
 
 
-class HFAsUniEnvDataset(BatchBase):
+class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A Hugging Face dataset as a read-only batch of dicts, one entry a column.
 
     Columns are read from Arrow with the dtype they are stored in; what is decoded on the way (images, audio) comes as

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
 from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.utils.optional import need
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import PathLike
 from ..base.nested import nested_item
 from ..base.windows import Episodes as EpisodeBounds
@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 VideoBackend = Literal["pyav", "auto"]
 
 
-class LeRobotAsUniEnvDataset(BatchBase):
+class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A LeRobot dataset as a read-only batch of dicts, one entry a feature, and `task`, the task in words.
 
     Entries are named as in the dataset, such as `observation.state`. Their values are LeRobot's own: a feature of

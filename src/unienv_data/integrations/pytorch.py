@@ -12,7 +12,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space, construct_space_from_data
 from unienv_interface.utils.optional import need
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..samplers._fetch_worker import Portable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _apart(data: Any) -> Any:
     return data.contiguous() if PyTorchComputeBackend.is_backendarray(data) else data
 
 
-class PyTorchAsUniEnvDataset(BatchBase):
+class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
     """A map-style PyTorch dataset as a read-only batch of tensors.
 
     Its space is found from the first item: dicts and tuples of tensors, arrays, numbers and texts, as the default

@@ -18,7 +18,7 @@ from ..base.files import (
     contained,
     ends_with_checksum,
     is_temporary,
-    make_folder,
+    new_folder,
     remove_leftovers,
     remove_temporaries,
     replace_folder,
@@ -61,8 +61,10 @@ def create(
         state = BufferState.in_memory(storage, options, shared=shared and storage.is_mutable)
         return ReplayBuffer(storage, name, state=state)
     name_of(cls)
-    _make_new(folder)
-    try:
+    if (folder / FILE_NAME).exists():
+        goes_on = "go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
+        raise FileExistsError(errno.EEXIST, f"it is there already: {goes_on} give another path", str(folder))
+    with new_folder(folder):
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
         if storage.cache_filename is None:
             raise ValueError(
@@ -73,19 +75,7 @@ def create(
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
         sync_folder(folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return buffer
-
-
-def _make_new(folder: Path) -> None:
-    try:
-        make_folder(folder)
-    except FileExistsError as error:
-        goes_on = " go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
-        text = f"it is there already:{goes_on if (folder / FILE_NAME).exists() else ''} give another path"
-        raise FileExistsError(error.errno, text, str(folder)) from None
 
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:

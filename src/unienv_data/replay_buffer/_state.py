@@ -137,6 +137,17 @@ class BufferState:
         head = self.counters.head
         return any(start < head for start in self.segments.open_starts(self.counters.tail, head))
 
+    def open_length(self) -> int:
+        """How many samples the open episode has, or those of the lanes have together."""
+        if self.is_closed:
+            return 0
+        head, lanes = self.counters.head, self.segments.lanes
+        if isinstance(self.segments, LanedSegmentIndex):
+            starts = self.segments.open_starts(self.counters.tail, head)
+            return sum(-(-max(0, head - start) // lanes) for start in starts)
+        start = self.open_start()
+        return 0 if start is None else head - start
+
     # -- writers of several processes ------------------------------------------------------------------------
 
     def begin_shared_write(self) -> None:

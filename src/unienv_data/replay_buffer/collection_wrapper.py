@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.backends.numpy import NumpyComputeBackend
-from unienv_interface.env_base.env import Env, parse_index, parse_mask
-from unienv_interface.env_base.wrapper import Wrapper
+from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
+from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.wrapper.autoreset import refuse_autoreset
 
@@ -51,7 +52,9 @@ _UNKNOWN = (
 )
 
 
-class ReplayBufferCollectionWrapper(Wrapper):
+class ReplayBufferCollectionWrapper(
+    SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Automatically record every transition into one or more replay buffers.
 
     - `replay_mode`: `"shared"`, a single flat replay buffer; `"per_env"`, one buffer per batched slot, with episode

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
-from ..base.common import BatchBase, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import local_path
 from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
@@ -49,7 +50,7 @@ class BufferStats:
     segments: int | None
 
 
-class ReplayBuffer(BatchBase):
+class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Ring-buffer style batch storage built on top of a SpaceStorage.
 
     Index 0 is the oldest sample. `append` adds one sample to the episode that is open, opening one if need be, and
@@ -105,6 +106,7 @@ class ReplayBuffer(BatchBase):
         self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
         self._last_windows: WindowReader | None = None
         self.is_segment_aware = state.maintains or storage.is_segment_aware
+        storage.follow(state.open_length)
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ class ReplayBuffer(BatchBase):
         A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
         `maintain_segment_metadata`.
 
-        With `cache_path` the folder must not exist; the buffer can be loaded from the moment this returns. With
+        With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
         side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
         storage's.

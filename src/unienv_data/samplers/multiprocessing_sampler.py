@@ -9,18 +9,45 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.utils.worker_processes import default_context
 
-from ..base.common import BatchBase
+from ..base.common import BatchBase, BatchT
 from ..base.epoch_order import Epoch
-from ..base.sampling import BatchSampler, Direct, Draw, Form, IndexBatch, Pipeline, drawn_state
+from ..base.sampling import (
+    BatchSampler,
+    Direct,
+    Draw,
+    Form,
+    IndexBatch,
+    Pipeline,
+    SamplerArrayType,
+    SamplerBatchT,
+    SamplerDeviceType,
+    SamplerDtypeType,
+    SamplerRNGType,
+    drawn_state,
+)
 from ._fetch_pool import FetchPool, WorkerFetch
 from ._fetch_worker import BatchPlan
 from ._prefetch import Prefetcher
 
 
-class MultiprocessingSampler(BatchSampler):
+class MultiprocessingSampler(
+    BatchSampler[
+        SamplerBatchT,
+        SamplerArrayType,
+        SamplerDeviceType,
+        SamplerDtypeType,
+        SamplerRNGType,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """The batches of another sampler, fetched by `n_workers` processes.
 
     This process draws the indices: the same seed gives the same batches in the same order with any number of workers,

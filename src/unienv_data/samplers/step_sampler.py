@@ -10,19 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import ComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space
 
 from ..base._index import is_single, resolve_index
-from ..base.common import BatchBase
+from ..base.common import BatchBase, BatchT
 from ..base.sampling import STRUCTURED, BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
 from ._prefetch import Prefetcher, ThreadFetch
 from .index_sampler import IndexSampler
 from .uniform_samplers import RandomSampler
 
 
-class StepSampler(BatchSampler):
+class StepSampler(
+    BatchSampler[
+        BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType, BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
+    ]
+):
     """Mini-batches of `batch_size` samples of a batch, drawn at random or epoch by epoch.
 
     Epochs are over all samples whatever the `sampler`.

@@ -5,19 +5,21 @@ from __future__ import annotations
 import abc
 import os
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.backends.dtypes import raw_dtype
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace
 
 from ..base._index import resolve_index
+from ..base.common import BatchT
+from ..base.files import remove
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._column_view import ColumnView
@@ -26,7 +28,7 @@ DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
 
 
-class ColumnStorage(SpaceStorage):
+class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage over columns, one per leaf of the space.
 
     A column is an array of the leaf's dtype in a row (see `RowLayout`), with the samples along its first axis. A
@@ -263,6 +265,13 @@ def leaf_names(layout: RowLayout) -> list[str]:
     return list(layout.names)
 
 
+def stored_names(names: list[str], is_there: Callable[[str], bool]) -> list[str]:
+    """The names that a file has for leaves: these, or in one of the reference's the keys joined as they are."""
+    plain = [name.replace("~1", "/").replace("~0", "~") for name in names]
+    is_of_reference = len(set(plain)) == len(plain) and not all(map(is_there, names)) and all(map(is_there, plain))
+    return plain if is_of_reference else names
+
+
 def check_capacity(capacity: int | None) -> None:
     if capacity is not None and capacity < 1:
         raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
@@ -283,14 +292,6 @@ def text_column(leaf: RowLeaf, texts: np.ndarray, lead: tuple[int, ...]) -> np.n
     column = new_column(leaf, lead)
     leaf.codec.write(column, ..., texts)
     return column
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as that goes."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def is_increasing(slots: np.ndarray) -> bool:

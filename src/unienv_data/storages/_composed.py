@@ -12,14 +12,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import flatten_data, is_flattenable, unflatten_data
 
 from ..base._index import resolve_index
-from ..base.files import write_json
+from ..base.common import BatchT
+from ..base.files import new_folder, write_json
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._batch_spaces import BatchSpaces
-from ._composed_folder import FORMAT_VERSION, new_folder
+from ._composed_folder import FORMAT_VERSION
 from .registry import name_of
 
 PathLike = str | os.PathLike[str]
@@ -37,7 +39,7 @@ class _Moved(NamedTuple):
     parts: list[Any]
 
 
-class ComposedStorage(SpaceStorage):
+class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage whose samples lie in other storages, its parts: every slot is a slot of each of them.
 
     A subclass says how a value comes apart and together, and what its metadata file says. All else is that of the

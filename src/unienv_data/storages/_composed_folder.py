@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..base.files import json_field, read_json
+from ..base.files import json_field, new_folder, read_json
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from .registry import name_of, storage_by_name
 
@@ -21,18 +19,6 @@ FORMAT_VERSION = 1
 PathLike = str | os.PathLike[str]
 Parts = dict[str, SpaceStorage]
 ComposedT = TypeVar("ComposedT", bound="ComposedStorage")
-
-
-@contextlib.contextmanager
-def new_folder(path: PathLike) -> Iterator[Path]:
-    """A new folder to be filled, which is gone again if that fails."""
-    folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=False)
-    try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def build(

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, concatenate, get_at, iterate
 
+from ..base.common import BatchT
 from ..base.files import contained, json_field
 from ..base.storage import SpaceStorage
 from ._batch_spaces import BatchSpaces
@@ -21,7 +23,7 @@ from .registry import name_of, storage_by_name
 WrappingT = TypeVar("WrappingT", bound="WrappingStorage")
 
 
-class WrappingStorage(ComposedStorage):
+class WrappingStorage(ComposedStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage around another, which holds the same samples in another form.
 
     A subclass says how a value goes in and comes out. `maps_batches` says whether a batch can go as a whole; it goes

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from unienv_interface.backends import ComputeBackend, deserialize_backend, serialize_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.space import Space
 from unienv_interface.wrapper.backend_compat import data_to
 
+from ..base.common import BatchT, WrapperBatchT
 from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._composed import PathLike
 from ._composed_folder import read_description
+from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
 from .packed import PackedStorage
 from .registry import register_storage
@@ -23,7 +27,21 @@ __all__ = ["ToBackendOrDeviceStorage", "data_to"]
 
 
 @register_storage("to_backend_or_device")
-class ToBackendOrDeviceStorage(WrappingStorage):
+class ToBackendOrDeviceStorage(
+    WrappingStorage[WrapperBatchT, WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT],
+    Generic[
+        WrapperBatchT,
+        WrapperBArrayT,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BatchT,
+        BArrayType,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """Holds samples on another backend, device or both, and moves them on the way in and out.
 
     The samples are those of `single_instance_space`, on its backend and device; the storage inside has the same on
@@ -50,7 +68,7 @@ class ToBackendOrDeviceStorage(WrappingStorage):
             self._home = self.current_backend.device(self.current_backend.empty((0,)))
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         single_instance_space: Space,
         inner_storage_cls: type[SpaceStorage] = PackedStorage,
@@ -61,18 +79,21 @@ class ToBackendOrDeviceStorage(WrappingStorage):
         backend: ComputeBackend | None = None,
         device: Any = None,
         inner_storage_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> ToBackendOrDeviceStorage:
         """A new storage around one of `inner_storage_cls`, which is on `backend` and `device`.
 
-        Without `backend` it is on that of the samples. `args` and `inner_storage_kwargs` are the inner one's.
+        Without `backend` it is on that of the samples. The inner storage is given `args`, `inner_storage_kwargs` and
+        all further keywords; a TypeError if it does not take one.
         """
+        check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(
             lambda inner, name, folder: cls(single_instance_space, inner, name, folder),
             inner_storage_cls,
             _moved_space(single_instance_space, backend or single_instance_space.backend, device),
             args,
             cache_path,
-            {"capacity": capacity, "multiprocessing": multiprocessing, **(inner_storage_kwargs or {})},
+            {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs, **(inner_storage_kwargs or {})},
         )
 
     @classmethod
@@ -122,5 +143,6 @@ def _moved_space(space: Space, backend: ComputeBackend, device: Any) -> Space:
 
 def _read_place(path: Path, content: dict[str, Any]) -> tuple[ComputeBackend, Any]:
     """The backend and the device of the storage inside."""
-    backend = deserialize_backend(json_field(content, "backend", str, path))
-    return backend, backend.deserialize_device(json_field(content, "device", str, path, default=None))
+    prefix = "inner_" if "inner_backend" in content else ""  # as the reference calls them
+    backend = deserialize_backend(json_field(content, f"{prefix}backend", str, path))
+    return backend, backend.deserialize_device(json_field(content, f"{prefix}device", str, path, default=None))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 
 from ..base.files import contained, json_field
@@ -15,6 +16,7 @@ from ._column_view import ColumnView
 from ._composed import ComposedStorage, PathLike
 from ._composed_folder import build, check_parts, read_description
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
+from ._options import check_inner_options, takes_option
 from .packed import PackedStorage
 from .registry import name_of, register_storage, storage_by_name
 
@@ -42,7 +44,7 @@ def get_chained_residual_space(
 
 
 @register_storage("dict")
-class DictStorage(ComposedStorage):
+class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Samples taken apart: each of some fields in a storage of its own, and all the rest in one for "*".
 
     A field is named by the keys that lead to it, joined by `nested_separator`; "obs/*" stands for what is left of
@@ -76,7 +78,7 @@ class DictStorage(ComposedStorage):
         return {**self.__dict__, "_columns": {}}
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         single_instance_space: Space,
         storage_cls_map: Mapping[str, type[SpaceStorage]] | None = None,
@@ -87,15 +89,22 @@ class DictStorage(ComposedStorage):
         key_kwargs: ByKey | None = None,
         type_kwargs: ByType | None = None,
         nested_separator: str = "/",
+        **kwargs: Any,
     ) -> DictStorage:
         """A new storage with a part for each key of `storage_cls_map`; without one, a `PackedStorage` for all.
 
-        `args` are given to every part, `type_kwargs` to those of a class, `key_kwargs` to the one of a key.
+        `args` are given to every part, `type_kwargs` to those of a class, `key_kwargs` to the one of a key. Further
+        keywords go to every part whose class takes them; a TypeError if there is none.
         """
         classes = {REST: PackedStorage} if storage_cls_map is None else dict(storage_cls_map)
         plan = DictPlan(single_instance_space, classes, nested_separator)
         options_of = _part_options(classes, key_kwargs, type_kwargs)
         names = _part_names({key: classes[key] for key in plan.keys})
+        check_inner_options(cls, classes.values(), kwargs)
+
+        def options_for(key: str) -> dict[str, Any]:
+            known = {name: value for name, value in kwargs.items() if takes_option(classes[key], name)}
+            return {**known, **options_of(key)}
 
         def make_parts(folder: Path | None) -> dict[str, SpaceStorage]:
             return {
@@ -105,7 +114,7 @@ class DictStorage(ComposedStorage):
                     capacity=capacity,
                     cache_path=None if folder is None else folder / names[key],
                     multiprocessing=multiprocessing,
-                    **options_of(key),
+                    **options_for(key),
                 )
                 for key, space in zip(plan.keys, plan.spaces(), strict=True)
             }
@@ -227,10 +236,12 @@ def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, t
     """The separator, and the classes and the paths of the parts by their keys."""
     path = folder / DictStorage.metadata_file
     separator = json_field(content, "nested_separator", str, path)
-    by_key = json_field(content, "storages", dict, path)
+    # the reference's folder calls it "storage_map", with "type" and "path"
+    field, prefix = ("storages", "storage_") if "storages" in content else ("storage_map", "")
+    by_key = json_field(content, field, dict, path)
     parts = {key: json_field(by_key, key, dict, path) for key in by_key}
-    classes = {key: storage_by_name(json_field(part, "storage_type", str, path)) for key, part in parts.items()}
-    names = {key: json_field(part, "storage_path", str, path) for key, part in parts.items()}
+    classes = {key: storage_by_name(json_field(part, f"{prefix}type", str, path)) for key, part in parts.items()}
+    names = {key: json_field(part, f"{prefix}path", str, path) for key, part in parts.items()}
     places = [contained(folder, name) for name in names.values()]
     taken = set(places)
     if len(taken) < len(places) or any(not taken.isdisjoint(place.parents) for place in places):

@@ -16,11 +16,12 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLeaf
 from unienv_interface.space.spaces import ArraySpace
 
-from ..base.files import check_disk, reserve
+from ..base.files import check_disk, remove, reserve
 from ..base.storage import StorageCorruptedError
 from . import _hdf5_file as files
-from ._column_storage import DEFAULT_KEY, ColumnStorage, check_capacity, fixed_layout, remove, text_column
+from ._column_storage import DEFAULT_KEY, ColumnStorage, check_capacity, fixed_layout, stored_names, text_column
 from ._hdf5_file import h5py
+from ._options import checks_options
 from .registry import register_storage
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class HDF5Storage(ColumnStorage):
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable
         super().__init__(single_instance_space, capacity=capacity, length=0, path=path, mutable=mutable)
         self.reduce_io = reduce_io
-        self._names = files.dataset_names(self.layout)
+        self._names = stored_names(files.dataset_names(self.layout), lambda name: name in root)
         self._owns_file = False
         self._attach(root)
         lengths = {len(dataset) for dataset in self._datasets} or {capacity or 0}
@@ -100,6 +101,7 @@ class HDF5Storage(ColumnStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,
@@ -188,7 +190,7 @@ class HDF5Storage(ColumnStorage):
             file.close()
             raise
         storage._owns_file = True
-        storage._options = _options_of(storage._names, storage._datasets)
+        storage._options = _options_of(files.dataset_names(storage.layout), storage._datasets)
         return storage
 
     @staticmethod

@@ -14,6 +14,7 @@ from unienv_interface.space.row_layout import RowLayout
 
 from ..base._index import resolve_index
 from ..base.storage import SpaceStorage
+from ._options import checks_options
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -43,6 +44,7 @@ class ListStorage(SpaceStorage):
         self._samples: list[list[Any]] = [self._blank] * (capacity or 0)
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import re
-import shutil
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -15,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLeaf
 
 from ..base.files import (
     check_disk,
     json_field,
+    new_folder,
     open_regular,
     read_json,
     remove_temporaries,
@@ -30,6 +31,7 @@ from ..base.files import (
 )
 from ..base.storage import StorageCorruptedError
 from ._column_storage import ColumnStorage, check_capacity, element_dtype, fixed_layout, leaf_names, new_column
+from ._options import checks_options
 from .registry import current_name, register_storage
 
 __all__ = ["NPZStorage"]
@@ -45,7 +47,7 @@ PathLike = str | os.PathLike[str]
 
 
 @register_storage("npz")
-class NPZStorage(ColumnStorage):
+class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A folder with an `N.npz` per sample, for few large samples that other programs read with `numpy.load`.
 
     A sample of a dictionary has an array per leaf ("obs/rgb"), any other the array `data`. A file is replaced as a
@@ -81,6 +83,7 @@ class NPZStorage(ColumnStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,
@@ -90,20 +93,16 @@ class NPZStorage(ColumnStorage):
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
     ) -> NPZStorage:
-        """A new folder; there must not be one at `cache_path` yet."""
+        """A new folder; one that is at `cache_path` already must be empty."""
         check_capacity(capacity)
         if cache_path is None:
             raise ValueError("NPZStorage keeps its samples in files: give the folder as cache_path")
         layout, folder = fixed_layout(single_instance_space, cls.__name__), Path(cache_path)
         if not compressed:
             check_disk(folder, (capacity or 0) * layout.nbytes)
-        folder.mkdir(parents=True, exist_ok=False)
-        try:
+        with new_folder(folder):
             storage = cls(single_instance_space, compressed, folder, capacity=capacity)
             storage._write_metadata()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
         return storage
 
     def _create_like(self, path: PathLike) -> NPZStorage:
@@ -129,7 +128,7 @@ class NPZStorage(ColumnStorage):
         if version > FORMAT_VERSION:
             raise ValueError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
         kind = json_field(content, "storage_type", str, file, default="npz")
-        if current_name(kind) != "npz":
+        if kind != cls.__name__ and current_name(kind) != "npz":  # the reference's has no module, or one
             raise StorageCorruptedError(f"{file}: of type {kind!r}, wanted 'npz'")
         compressed = json_field(content, "compressed", bool, file)
         if capacity != json_field(content, "capacity", int, file, default=None):

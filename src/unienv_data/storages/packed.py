@@ -6,7 +6,6 @@ A batch is one gather of rows, and its columns are views of that. On disk a rand
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.files import make_folder, sync_folder
+from ..base.files import new_folder, sync_folder
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import BLOCKS_FILE as BLOCKS_FILE
 from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
+from ._options import checks_options
 from ._packed_column import PackedColumn
 from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
 from .registry import register_storage
@@ -76,6 +76,7 @@ class PackedStorage(RowStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,
@@ -84,7 +85,7 @@ class PackedStorage(RowStorage):
         cache_path: str | os.PathLike[str] | None = None,
         multiprocessing: bool = False,
     ) -> PackedStorage:
-        """A new storage. With `cache_path` there must not be such a folder yet, and the files lie in it."""
+        """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         layout = RowLayout(single_instance_space)
@@ -99,15 +100,11 @@ class PackedStorage(RowStorage):
 
     @classmethod
     def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
-        make_folder(path)
-        try:
+        with new_folder(path):
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
             sums = RowSums.create(memory, path)
             sync_folder(path)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
         return cls(layout.space, memory, capacity=capacity, path=path, sums=sums)
 
     @classmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,18 @@ import numpy as np
 from unienv_interface.space import Space
 from unienv_interface.space.spaces import TextSpace
 
-from ..base.files import check_disk, json_field, remove_temporaries, replacing, write_json
+from ..base.files import check_disk, json_field, new_folder, remove_temporaries, replacing, write_json
 from ..base.storage import StorageCorruptedError
-from ._column_storage import DEFAULT_KEY, ColumnStorage, check_capacity, fixed_layout, leaf_names, new_column
+from ._column_storage import (
+    DEFAULT_KEY,
+    ColumnStorage,
+    check_capacity,
+    fixed_layout,
+    leaf_names,
+    new_column,
+    stored_names,
+)
+from ._options import checks_options
 from ._parquet_file import (
     Compression,
     RowFile,
@@ -89,6 +97,7 @@ class ParquetStorage(ColumnStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,
@@ -100,7 +109,7 @@ class ParquetStorage(ColumnStorage):
         compression: Compression = "snappy",
         cache_bytes: int = 2**28,
     ) -> ParquetStorage:
-        """A new folder; there must not be one at `cache_path` yet.
+        """A new folder; one that is at `cache_path` already must be empty.
 
         `compression` is one of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
         """
@@ -119,14 +128,10 @@ class ParquetStorage(ColumnStorage):
         if not names:
             raise ValueError(f"{single_instance_space} has no leaves, which Parquet has no rows for")
         check_compression(names, compression)
-        folder.mkdir(parents=True, exist_ok=False)
-        try:
-            options: Any = {"compression": compression, "cache_bytes": cache_bytes}
+        options: Any = {"compression": compression, "cache_bytes": cache_bytes}
+        with new_folder(folder):
             storage = cls(single_instance_space, folder, capacity, piece_size, **options)
             storage._write_metadata()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
         return storage
 
     def _create_like(self, path: PathLike) -> ParquetStorage:
@@ -156,8 +161,8 @@ class ParquetStorage(ColumnStorage):
             raise ValueError(f"{path}: ParquetStorage has one writer, load it with read_only=True")
         folder, file = Path(path), Path(path) / METADATA
         content = read_metadata(file)
-        names = leaf_names(fixed_layout(single_instance_space, cls.__name__))
         found = sorted(json_field(content, "column_shapes", dict, file))
+        names = stored_names(leaf_names(fixed_layout(single_instance_space, cls.__name__)), found.__contains__)
         if found != sorted(names):
             raise StorageCorruptedError(f"{file}: columns {found}, the space wants {sorted(names)}")
         length = json_field(content, "num_rows", int, file)
@@ -165,7 +170,7 @@ class ParquetStorage(ColumnStorage):
             raise StorageCorruptedError(f"{file}: {length} rows, wanted the capacity, {capacity}")
         if not read_only:
             remove_temporaries(folder)
-        return cls(
+        storage = cls(
             single_instance_space,
             folder,
             capacity,
@@ -176,6 +181,8 @@ class ParquetStorage(ColumnStorage):
             compression=content.get("compression"),
             cache_bytes=cache_bytes,
         )
+        storage._names = names
+        return storage
 
     @staticmethod
     def build_space_from_parquet_file(path: PathLike) -> tuple[int, int, Space]:

@@ -22,6 +22,7 @@ from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._column_storage import is_increasing, last_of_each, new_column
 from ._column_view import ColumnView
+from ._options import checks_options
 from ._tensor_file import TensorFile, load_pickled, save_pickled, write_tensors
 from .registry import register_storage
 
@@ -96,6 +97,7 @@ class PytorchTensorStorage(SpaceStorage):
     # -- making ----------------------------------------------------------------------------------------------
 
     @classmethod
+    @checks_options
     def create(  # type: ignore[override]
         cls,
         single_instance_space: Space,

@@ -29,6 +29,8 @@ _OURS = {
     "transformed": ("transformation", "TransformedStorage"),
     "to_backend_or_device": ("backend_compat", "ToBackendOrDeviceStorage"),
     "list": ("list_storage", "ListStorage"),
+    "image": ("image_storage", "ImageStorage"),
+    "video": ("video_storage", "VideoStorage"),
 }
 # Class names in folders that the reference implementation wrote.
 _LEGACY = {
@@ -41,6 +43,8 @@ _LEGACY = {
     "unienv_data.storages.dict_storage.DictStorage": "dict",
     "unienv_data.storages.transformation.TransformedStorage": "transformed",
     "unienv_data.storages.backend_compat.ToBackendOrDeviceStorage": "to_backend_or_device",
+    "unienv_data.storages.image_storage.ImageStorage": "image",
+    "unienv_data.storages.video_storage.VideoStorage": "video",
 }
 
 _registered: dict[str, type[SpaceStorage]] = {}

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space
 from unienv_interface.transformations import DataTransformation
 from unienv_interface.transformations.serialization_utils import json_to_transformation, transformation_to_json
 
+from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._composed import PathLike
 from ._composed_folder import read_description
+from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
 from .packed import PackedStorage
 from .registry import register_storage
@@ -25,7 +28,7 @@ _PICKLED = "data_transformation.pkl"
 
 
 @register_storage("transformed")
-class TransformedStorage(WrappingStorage):
+class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Stores what a transformation makes of every sample, and reads through its inverse.
 
     `data_transformation` leads from `single_instance_space` to the space of the storage inside. What is read is what
@@ -64,16 +67,22 @@ class TransformedStorage(WrappingStorage):
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
         inner_storage_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> TransformedStorage:
-        """A new storage around one of `inner_storage_cls`, whose arguments are `args` and `inner_storage_kwargs`."""
+        """A new storage around one of `inner_storage_cls`.
+
+        The inner storage is given `args`, `inner_storage_kwargs` and all further keywords; a TypeError if it does not
+        take one.
+        """
         _inverse(data_transformation, single_instance_space)  # before anything is made
+        check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(
             lambda inner, name, folder: cls(single_instance_space, data_transformation, inner, name, folder),
             inner_storage_cls,
             data_transformation.get_target_space_from_source(single_instance_space),
             args,
             cache_path,
-            {"capacity": capacity, "multiprocessing": multiprocessing, **(inner_storage_kwargs or {})},
+            {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs, **(inner_storage_kwargs or {})},
         )
 
     @classmethod

@@ -331,17 +331,17 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     def default_index_dtype(self) -> BDtypeType:
         return self.dtype_from_name("int64")
 
-    def dtype_is_real_integer(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in dtypes.INTEGER
+    def dtype_is_real_integer(self, dtype: BDtypeType | None) -> bool:
+        return dtype is not None and self.dtype_name(dtype) in dtypes.INTEGER
 
-    def dtype_is_real_floating(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in dtypes.FLOATING
+    def dtype_is_real_floating(self, dtype: BDtypeType | None) -> bool:
+        return dtype is not None and self.dtype_name(dtype) in dtypes.FLOATING
 
-    def dtype_is_boolean(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in dtypes.BOOLEAN
+    def dtype_is_boolean(self, dtype: BDtypeType | None) -> bool:
+        return dtype is not None and self.dtype_name(dtype) in dtypes.BOOLEAN
 
-    def dtype_is_complex(self, dtype: BDtypeType) -> bool:
-        return self.dtype_name(dtype) in dtypes.COMPLEX
+    def dtype_is_complex(self, dtype: BDtypeType | None) -> bool:
+        return dtype is not None and self.dtype_name(dtype) in dtypes.COMPLEX
 
     # -- small helpers -------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Layer:
     def update_context_post_reset(self, old_context: Any, new_context: Any, mask: Any) -> Any:
         """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
         if self.context_space is None:
-            return new_context
+            return None
         return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
 
     @property

@@ -98,7 +98,22 @@ class FuncEnv(
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
 
-class FuncEnvBasedEnv(ForwardingLayer, Env):
+class FuncEnvBasedEnv(
+    ForwardingLayer,
+    Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType],
+    Generic[
+        StateType,
+        RenderStateType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """An `Env` that keeps the state of a `FuncEnv`."""
 
     def __init__(

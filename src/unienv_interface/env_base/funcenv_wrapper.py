@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
+from typing_extensions import TypeVar
+
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame
+from ..env_base.wrapper import (
+    WrapperActT,
+    WrapperBArrayT,
+    WrapperBDeviceT,
+    WrapperBDtypeT,
+    WrapperBRngT,
+    WrapperContextT,
+    WrapperObsT,
+    WrapperRenderFrame,
+)
 from ._layers import ForwardingLayer
-from .funcenv import FuncEnv, FuncEnvCommonRenderInfo
+from .funcenv import FuncEnv, FuncEnvCommonRenderInfo, RenderStateType, StateType
+
+WrapperStateT = TypeVar("WrapperStateT", default=Any)
+WrapperRenderStateT = TypeVar("WrapperRenderStateT", default=Any)
 
 
-class FuncEnvWrapper(ForwardingLayer, FuncEnv):
+class FuncEnvWrapper(
+    ForwardingLayer,
+    FuncEnv[
+        WrapperStateT,
+        WrapperRenderStateT,
+        WrapperBArrayT,
+        WrapperContextT,
+        WrapperObsT,
+        WrapperActT,
+        WrapperRenderFrame,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+    ],
+    Generic[
+        WrapperStateT,
+        WrapperRenderStateT,
+        WrapperBArrayT,
+        WrapperContextT,
+        WrapperObsT,
+        WrapperActT,
+        WrapperRenderFrame,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        StateType,
+        RenderStateType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """A functional environment that hands everything on to the one it wraps; a subclass changes what it wants to."""
 
     def __init__(self, func_env: FuncEnv) -> None:

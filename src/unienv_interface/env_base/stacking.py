@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,15 @@ from ..backends.base import ComputeBackend
 def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
     """Recursively stack Python/array data into a batched backend representation.
 
-    `data` is a sequence of values that are alike. Dicts become one dict (see `stack_infos` for keys that some
-    lack), tuples one tuple, numbers and arrays of one shape an array with a leading axis. What cannot be stacked
-    (texts, lists, objects, arrays of different shapes, numbers that the backend does not hold) stays a list.
+    `data` is a sequence of values that are alike, or a mapping of such sequences. Dicts become one dict (see
+    `stack_infos` for keys that some lack), tuples one tuple, numbers and arrays of one shape an array with a leading
+    axis. What cannot be stacked (texts, lists, objects, arrays of different shapes, numbers that the backend does not
+    hold) stays a list. What is neither a sequence nor a mapping, a number or an array, is returned as it is.
     """
+    if isinstance(data, Mapping):
+        return {key: data_stack(value, backend, device) for key, value in data.items()}
+    if not isinstance(data, (Sequence, Iterator)) or isinstance(data, (str, bytes)):
+        return data
     values = list(data)
     kinds = set(map(type, values))  # mostly one: to ask that is much quicker than to ask every value
     if values and all(issubclass(kind, Mapping) for kind in kinds):

@@ -16,7 +16,15 @@ environments have done is not reported, and answers that still come are thrown a
 
 from __future__ import annotations
 
+from ..backends.base import BArrayType as BArrayType
+from ..backends.base import BDeviceType as BDeviceType
+from ..backends.base import BDtypeType as BDtypeType
+from ..backends.base import BRNGType as BRNGType
 from ..utils.worker_processes import WorkerDied
+from .env import ActType as ActType
+from .env import ContextType as ContextType
+from .env import ObsType as ObsType
+from .env import RenderFrame as RenderFrame
 from .stacking import data_stack
 from .vector.async_vec_env import AsyncVecEnv
 from .vector.base import VecEnv

@@ -106,6 +106,27 @@ class Wrapper(
         return f"{type(self).__name__}({self.env!r})"
 
 
+#: A wrapper whose values have the types of the environment below.
+SameTypesWrapper = Wrapper[
+    BArrayType,
+    ContextType,
+    ObsType,
+    ActType,
+    RenderFrame,
+    BDeviceType,
+    BDtypeType,
+    BRNGType,
+    BArrayType,
+    ContextType,
+    ObsType,
+    ActType,
+    RenderFrame,
+    BDeviceType,
+    BDtypeType,
+    BRNGType,
+]
+
+
 def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
     """The action mapped; where that fails since it is no action of `env`, a ValueError that says why."""
     try:
@@ -117,7 +138,27 @@ def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
         raise ValueError(mismatch) from error
 
 
-class ActionWrapper(Wrapper):
+class ActionWrapper(
+    Wrapper[
+        BArrayType,
+        ContextType,
+        ObsType,
+        WrapperActT,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+    Generic[WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType],
+):
     """A wrapper that changes actions on their way in."""
 
     @abc.abstractmethod
@@ -132,7 +173,38 @@ class ActionWrapper(Wrapper):
         return self.env.step(map_action(self, self.map_action, action))
 
 
-class ContextObservationWrapper(Wrapper):
+class ContextObservationWrapper(
+    Wrapper[
+        BArrayType,
+        WrapperContextT,
+        WrapperObsT,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+    Generic[
+        WrapperContextT,
+        WrapperObsT,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """A wrapper that changes contexts and observations on their way out.
 
     What a masked reset returns holds fewer slots than the batch; mapping must not depend on their number. Contexts

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic
 
-from ..env_base.env import check_mask
-from ..env_base.funcenv import FuncEnv, FuncEnvCommonRenderInfo
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame, check_mask
+from ..env_base.funcenv import FuncEnv, FuncEnvCommonRenderInfo, RenderStateType, StateType
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
 from ..space.framestack_queue import FuncSpaceDataQueue, SpaceDataQueueState
 from ..utils.stateclass import StateClass
@@ -18,7 +19,7 @@ from ..wrapper.frame_history import (
 )
 
 
-class FuncFrameStackWrapperState(StateClass):
+class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
     """The state of the environment below with the frames so far; None for a queue that there is not."""
 
     env_state: Any
@@ -26,7 +27,30 @@ class FuncFrameStackWrapperState(StateClass):
     action_queue_state: SpaceDataQueueState | None
 
 
-class FuncFrameStackWrapper(FuncEnvWrapper):
+class FuncFrameStackWrapper(
+    FuncEnvWrapper[
+        FuncFrameStackWrapperState[StateType],
+        RenderStateType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+        StateType,
+        RenderStateType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """`FrameStackWrapper` for functional environments; the layout of its observations is told there."""
 
     def __init__(

@@ -4,14 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.funcenv import FuncEnv
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame
+from ..env_base.funcenv import FuncEnv, RenderStateType, StateType
 from ..env_base.funcenv_wrapper import FuncEnvWrapper
+from ..env_base.wrapper import (
+    WrapperActT,
+    WrapperBDeviceT,
+    WrapperBDtypeT,
+    WrapperBRngT,
+    WrapperContextT,
+    WrapperObsT,
+    WrapperRenderFrame,
+)
 from ..space import Space
 from ..transformations.transformation import DataTransformation
 from ..wrapper.transform_layer import IncomingTransform, OutgoingTransforms
 
 
-class FuncTransformWrapper(OutgoingTransforms, IncomingTransform, FuncEnvWrapper):
+class FuncTransformWrapper(
+    OutgoingTransforms,
+    IncomingTransform,
+    FuncEnvWrapper[
+        StateType,
+        RenderStateType,
+        BArrayType,
+        WrapperContextT,
+        WrapperObsT,
+        WrapperActT,
+        WrapperRenderFrame,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        StateType,
+        RenderStateType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """`TransformWrapper` for functional environments; which transformation leads where is told there."""
 
     def __init__(

@@ -9,26 +9,38 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+from typing_extensions import TypeVar
 
-from ..backends.base import ComputeBackend
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ..utils.stateclass import StateClass
 from .space import Space, parse_integer
 from .space_utils import batch_utils
 from .spaces import CompositeSpace, GraphSpace
 
-__all__ = ["FuncSpaceDataQueue", "SpaceDataQueue", "SpaceDataQueueState"]
+__all__ = [
+    "BArrayType",
+    "BDeviceType",
+    "BDtypeType",
+    "BRNGType",
+    "DataT",
+    "FuncSpaceDataQueue",
+    "SpaceDataQueue",
+    "SpaceDataQueueState",
+]
+
+DataT = TypeVar("DataT", default=Any)
 
 
-class SpaceDataQueueState(StateClass):
+class SpaceDataQueueState(StateClass, Generic[DataT]):
     """The frames: a value of the queue's `stacked_space`, never written to."""
 
-    data: Any
+    data: DataT
 
 
-class FuncSpaceDataQueue:
+class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """The last `maxlen` frames of `space`, which already holds the batch axis if there is a `batch_size`.
 
     A queue is full from the start: the first frame stands for all that would have been before it.
@@ -115,7 +127,7 @@ class FuncSpaceDataQueue:
         return [batch_utils.get_at(leaf, stacked, position) for position in range(self._maxlen)]
 
 
-class SpaceDataQueue:
+class SpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A `FuncSpaceDataQueue` that keeps its state."""
 
     def __init__(self, space: Space, batch_size: int | None, maxlen: int) -> None:

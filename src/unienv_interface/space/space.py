@@ -15,10 +15,13 @@ from typing import Any, Generic, Literal
 
 from typing_extensions import Self, TypeVar
 
-from ..backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ..backends.base import ComputeBackend
 from ..backends.serialization import BackendLike, parse_backend
 
 SpaceDataT = TypeVar("SpaceDataT", default=Any)
+_SpaceBDeviceT = TypeVar("_SpaceBDeviceT", default=Any)
+_SpaceBDTypeT = TypeVar("_SpaceBDTypeT", default=Any)
+_SpaceBDRNGT = TypeVar("_SpaceBDRNGT", default=Any)
 BoundedManner = Literal["both", "below", "above"]
 
 
@@ -41,7 +44,7 @@ def parse_shape(shape: Any, name: str = "shape", *, open_ended: bool = False) ->
     return sizes
 
 
-class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
+class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBDRNGT]):
     """The description of one value; see the module's docstring.
 
     Spaces are values: two of the same structure, dtype and bounds on the same backend are equal and hash alike,
@@ -55,8 +58,8 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         self,
         backend: BackendLike,
         shape: tuple[int, ...] | None = None,
-        device: BDeviceType | None = None,
-        dtype: BDtypeType | None = None,
+        device: _SpaceBDeviceT | None = None,
+        dtype: _SpaceBDTypeT | None = None,
     ) -> None:
         self.backend = backend = parse_backend(backend)
         backend.check_device(device)
@@ -69,7 +72,7 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         return self._shape
 
     @property
-    def device(self) -> BDeviceType | None:
+    def device(self) -> _SpaceBDeviceT | None:
         return self._device
 
     @staticmethod
@@ -95,7 +98,7 @@ class Space(abc.ABC, Generic[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         """
 
     @abc.abstractmethod
-    def sample(self, rng: BRNGType, **kwargs: Any) -> tuple[BRNGType, SpaceDataT]:
+    def sample(self, rng: _SpaceBDRNGT, **kwargs: Any) -> tuple[_SpaceBDRNGT, SpaceDataT]:
         """A random value, after the generator to go on with. The same generator state gives the same value."""
 
     @abc.abstractmethod

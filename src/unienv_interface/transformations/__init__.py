@@ -7,6 +7,7 @@ from .dict_transform import DictTransformation
 from .filter_dict import DictExcludeKeyTransformation, DictIncludeKeyTransformation
 from .flatten_dict_transform import FlattenDictTransformation, UnflattenDictTransformation
 from .identity import IdentityTransformation
+from .image_compress import ImageCompressTransformation, ImageDecompressTransformation
 from .image_resize import ImageResizeTransformation
 from .iter_transform import IterativeTransformation, LeafwiseTransformation, register_leaf_function
 from .normalize import NormalizeTransformation
@@ -20,6 +21,8 @@ __all__ = [
     "RescaleTransformation",
     "NormalizeTransformation",
     "CropTransformation",
+    "ImageCompressTransformation",
+    "ImageDecompressTransformation",
     "ImageResizeTransformation",
     "BatchifyTransformation",
     "UnBatchifyTransformation",

@@ -35,6 +35,8 @@ _REFERENCE_NAMES = {
     f"{_PACKAGE}.flatten_dict_transform.FlattenDictTransformation": "flatten_dict",
     f"{_PACKAGE}.flatten_dict_transform.UnflattenDictTransformation": "unflatten_dict",
     f"{_PACKAGE}.iter_transform.IterativeTransformation": "iterative",
+    "unienv_data.transformations.image_compress.ImageCompressTransformation": "image_compress",
+    "unienv_data.transformations.image_compress.ImageDecompressTransformation": "image_decompress",
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends.numpy import NumpyComputeBackend
 from ..backends.serialization import BackendLike, parse_backend
-from ..env_base.env import Env, parse_mask
+from ..env_base.env import ActType, Env, ObsType, RenderFrame, parse_mask
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import from_gym_space
 from ..utils.optional import need
@@ -33,7 +33,7 @@ _WAY_OUT = (
 )
 
 
-class FromGymnasiumEnv(Env):
+class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, Any]):
     """A `gymnasium.Env`, or a `gymnasium.vector.VectorEnv` as a batch, on any backend.
 
     Observations are the caller's: the environment cannot change them afterwards. One environment gives rewards and

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
-from ..env_base.env import Env, parse_mask
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
 from ..space import Space
 from ..space.space_utils import batch_utils
 from ..space.space_utils.gym_utils import to_gym_space
@@ -40,7 +41,9 @@ def combine_context_obs(context: Any, observation: Any) -> Any:
     return observation if context is None else {"context": context, "observation": observation}
 
 
-class ToGymnasiumEnv(gymnasium.Env):
+class ToGymnasiumEnv(
+    gymnasium.Env, Generic[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """An environment of ours that is not batched, as a `gymnasium.Env`.
 
     Where there is a context, the observation is a dict of "context" and "observation". Options of a reset become

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.env import Env
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame
 from ..transformations.rescale import RescaleTransformation
 from .transformation import ActionTransformWrapper
 
 
-class ActionRescaleWrapper(ActionTransformWrapper):
+class ActionRescaleWrapper(
+    ActionTransformWrapper[
+        ActType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
+    ]
+):
     """Takes actions between `new_low` and `new_high` and maps them linearly to the bounds of the environment below.
 
     The action space below must be a box with finite bounds. The new bounds are numbers, or arrays that broadcast to

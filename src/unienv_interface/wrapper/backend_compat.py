@@ -8,11 +8,22 @@ from typing import Any
 import numpy as np
 
 from ..backends import get_backend_from_tensor
-from ..backends.base import ComputeBackend
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ..backends.seeding import next_seed_rng
 from ..backends.serialization import BackendLike, parse_backend
-from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import Wrapper, map_action
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
+from ..env_base.wrapper import (
+    Wrapper,
+    WrapperActT,
+    WrapperBArrayT,
+    WrapperBDeviceT,
+    WrapperBDtypeT,
+    WrapperBRngT,
+    WrapperContextT,
+    WrapperObsT,
+    WrapperRenderFrame,
+    map_action,
+)
 from ..space import GraphInstance
 from ..space.space_utils.row_spaces import RowSpaces
 from ..space.spaces.batched import object_array
@@ -57,7 +68,26 @@ def _backend_of(value: Any) -> ComputeBackend | None:
         return None
 
 
-class ToBackendOrDeviceWrapper(Wrapper):
+class ToBackendOrDeviceWrapper(
+    Wrapper[
+        WrapperBArrayT,
+        WrapperContextT,
+        WrapperObsT,
+        WrapperActT,
+        WrapperRenderFrame,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """The environment on another backend, device or both: everything that goes in or comes out is moved.
 
     Without `backend` it stays; without `device` it stays too, or is the default one of a new backend. This layer has

@@ -7,14 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from ..env_base.env import Env, parse_mask
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
 from ..env_base.stacking import stack_infos
 from ..space.space_utils.row_spaces import RowSpaces
 from ..transformations.batch_and_unbatch import BatchifyTransformation, UnBatchifyTransformation
 from .transformation import TransformWrapper
 
 
-class BatchifyWrapper(TransformWrapper):
+class BatchifyWrapper(
+    TransformWrapper[
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """A single environment as a batch of one: data, rewards, flags and infos get a leading axis of size 1.
 
     Frames of `render` are handed on as they are.
@@ -60,7 +80,26 @@ class BatchifyWrapper(TransformWrapper):
         return None if space is None else RowSpaces(space).of(slots).create_empty()
 
 
-class UnBatchifyWrapper(TransformWrapper):
+class UnBatchifyWrapper(
+    TransformWrapper[
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """A batch of one as a single environment: the inverse of `BatchifyWrapper`."""
 
     def __init__(self, env: Env) -> None:

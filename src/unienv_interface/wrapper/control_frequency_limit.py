@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..env_base.env import Env
-from ..env_base.wrapper import Wrapper
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame
+from ..env_base.wrapper import SameTypesWrapper
 
 
-class ControlFrequencyLimitWrapper(Wrapper):
+class ControlFrequencyLimitWrapper(
+    SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Begins a step `control_dt` seconds after the one before it began, by waiting where there is time left.
 
     The first step after a reset begins at once. Later ones lie on a fixed grid from there, so an inexact sleep does

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.env import Env
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame
 from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper
 from ..space.space_utils import flatten_utils
 from .autoreset import refuse_autoreset
@@ -15,7 +16,9 @@ def _batch_axes(env: Env) -> int:
     return 0 if env.batch_size is None else 1
 
 
-class FlattenActionWrapper(ActionWrapper):
+class FlattenActionWrapper(
+    ActionWrapper[BArrayType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Takes actions as vectors; what a vector is made of is told in `space_utils.flatten_utils`."""
 
     def __init__(self, env: Env) -> None:
@@ -30,7 +33,20 @@ class FlattenActionWrapper(ActionWrapper):
         return flatten_utils.flatten_data(self.env.action_space, action, self._start_dim)
 
 
-class FlattenContextObservationWrapper(ContextObservationWrapper):
+class FlattenContextObservationWrapper(
+    ContextObservationWrapper[
+        BArrayType,
+        BArrayType,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ]
+):
     """Gives observations, contexts or both as vectors, each a vector of its own.
 
     `flatten_context` has no effect where there is no context.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.env import Env, parse_mask
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
 from ..env_base.wrapper import ContextObservationWrapper
 from ..space.framestack_queue import SpaceDataQueue
 from .autoreset import refuse_autoreset
@@ -18,7 +19,11 @@ from .frame_history import (
 )
 
 
-class FrameStackWrapper(ContextObservationWrapper):
+class FrameStackWrapper(
+    ContextObservationWrapper[
+        ContextType, Any, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
+    ]
+):
     """Gives each observation together with the `obs_stack_size` ones before it, and with the last actions.
 
     With `obs_stack_size` above 0, observations get a time axis of `obs_stack_size` + 1 frames, oldest first: their

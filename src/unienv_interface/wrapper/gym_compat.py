@@ -6,7 +6,21 @@
 Spaces and values are converted as `unienv_interface.space.space_utils.gym_utils` says.
 """
 
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, ObsType, RenderFrame
 from ._from_gymnasium import FromGymnasiumEnv
 from ._to_gymnasium import ToGymnasiumEnv, ToGymnasiumVectorEnv
 
-__all__ = ["FromGymnasiumEnv", "ToGymnasiumEnv", "ToGymnasiumVectorEnv"]
+__all__ = [
+    "ActType",
+    "BArrayType",
+    "BDeviceType",
+    "BDtypeType",
+    "BRNGType",
+    "ContextType",
+    "FromGymnasiumEnv",
+    "ObsType",
+    "RenderFrame",
+    "ToGymnasiumEnv",
+    "ToGymnasiumVectorEnv",
+]

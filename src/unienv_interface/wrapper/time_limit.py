@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import Wrapper
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
+from ..env_base.wrapper import SameTypesWrapper
 from ..space.space import parse_integer
 from .autoreset import refuse_autoreset
 
 
-class TimeLimitWrapper(Wrapper):
+class TimeLimitWrapper(
+    SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Truncates an episode at its `time_limit`-th step, and at every step it is taken further.
 
     In a batch every slot has a count of its own, which starts again when the slot is reset.

@@ -4,15 +4,50 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import ActionWrapper, ContextObservationWrapper, Wrapper, map_action
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
+from ..env_base.wrapper import (
+    ActionWrapper,
+    ContextObservationWrapper,
+    Wrapper,
+    WrapperActT,
+    WrapperBArrayT,
+    WrapperBDeviceT,
+    WrapperBDtypeT,
+    WrapperBRngT,
+    WrapperContextT,
+    WrapperObsT,
+    WrapperRenderFrame,
+    map_action,
+)
 from ..space import Space
 from ..transformations.transformation import DataTransformation
 from .autoreset import refuse_autoreset
 from .transform_layer import IncomingTransform, OutgoingTransforms
 
 
-class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
+class TransformWrapper(
+    OutgoingTransforms,
+    IncomingTransform,
+    Wrapper[
+        WrapperBArrayT,
+        WrapperContextT,
+        WrapperObsT,
+        WrapperActT,
+        WrapperRenderFrame,
+        WrapperBDeviceT,
+        WrapperBDtypeT,
+        WrapperBRngT,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """Passes contexts, observations and actions through transformations; None leaves them as they are.
 
     `context_transformation` and `observation_transformation` lead from the environment below to this layer;
@@ -51,7 +86,21 @@ class TransformWrapper(OutgoingTransforms, IncomingTransform, Wrapper):
         return self.map_observation(observation), reward, terminated, truncated, info
 
 
-class ContextObservationTransformWrapper(OutgoingTransforms, ContextObservationWrapper):
+class ContextObservationTransformWrapper(
+    OutgoingTransforms,
+    ContextObservationWrapper[
+        WrapperContextT,
+        WrapperObsT,
+        BArrayType,
+        ContextType,
+        ObsType,
+        ActType,
+        RenderFrame,
+        BDeviceType,
+        BDtypeType,
+        BRNGType,
+    ],
+):
     """Passes contexts and observations through transformations; None leaves them as they are."""
 
     def __init__(
@@ -78,7 +127,12 @@ class ContextObservationTransformWrapper(OutgoingTransforms, ContextObservationW
         return *self._map_reset(context, observation, slots), info
 
 
-class ActionTransformWrapper(IncomingTransform, ActionWrapper):
+class ActionTransformWrapper(
+    IncomingTransform,
+    ActionWrapper[
+        WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
+    ],
+):
     """Takes actions of `target_action_space` and passes them through a transformation to the environment below."""
 
     def __init__(

@@ -15,8 +15,9 @@ from urllib.parse import quote
 import numpy as np
 
 from ..backends import get_backend_from_tensor
-from ..env_base.env import Env, parse_mask
-from ..env_base.wrapper import Wrapper
+from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_mask
+from ..env_base.wrapper import SameTypesWrapper
 from ..utils.optional import need
 from ._video_file import VideoFormat, as_image, check_format, write_video
 from .autoreset import refuse_autoreset
@@ -24,7 +25,9 @@ from .autoreset import refuse_autoreset
 __all__ = ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVideoWrapper"]
 
 
-class EpisodeRenderStackWrapper(Wrapper):
+class EpisodeRenderStackWrapper(
+    SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Keeps the frames of the current episode: one of every reset, one of every step.
 
     `episodic_frames` is a list of copies of the frames, or for an environment that renders mappings a dict of such
@@ -181,7 +184,9 @@ class EpisodeRenderStackWrapper(Wrapper):
         return backend.asarray(frame, copy=True)
 
 
-class _EncodingWrapper(EpisodeRenderStackWrapper):
+class _EncodingWrapper(
+    EpisodeRenderStackWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """What the wrappers that make videos share. Frames are kept as uint8 arrays, (height, width, 3)."""
 
     def __init__(
@@ -216,7 +221,9 @@ class _EncodingWrapper(EpisodeRenderStackWrapper):
         write_video(path, images, fps=self.env.render_fps or 30, format=self.store_format)
 
 
-class EpisodeVideoWrapper(_EncodingWrapper):
+class EpisodeVideoWrapper(
+    _EncodingWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Writes every episode to `store_dir` as a video, when it ends, at the reset that cuts it off, or at `close`.
 
     Files are called `episode_{number}_step_{start}.{format}`, where `start` is the number of steps taken before the
@@ -262,7 +269,9 @@ class EpisodeVideoWrapper(_EncodingWrapper):
             raise FileExistsError(f"{path} is there already: choose another store_dir, or pass overwrite=True")
 
 
-class EpisodeWandbVideoWrapper(_EncodingWrapper):
+class EpisodeWandbVideoWrapper(
+    _EncodingWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
+):
     """Logs every episode to Weights & Biases as a video, when it ends, is cut off by a reset, or at `close`.
 
     The video is logged as `wandb_log_key`, or for an environment that renders mappings as `{wandb_log_key}/{key}`.

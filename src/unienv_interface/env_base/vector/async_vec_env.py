@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from ...space.row_layout import Rows
 from ...utils.channel import pickled
 from ...utils.worker_processes import WorkerDied
-from ..env import Env
+from ..env import ActType, ContextType, Env, ObsType, RenderFrame
 from .base import Call, VecEnv
 from .env_group import Access
 from .infos import AnyInfos, InfoRows, Infos, common_rows
@@ -37,7 +38,7 @@ class _Reset(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class AsyncVecEnv(VecEnv):
+class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """Run multiple non-batched environments in separate worker processes.
 
     A step is: the parent writes the actions to shared memory and wakes the workers, each worker steps its environments

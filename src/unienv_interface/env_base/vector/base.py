@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...backends.base import ComputeBackend
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
 from ...space import Space, validate
 from ...space.row_layout import Rows
 from ...space.space_utils import batch_utils
 from ...utils.seed_util import next_seed_rng
-from ..env import Env, parse_index, parse_mask
+from ..env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
 from ..stacking import stack_infos
 from .env_group import SIGNAL_DTYPES, Access, EnvSpec, ResultRows
 from .infos import AnyInfos, InfoRows
@@ -23,7 +23,7 @@ from .infos import AnyInfos, InfoRows
 Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
 
 
-class VecEnv(Env):
+class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """A batch of environments. Beginning a command and waiting for it are two verbs; see `vec_env`."""
 
     _closed = False

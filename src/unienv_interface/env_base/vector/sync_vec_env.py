@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..env import Env
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from ..env import ActType, ContextType, Env, ObsType, RenderFrame
 from .base import Call, VecEnv
 from .env_group import Access, EnvGroup
 from .infos import AnyInfos, InfoForm, InfoRows, Infos
 from .memory import MemoryPlan, PartedHeap
 
 
-class SyncVecEnv(VecEnv):
+class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """Run multiple non-batched environments synchronously in one process.
 
     Parameters

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import at_path, describe_mismatch, join_path
 from ..space import BoundedManner, Space, parse_integer, parse_shape
@@ -18,7 +18,7 @@ from .dynamic_box import sample_size
 
 
 @dataclass
-class GraphInstance:
+class GraphInstance(Generic[BArrayType]):
     """One graph, or a batch of graphs.
 
     `n_nodes` and `n_edges` are integer arrays of the batch shape. `nodes_features` has the batch shape, then the
@@ -33,7 +33,7 @@ class GraphInstance:
     edges: Any = None
 
 
-class GraphSpace(Space[GraphInstance, BDeviceType, BDtypeType, BRNGType]):
+class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGType]):
     """Graphs of `min_nodes` to `max_nodes` nodes and, with `is_edge`, `min_edges` to `max_edges` edges.
 
     A maximum of None means no limit. Features are described by box spaces, one node's or edge's each; without a

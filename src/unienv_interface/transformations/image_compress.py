@@ -1,0 +1,267 @@
+"""Images as the bytes of JPEG or another format, in arrays of one size. Pillow is imported at first use."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import ComputeBackend
+from ..space.space import Space, parse_integer
+from ..space.spaces import BoxSpace
+from ..utils.optional import need
+from ._operands import require_box
+from .serialization_utils import read_setting, register_transformation
+from .transformation import DataTransformation, need_source_space
+
+__all__ = [
+    "CONSERVATIVE_COMPRESSION_RATIOS",
+    "JPEG_QUALITY_COMPRESSION_MAP",
+    "ImageCompressTransformation",
+    "ImageDecompressTransformation",
+    "get_jpeg_compression_ratio",
+]
+
+# How much smaller JPEG makes photographs, by quality; noise is compressed less, hence the share that is counted on.
+JPEG_QUALITY_COMPRESSION_MAP: dict[str, Any] = {
+    "quality": np.arange(55, 101, 5),
+    "compression_ratio": np.array([43.27, 36.90, 34.24, 31.50, 26.00, 25.06, 19.08, 14.30, 9.88, 5.27]),
+    "conservative_ratio": 0.6,
+}
+_QUALITY_STEP = 10
+_LEAST_QUALITY = 20
+
+
+def get_jpeg_compression_ratio(init_quality: int) -> int:
+    """How many times smaller than the pixels JPEG of this quality can be counted on to be."""
+    table = JPEG_QUALITY_COMPRESSION_MAP
+    ratio = np.interp(init_quality, table["quality"], table["compression_ratio"])
+    return math.floor(float(ratio) * table["conservative_ratio"])
+
+
+CONSERVATIVE_COMPRESSION_RATIOS: dict[str, Callable[[int], int]] = {"JPEG": get_jpeg_compression_ratio}
+
+
+@register_transformation("image_compress")
+class ImageCompressTransformation(DataTransformation):
+    """Makes the bytes of an image file of every image, filled up with zeros to one size.
+
+    Images are uint8, (height, width, channels) with 1 or 3 channels, or (height, width) without `last_channel`; any
+    number of axes may lie in front. JPEG loses detail. One that is too large for the size is compressed with less
+    quality, down to 20; a ValueError if it is too large then.
+
+    Parameters
+    ----------
+    init_quality
+        The quality to try first, 1 to 100.
+    max_size_bytes
+        The size of the result.
+    compression_ratio
+        The size of the pixels over that of the result, instead of `max_size_bytes`. Without either it follows from
+        the quality, for JPEG.
+    mode
+        The mode of Pillow's to convert images to, such as "RGB" or "L".
+    format
+        The format of Pillow's, such as "JPEG" or "PNG".
+    last_channel
+        Whether the last axis is that of the channels.
+    """
+
+    has_inverse = True
+
+    def __init__(
+        self,
+        init_quality: int = 70,
+        max_size_bytes: int | None = None,
+        compression_ratio: float | None = None,
+        mode: str | None = None,
+        format: str = "JPEG",  # noqa: A002 - the documented name
+        last_channel: bool = True,
+    ) -> None:
+        if max_size_bytes is not None and compression_ratio is not None:
+            raise ValueError(f"max_size_bytes is {max_size_bytes} and compression_ratio {compression_ratio}: give one")
+        if max_size_bytes is None and compression_ratio is None:
+            if format not in CONSERVATIVE_COMPRESSION_RATIOS:
+                raise ValueError(f"how small images get as {format} is not known: give max_size_bytes")
+            compression_ratio = CONSERVATIVE_COMPRESSION_RATIOS[format](init_quality)
+        if compression_ratio is not None and not compression_ratio > 0:
+            raise ValueError(f"compression_ratio is {compression_ratio}, it must be above 0")
+        self.init_quality = parse_integer(init_quality, "init_quality")
+        self.max_size_bytes = None if max_size_bytes is None else parse_integer(max_size_bytes, "max_size_bytes")
+        self.compression_ratio = compression_ratio
+        self.mode, self.format, self.last_channel = mode, format, bool(last_channel)
+
+    @staticmethod
+    def get_uint8_dtype(backend: ComputeBackend) -> Any:
+        return backend.dtype_from_name("uint8")
+
+    def validate_source_space(self, source_space: Space) -> None:
+        """Raise unless this is a space of images that can be compressed."""
+        box, wanted = require_box(source_space, type(self).__name__), "(..., height, width, 1 or 3)"
+        fits = len(box.shape) >= 3 and box.shape[-1] in (1, 3)
+        if not self.last_channel:
+            fits, wanted = len(box.shape) >= 2, "(..., height, width)"
+        if not fits or box.dtype_name != "uint8":
+            raise ValueError(f"{type(self).__name__} wants uint8 of shape {wanted}, not {box}")
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        self.validate_source_space(source_space)
+        box = require_box(source_space, type(self).__name__)
+        shape = (*box.shape[: -self._axes], self._size(box.shape))
+        return BoxSpace(box.backend, 0, 255, self.get_uint8_dtype(box.backend), box.device, shape)
+
+    @property
+    def _axes(self) -> int:
+        return 3 if self.last_channel else 2
+
+    def _size(self, shape: tuple[int, ...]) -> int:
+        if self.compression_ratio is None:
+            return int(self.max_size_bytes or 0)
+        return int(math.prod(shape[-self._axes :]) // self.compression_ratio) + 1
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        backend = source_space.backend
+        images = backend.to_numpy(data)
+        lead, shape = images.shape[: -self._axes], images.shape[-self._axes :]
+        size = self._size(shape)
+        files = np.zeros((math.prod(lead), size), np.uint8)
+        for row, image in zip(files, images.reshape(-1, *shape), strict=True):
+            encoded, _ = self.encode_to_size(image, size, mode=self.mode)
+            row[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        return backend.from_numpy(files.reshape(*lead, size), device=source_space.device)
+
+    def encode_to_size(
+        self, img_array: np.ndarray, max_bytes: int, min_quality: int = _LEAST_QUALITY, mode: str | None = None
+    ) -> tuple[bytes, int]:
+        """The file of an image and the quality it took to keep it to `max_bytes`; a ValueError if none does."""
+        pixels = img_array[..., 0] if img_array.ndim == 3 and img_array.shape[-1] == 1 else img_array
+        image = need("PIL.Image", extra="image").fromarray(pixels)
+        if mode is not None:
+            image = image.convert(mode)
+        quality = max(self.init_quality, min_quality)
+        while True:
+            file = io.BytesIO()
+            image.save(file, format=self.format, quality=quality)
+            if file.tell() <= max_bytes:
+                return file.getvalue(), quality
+            if quality - _QUALITY_STEP < min_quality:
+                raise ValueError(
+                    f"an image takes {file.tell()} bytes as {self.format} of quality {quality}, there is room for "
+                    f"{max_bytes}: give a larger max_size_bytes"
+                )
+            quality -= _QUALITY_STEP
+
+    def direction_inverse(self, source_space: Space | None = None) -> ImageDecompressTransformation:
+        box = require_box(need_source_space(self, source_space), type(self).__name__)
+        self.validate_source_space(box)
+        height, width = box.shape[-self._axes :][:2]
+        channels = box.shape[-1] if self.last_channel else None
+        return ImageDecompressTransformation(height, width, channels, self.mode, self.format)
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        names = ("init_quality", "max_size_bytes", "compression_ratio", "mode", "format", "last_channel")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def deserialize_from(
+        cls, json_data: Mapping[str, Any], source_space: Space | None = None
+    ) -> ImageCompressTransformation:
+        return cls(**json_data)
+
+
+@register_transformation("image_decompress")
+class ImageDecompressTransformation(DataTransformation):
+    """Makes images of the bytes of their files; the inverse of `ImageCompressTransformation`.
+
+    Parameters
+    ----------
+    target_height, target_width
+        The size of the images, which that of the files must be.
+    target_channels
+        1 or 3, the last axis of an image; None for one without.
+    mode
+        The mode of Pillow's to convert images to.
+    format
+        The only format that is read; any that Pillow knows if it is None.
+    """
+
+    has_inverse = True
+
+    def __init__(
+        self,
+        target_height: int,
+        target_width: int,
+        target_channels: int | None = 3,
+        mode: str | None = None,
+        format: str | None = None,  # noqa: A002 - the documented name
+    ) -> None:
+        if target_channels not in (None, 1, 3):
+            raise ValueError(f"target_channels is {target_channels!r}, it must be 1, 3 or None")
+        self.target_height = parse_integer(target_height, "target_height")
+        self.target_width = parse_integer(target_width, "target_width")
+        self.target_channels, self.mode, self.format = target_channels, mode, format
+
+    @staticmethod
+    def get_uint8_dtype(backend: ComputeBackend) -> Any:
+        return backend.dtype_from_name("uint8")
+
+    @staticmethod
+    def validate_source_space(source_space: Space) -> None:
+        """Raise unless this is a space of the bytes of files."""
+        box = require_box(source_space, "ImageDecompressTransformation")
+        if not box.shape or box.dtype_name != "uint8":
+            raise ValueError(f"ImageDecompressTransformation wants uint8 of shape (..., bytes), not {box}")
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        channels = () if self.target_channels is None else (self.target_channels,)
+        return (self.target_height, self.target_width, *channels)
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        self.validate_source_space(source_space)
+        box = require_box(source_space, type(self).__name__)
+        shape = (*box.shape[:-1], *self._shape)
+        return BoxSpace(box.backend, 0, 255, self.get_uint8_dtype(box.backend), box.device, shape)
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        backend = source_space.backend
+        files = backend.to_numpy(data)
+        images = np.zeros((math.prod(files.shape[:-1]), *self._shape), np.uint8)
+        for image, file in zip(images, files.reshape(-1, files.shape[-1]), strict=True):
+            image[...] = self.decode_bytes(file.tobytes(), mode=self.mode)
+        return backend.from_numpy(images.reshape(*files.shape[:-1], *self._shape), device=source_space.device)
+
+    def decode_bytes(self, jpeg_bytes: bytes, mode: str | None = None) -> np.ndarray:
+        """The image in a file, which may be followed by anything; a ValueError if it is none of the wanted size."""
+        pillow, formats = need("PIL.Image", extra="image"), None if self.format is None else [self.format]
+        try:
+            with pillow.open(io.BytesIO(jpeg_bytes), formats=formats) as image:
+                if image.size != (self.target_width, self.target_height):  # known before anything is unpacked
+                    raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
+                pixels = np.asarray(image.convert(mode or ("RGB" if self.target_channels == 3 else "L")))
+        except (OSError, ValueError, SyntaxError) as error:
+            wanted = f"an image {self.target_height} high and {self.target_width} wide"
+            raise ValueError(f"not the file of {wanted}: {error}") from error
+        return pixels[..., None] if self.target_channels == 1 else pixels
+
+    def direction_inverse(self, source_space: Space | None = None) -> ImageCompressTransformation:
+        box = require_box(need_source_space(self, source_space), type(self).__name__)
+        self.validate_source_space(box)
+        has_channels = self.target_channels is not None
+        return ImageCompressTransformation(
+            max_size_bytes=box.shape[-1], mode=self.mode, format=self.format or "JPEG", last_channel=has_channels
+        )
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        names = ("target_height", "target_width", "target_channels", "mode", "format")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def deserialize_from(
+        cls, json_data: Mapping[str, Any], source_space: Space | None = None
+    ) -> ImageDecompressTransformation:
+        read_setting(json_data, "target_height", cls)
+        return cls(**json_data)
