@@ -104,7 +104,7 @@ class Model:
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
         self.samples: list[int] = []
-        self.episodes: list[float] = []
+        self.episodes: list[int] = []
         self.episode = 0
         self.is_open = False
 
@@ -120,15 +120,19 @@ class Model:
         self.is_open = False
 
     def remove(self, indices: set[int]) -> None:
-        """What is left of an episode on both sides of a gap becomes two: the later part keeps its number."""
+        """What is left of an episode on both sides of a gap becomes two."""
         kept = [index for index in range(len(self.samples)) if index not in indices]
-        numbers = list(self.episodes)
-        for left, right in reversed(list(itertools.pairwise(kept))):
-            if numbers[left] == numbers[right]:
-                self.episodes[left] = self.episodes[right] - (1e-6 if right - left > 1 else 0)
+        old, number, gaps = self.episodes, self.episode, list[bool]()
+        if not (kept and self.is_open and old[kept[-1]] == self.episode):
+            number, self.is_open = self.episode - 1, False
+        for left, right in itertools.pairwise(kept):
+            gaps.append(right - left > 1 or old[left] != old[right])
+        labels = []
+        for is_apart in [*gaps, False][::-1] if kept else []:
+            number -= is_apart
+            labels.append(number)
         self.samples = [self.samples[index] for index in kept]
-        self.episodes = [self.episodes[index] for index in kept]
-        self.is_open = self.is_open and self.episode in self.episodes
+        self.episodes = labels[::-1]
 
     def segments(self) -> list[tuple[int, int]]:
         closed = sorted({episode for episode in self.episodes if not (self.is_open and episode == self.episode)})

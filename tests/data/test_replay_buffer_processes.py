@@ -182,7 +182,7 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path: P
         with ReplayBuffer.load_from(path, **options) as writer:
             writer.append(number(1))
             with pytest.raises(PermissionError, match=rf"this process \(pid {os.getpid()}\) already"):
-                ReplayBuffer.load_from(path, **options)
+                ReplayBuffer.load_from(path, **{**options, "multiprocessing": False})
             writer.append(number(2))
             with pytest.raises(PermissionError, match="being written"):
                 hold(path)  # asking a second time has not let go of the lock
