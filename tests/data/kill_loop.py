@@ -1,6 +1,6 @@
 """Writers that are killed at random instants, and what is then found. Run as a program, so that it may fork.
 
-    python tests/data/kill_loop.py --kills 100 --seed 0 [--storage npz]
+    python tests/data/kill_loop.py --kills 100 --seed 0 [--storage npz] [--boots]
 
 Each writer goes on where the last one was killed, does a stream of operations that follows from its seed, and sends a
 byte up a pipe when one has returned. The oracle does the same operations on a list: what is found must be the state
@@ -29,6 +29,7 @@ import numpy as np
 from buffers import Model, check_hashes, hashed, hashed_space, one_hashed
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.replay_buffer._counters import COUNTER_NAMES
 from unienv_data.storages.registry import storage_by_name
 from unienv_interface.backends import NumpyComputeBackend
 
@@ -175,8 +176,13 @@ def is_state(found: tuple[list[int], Any], before: Model, after: Model) -> bool:
     return found == (partly.samples, partly.segments())
 
 
-def run(kills: int, seed: int, capacity: int | None, folder: Path, storage: str = "packed") -> int:
-    """Kill so many writers of one buffer; the number of operations that were acknowledged."""
+def run(
+    kills: int, seed: int, capacity: int | None, folder: Path, storage: str = "packed", *, boots: bool = False
+) -> int:
+    """Kill so many writers of one buffer; the number of operations that were acknowledged.
+
+    With `boots` the machine boots after each kill, or the folder goes to another machine.
+    """
     chance = random.Random(seed)
     model = Model(capacity)
     ReplayBuffer.create(
@@ -217,6 +223,8 @@ def run(kills: int, seed: int, capacity: int | None, folder: Path, storage: str 
         dumped = operations.dumped or dumped
         before = copy.deepcopy(operations.model)
         operations.next()(None)
+        if boots:
+            _boot(folder / "buffer", chance)
         found = found_in(folder / "buffer")
         if not is_state(found, before, operations.model):
             raise AssertionError(
@@ -231,6 +239,20 @@ def run(kills: int, seed: int, capacity: int | None, folder: Path, storage: str 
         acknowledged += count
         first += 1_000_000
     return acknowledged
+
+
+def _boot(path: Path, chance: random.Random) -> None:
+    """Have the writer's machine another boot id than this one; every other time, the folder a copy."""
+    if chance.random() < 0.5:
+        copied = path.with_name("other machine")
+        shutil.copytree(path, copied)
+        shutil.rmtree(path)
+        copied.rename(path)
+    with open(path / "header.bin", "r+b") as file:
+        if any(file.read()[-8:]):
+            return  # closed in order, and not opened again before the kill
+        file.seek(64 + 8 * COUNTER_NAMES.index("boot"))
+        file.write(chance.getrandbits(31).to_bytes(8, "little"))
 
 
 def _as_found(found: tuple[list[int], Any], before: Model, after: Model) -> Model:
@@ -250,12 +272,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", default="packed")
+    parser.add_argument("--boots", action="store_true")
     arguments = parser.parse_args()
-    total, per_buffer = 0, 25
+    total, per_buffer = 0, 10 if arguments.boots else 25
     for number in range(-(-arguments.kills // per_buffer)):
         folder = Path(tempfile.mkdtemp(prefix="kills"))
         try:
-            total += run(per_buffer, arguments.seed + number, (None, 7, 40, 1)[number % 4], folder, arguments.storage)
+            capacity, count = (None, 7, 40, 1)[number % 4], min(per_buffer, arguments.kills - number * per_buffer)
+            total += run(count, arguments.seed + number, capacity, folder, arguments.storage, boots=arguments.boots)
         finally:
             shutil.rmtree(folder)
     print(f"{arguments.kills} kills, {total} operations acknowledged, none lost")

@@ -294,6 +294,7 @@ def another_boot() -> Iterator[None]:
     boot = _counters._boot_number()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_counters, "_boot_number", lambda: boot + 1)
+        patch.setattr(os, "fsync", lambda fd: None)
         yield
 
 

@@ -54,6 +54,11 @@ def contents(buffer: ReplayBuffer, leaves: str) -> list[int | None]:
     return [number_in(buffer.get_at(index), leaves) for index in range(len(buffer))]
 
 
+@pytest.fixture(autouse=True)
+def syncs_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
 def attack(folder: Path, seed: int) -> bool:
     """Record, with a call that fails; whether it came to that."""
     chance = random.Random(seed)
@@ -66,8 +71,7 @@ def attack(folder: Path, seed: int) -> bool:
         recording.step()()
     acknowledged, is_half_made = recording.numbers, False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda fd: None)  # the real one would take most of the time
-        failing = Failing(getattr(where, name), code, chance.randrange(1, 12), for_good=chance.random() < 0.5)
+        failing = Failing(getattr(where, name), code, chance.randrange(1, 6), for_good=chance.random() < 0.5)
         patch.setattr(where, name, failing if name != "mmap" else _mmap_that(failing))
         for _ in range(14):
             do = recording.step()
@@ -80,12 +84,12 @@ def attack(folder: Path, seed: int) -> bool:
                     found = contents(recording.buffer, leaves)
                 except OSError as half_changed:
                     is_half_made = is_refused and "half changed" in str(half_changed)
-                    assert is_half_made, f"{what}: {error!r}, then {half_changed!r}"  # noqa: PT017
+                    if not is_half_made:
+                        raise AssertionError(f"{what}: {error!r}, then {half_changed!r}") from half_changed
                     break
                 failing.is_off = False
-                is_right = found in (acknowledged, wanted) or _is_less(found, acknowledged, wanted)
-                verb = recording.log[-1]
-                assert is_right, f"{what}: {verb} failed, {error!r}: {found}, wanted {acknowledged} or {wanted}"  # noqa: PT017
+                if found not in (acknowledged, wanted) and not _is_less(found, acknowledged, wanted):
+                    raise AssertionError(f"{what}: {found}, wanted {acknowledged} or {wanted}") from error
                 recording.numbers = acknowledged = found
                 recording.is_open = recording.buffer.has_open_segment
                 if is_refused:
@@ -147,12 +151,12 @@ def run(folder: Path, count: int, seed: int) -> int:
     return failed
 
 
-def test_two_hundred_failing_calls(tmp_path: Path) -> None:
-    assert run(tmp_path, 200, seed=0) > 50
+def test_a_hundred_recordings_with_failing_calls(tmp_path: Path) -> None:
+    assert run(tmp_path, 100, seed=0) > 30
 
 
 @pytest.mark.soak
-def test_five_thousand_failing_calls(tmp_path: Path) -> None:
+def test_five_thousand_recordings_with_failing_calls(tmp_path: Path) -> None:
     assert run(tmp_path, 5000, seed=1000) > 1500
 
 

@@ -1,11 +1,21 @@
-"""Power cuts: any of the pages that were written since the last sync may be lost."""
+"""Power cuts: any of the pages that were written since the last sync may be lost. And boots, where none is."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from buffers import contents, number, number_space, numbers
 from power_cut import run
+
+from unienv_data import ReplayBuffer
+from unienv_interface.backends import NumpyComputeBackend
+
+HERE = Path(__file__).parent
 
 
 def test_three_hundred_power_cuts(tmp_path: Path) -> None:
@@ -16,3 +26,97 @@ def test_three_hundred_power_cuts(tmp_path: Path) -> None:
 def test_ten_thousand_power_cuts(tmp_path: Path) -> None:
     for part in range(20):
         assert run(tmp_path / str(part), 500, seed=1000 * (part + 1)) == 500
+
+
+# -- boots -------------------------------------------------------------------------------------------------
+
+
+def kill_and_boot(kills: int, seed: int) -> str:
+    command = [sys.executable, "-W", "error", str(HERE / "kill_loop.py"), "--boots"]
+    command += ["--kills", str(kills), "--seed", str(seed)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def test_nothing_is_lost_by_a_kill_and_a_boot_or_a_copy() -> None:
+    assert "30 kills" in kill_and_boot(30, seed=0)
+
+
+@pytest.mark.soak
+def test_nothing_is_lost_by_two_thousand_kills_and_boots_or_copies() -> None:
+    assert "2000 kills" in kill_and_boot(2000, seed=100)
+
+
+# -- files that are gone -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rows.bin", "sums.bin", "segments.bin", "header.bin"])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+@pytest.mark.parametrize("durable", [False, True])
+def test_files_that_are_gone_are_an_error(name: str, how: str, durable: bool, tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, durable=durable, maintain_segment_metadata=True)
+    buffer.extend(numbers([1, 2]))
+    (file,) = path.rglob(name)
+    content = file.read_bytes()
+    file.unlink()
+    if how == "replaced":
+        file.write_bytes(content)
+    with pytest.raises(FileNotFoundError, match=rf"{how} while it was being written.*{name}"):  # noqa: PT012
+        buffer.extend(numbers([3]))  # an end that is durable
+        buffer.flush()
+    with pytest.raises(OSError, match="a flush has failed"):
+        buffer.append(number(4))
+    buffer.close()
+
+
+def test_a_folder_that_is_removed_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path)
+    buffer.append(number(1))
+    shutil.rmtree(path)
+    with pytest.raises(FileNotFoundError, match="deleted while it was being written"):
+        buffer.flush()
+    buffer.close()
+
+
+def test_a_folder_may_be_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    with ReplayBuffer.create(number_space(), cache_path=path) as buffer:
+        buffer.append(number(1))
+        path.rename(tmp_path / "moved")
+        buffer.flush()
+        buffer.append(number(2))
+    with ReplayBuffer.load_from(tmp_path / "moved", backend=NumpyComputeBackend) as moved:
+        assert contents(moved) == [1, 2]
+
+
+# -- small blocks ------------------------------------------------------------------------------------------
+
+
+def fill_small_blocks(folder: Path, fills: int) -> None:
+    """Fill a file system whose blocks are smaller than a page."""
+    image, mount = folder / "image", folder / "mounted"
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(24 * 2**20)
+    make = ["mkfs.ext4", "-q", "-b", "1024", "-m", "0", "-O", "^has_journal", str(image)]
+    can_make = shutil.which("mkfs.ext4") and subprocess.run(make, capture_output=True).returncode == 0
+    if os.geteuid() or not can_make or subprocess.run(["mount", "-o", "loop", image, mount]).returncode:
+        pytest.skip("only root may mount a file system")
+    try:
+        command = [sys.executable, "-W", "error", str(HERE / "disk_full.py"), str(mount), "--fills", str(fills)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+        assert result.returncode == 0, f"{result.returncode} {result.stderr[-3000:]}"
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_small_blocks_are_filled_five_times(tmp_path: Path) -> None:
+    fill_small_blocks(tmp_path, 5)
+
+
+@pytest.mark.soak
+def test_small_blocks_are_filled_two_hundred_times(tmp_path: Path) -> None:
+    fill_small_blocks(tmp_path, 200)

@@ -264,15 +264,16 @@ def make_folder(path: Path) -> None:
 
 def check_in_place(fd: int, path: Path) -> None:
     """An OSError if an open file was deleted or replaced: what is written to it would be lost."""
-    own, what = os.fstat(fd), "deleted"
-    if own.st_nlink:
-        try:
-            found = os.stat(path)
-        except OSError:
+    own, what = os.fstat(fd), "replaced"
+    try:
+        found = os.stat(path)
+    except OSError:
+        if own.st_nlink:
             return  # the folder has another name by now, and the file is in it
+        what = "deleted"
+    else:
         if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
             return
-        what = "replaced"
     raise OSError(errno.ENOENT, f"the file was {what} while it was being written; what was written to it is lost", path)
 
 

@@ -7,6 +7,7 @@ and a file without a name goes when the last process that holds it does, however
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import sys
@@ -118,12 +119,22 @@ class MappedFile:
         begin = first // RESERVE_CHUNK * RESERVE_CHUNK
         end = max(last, min(-(-last // RESERVE_CHUNK) * RESERVE_CHUNK, self.nbytes))
         try:
+            self._check_room(end - begin)
             self._reserve(begin, end)
         except OSError:
-            begin, end = first, last  # no room for a whole chunk; enough for this write is enough
+            # no room for a whole chunk: whole pages are enough, which is what a write through a mapping touches
+            begin = first // mmap.PAGESIZE * mmap.PAGESIZE
+            end = max(last, min(-(-last // mmap.PAGESIZE) * mmap.PAGESIZE, self.nbytes))
             self._reserve(begin, end)
         self._reserved = (begin, end)
         return self._reserved
+
+    def _check_room(self, nbytes: int) -> None:
+        """An OSError where a file system has not so many bytes: one that tries may keep what it has found so far."""
+        if self.path is not None:
+            disk = os.fstatvfs(self.fd)
+            if disk.f_bavail * disk.f_frsize < nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _reserve(self, begin: int, end: int) -> None:
         if self.path is None:

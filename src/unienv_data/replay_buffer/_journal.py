@@ -23,7 +23,7 @@ from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
-# what follows it in bytes and its CRC32, then the numbers of slots, of segments (-1: they stay) and of counters
+# what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments (-1: they stay) and of counters
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
 # The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
@@ -82,8 +82,8 @@ class Journal:
     def open(cls, path: Path) -> Journal:
         return cls(MappedFile.open(path, "u1", writable=True))
 
-    def write(self, edit: Edit, row_nbytes: int) -> None:
-        """Write an edit down; an OSError if there is no room, and then nothing has happened."""
+    def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
+        """Write the edit of this number down; an OSError if there is no room, and then nothing has happened."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
         pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
         counters = np.array(pairs, np.int64).reshape(-1, 2)
@@ -95,15 +95,17 @@ class Journal:
             rows = edit.read_rows(chunk)
             crc, offset = zlib.crc32(rows, crc), self._file.write_bytes(rows, offset)
         numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
-        self._file.write_bytes(_HEADER.pack(total, crc, *numbers), 0)
+        self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
     def read(self, storage: SpaceStorage, live: Counters) -> Edit:
         """The edit that was written down last; a StorageCorruptedError if it is not whole."""
         row_nbytes = storage.row_nbytes
-        total, crc, slot_count, segment_count, counter_count = self._header()
+        total, mark, slot_count, segment_count, counter_count = self._header()
+        crc = mark & 0xFFFFFFFF
+        is_due = mark >> 32 == 0 or mark ^ crc == _mark(live.edit)  # earlier versions wrote no number
         kept = max(segment_count, 0)
         fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
-        if fixed_size + slot_count * row_nbytes != total or self._crc(total) != crc:
+        if fixed_size + slot_count * row_nbytes != total or not is_due or self._crc(total) != crc:
             raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
         numbers = np.frombuffer(self._file.read_bytes(fixed_size, _HEADER.size), "<i8").astype(np.int64)
         slots = numbers[:slot_count]
@@ -143,6 +145,10 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _mark(number: int) -> int:
+    return (number & 0xFFFFFFFF) << 32
 
 
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:

@@ -50,7 +50,6 @@ def find_loss(state: BufferState) -> Loss | None:
         head = max(tail, min(head, max(closed, committed.head)))
     head -= (head - tail) % state.segments.lanes
     counters = live.copy()
-    counters.edit += live.edit & 1  # samples were being overwritten in their places, each of which is looked at
     counters.tail, counters.head, counters.segments = tail, max(head, tail), sound
     if counters.head == tail:
         counters.base = tail  # there need be no rows at all

@@ -230,7 +230,7 @@ class BufferState:
             state.write_lock.run(state._begin_to_write)
             return state
         if header.is_of_another_boot:
-            if header.has_edit_to_make():
+            if header.has_edit_to_make() or header.counters.edit & 1:
                 raise StorageCorruptedError(
                     f"{folder}: the machine went down while a writer changed samples in place; "
                     f"open the buffer once with read_only=False to finish that"
@@ -250,11 +250,9 @@ class BufferState:
         if self.header.is_of_another_boot:
             has_edit_to_make = self.header.has_edit_to_make()
             if has_edit_to_make:
-                counters.edit |= 1
-                self.recover()
-                self._sync_files()
-            elif counters.edit & 1:  # of samples that stay in their places, each of which is looked at
-                counters.edit += 1
+                counters.edit = self.header.newest_half().edit
+            if counters.edit & 1:
+                self._make_edit_again(is_durable=has_edit_to_make)
             loss = find_loss(self)
             if loss is not None and not loss.findings:
                 counters.assign(loss.counters)
@@ -270,6 +268,16 @@ class BufferState:
         self.recover()
         used = np.arange(self.used(counters.head))
         self.storage.replace_block_sums(numbers_in(used, self.storage.capacity, counters.base, counters.tail))
+
+    def _make_edit_again(self, *, is_durable: bool) -> None:
+        try:
+            self.recover()
+            self.counters.edit += 2  # so that it is not made once more should the samples be refused
+            self._sync_files()
+        except StorageCorruptedError:
+            if is_durable:
+                raise
+            self.counters.edit += 1  # samples were overwritten in their places, each of which is looked at
 
     def _check(self) -> None:
         """Compare the counters with each other and with the files."""
@@ -377,7 +385,7 @@ class BufferState:
             finally:
                 counters.edit = before + 2
             return
-        journal.write(edit, self.storage.row_nbytes)
+        journal.write(edit, self.storage.row_nbytes, counters.edit + 1)
         if durable:
             journal.sync()
         counters.edit += 1
