@@ -23,7 +23,8 @@ from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex
 
-# what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments (-1: they stay) and of counters
+# what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments
+# (-1: they stay) and of counters
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
 # The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
