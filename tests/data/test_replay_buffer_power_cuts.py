@@ -100,7 +100,7 @@ def fill_small_blocks(folder: Path, fills: int) -> None:
     image, mount = folder / "image", folder / "mounted"
     mount.mkdir()
     with open(image, "wb") as file:
-        file.truncate(24 * 2**20)
+        file.truncate(12 * 2**20)
     make = ["mkfs.ext4", "-q", "-b", "1024", "-m", "0", "-O", "^has_journal", str(image)]
     can_make = shutil.which("mkfs.ext4") and subprocess.run(make, capture_output=True).returncode == 0
     if os.geteuid() or not can_make or subprocess.run(["mount", "-o", "loop", image, mount]).returncode:

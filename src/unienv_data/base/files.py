@@ -58,7 +58,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            raise _no_room(error, nbytes, path) from None
+            raise no_room(error, nbytes, path) from None
         raise
     if durable:
         sync_folder(path.parent)
@@ -310,7 +310,7 @@ def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
     try:
         os.posix_fallocate(fd, start, stop - start)
     except OSError as error:
-        raise _no_room(error, stop - start, path) from None
+        raise no_room(error, stop - start, path) from None
 
 
 def resize(fd: int, nbytes: int, path: Path | None) -> None:
@@ -318,10 +318,10 @@ def resize(fd: int, nbytes: int, path: Path | None) -> None:
     try:
         os.ftruncate(fd, nbytes)
     except OSError as error:
-        raise _no_room(error, nbytes, path) from None
+        raise no_room(error, nbytes, path) from None
 
 
-def _no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
+def no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
     """The same error with the path and both figures."""
     free = f", {shutil.disk_usage(path.parent).free} are free" if path is not None and path.parent.exists() else ""
     what = f"{error.strerror}: {nbytes} bytes are needed{free}"

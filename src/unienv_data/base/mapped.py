@@ -6,7 +6,6 @@ and a file without a name goes when the last process that holds it does, however
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -21,7 +20,7 @@ import numpy as np
 
 from unienv_interface.utils.shared_block import SharedBlock
 
-from .files import check_in_place, check_memory, open_regular, reserve, resize
+from .files import check_in_place, check_memory, no_room, open_regular, reserve, resize
 from .storage import StorageCorruptedError
 
 # MADV_POPULATE_WRITE, of Linux 5.14 and later
@@ -168,17 +167,22 @@ class MappedFile:
         self.fd = -1
 
 
-def populate_pages(items: np.ndarray, start: int, stop: int) -> None:
+def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) -> None:
     """Have the pages of items [start, stop) of a mapped array, for which room is reserved, ready to be written.
 
-    It is the same without, but a page fault for each takes three times as long.
+    It is the same without, but a page fault for each takes three times as long. And where a file system has reserved
+    room that it cannot give, this is an OSError, not yet a SIGBUS.
     """
     mapping: Any = items.base
     if _POPULATE is not None and isinstance(mapping, mmap.mmap):
         size = items.strides[0]
         first = start * size // mmap.PAGESIZE * mmap.PAGESIZE
-        with contextlib.suppress(OSError):  # an older kernel
+        try:
             mapping.madvise(_POPULATE, first, stop * size - first)
+        except OSError as error:
+            if error.errno == errno.EFAULT:
+                raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), stop * size - first, path) from None
+            # else an older kernel
 
 
 def _received(descriptor: Any, dtype: np.dtype, path: Path | None, writable: bool) -> MappedFile:

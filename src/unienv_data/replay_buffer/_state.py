@@ -341,7 +341,7 @@ class BufferState:
         """
         begun = time.monotonic()
         deadline = begun + _PATIENCE
-        if self.failure is not None:
+        if self.failure is not None and self.counters.edit & 1:
             raise self.as_failed()
         while self.counters.edit & 1 and not self.is_writing_here():
             time.sleep(0.0002)

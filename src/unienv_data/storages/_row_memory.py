@@ -189,8 +189,8 @@ class MappedMemory(RowMemory):
             self.reserve(int(group[0]), int(group[-1]) + 1)
 
     def populate(self, start: int, stop: int) -> None:
-        for column in (self.rows.records, *self.rows.blocks.values()):
-            populate_pages(column, start, stop)
+        for file, column in zip(self.files, (self.rows.records, *self.rows.blocks.values()), strict=True):
+            populate_pages(column, start, stop, file.path)
 
     def trim(self, length: int) -> None:
         """Cut the files to so many rows, the first ones."""

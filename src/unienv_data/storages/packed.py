@@ -281,9 +281,10 @@ class PackedStorage(RowStorage):
         bounds = [memory.reserve(first, last)]
         if isinstance(self._sums, RowSums):
             bounds.append(self._sums.reserve(first, last))
-        self.reserved = (max(first, *(low for low, _ in bounds)), min(last, *(high for _, high in bounds)))
+        reserved = (max(first, *(low for low, _ in bounds)), min(last, *(high for _, high in bounds)))
         if piece > 1:
-            memory.populate(*self.reserved)
+            memory.populate(*reserved)
+        self.reserved = reserved
 
     def write(self, slots: int | slice, encoded: Sequence[Any], number: int) -> None:
         memory = self._memory
