@@ -57,7 +57,7 @@ def test_repair_says_what_was_left_out_and_why(tmp_path: Path, run: Any) -> None
         for name, *more in (("split",), ("whole", "--whole-episodes"))
     )
     why = "the bytes on disk are not those that were written"
-    assert split[0].startswith("left out: samples ")
+    assert split[0].startswith("left out: sample ")
     assert split[0].endswith(why)
     assert split[1] == "note: samples of 1 episode are lost, the parts that are left are episodes of their own now"
     assert whole[1].endswith("sound samples of the episode from 0 to 2999: not whole")

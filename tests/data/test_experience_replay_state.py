@@ -211,6 +211,8 @@ def _samples(replay: ExperienceReplay, connection: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*os.fork.* was called:RuntimeWarning")  # JAX, which the child does not use
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_a_forked_process_draws_from_a_replay_that_reads_ahead() -> None:
     context = multiprocessing.get_context("fork")
     with make(prefetch=2) as replay:

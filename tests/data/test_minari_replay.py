@@ -200,6 +200,8 @@ def same(batch: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*os.fork.* was called:RuntimeWarning")  # JAX, which the child does not use
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_a_data_loader_work_on_the_replay_itself(folder: Path, start: str) -> None:
     with replay(folder, transform=lambda td: td.set("twice", td["action"] * 2), prefetch=2) as data:

@@ -125,7 +125,8 @@ class BufferState:
         numbers = np.arange(tail, max(head, tail))
         states = storage.check_rows(self.slots(numbers), numbers)
         where, sentences = self.folder or storage.cache_filename, []
-        for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, "have no checksum")):
+        lost = "have no checksum, damage to them cannot be told"
+        for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, lost)):
             edges = np.flatnonzero(np.diff(states == state, prepend=False, append=False)).reshape(-1, 2)
             sentences += [f"{where}: samples {start} to {stop - 1} {what}" for start, stop in edges.tolist()]
         return sentences
