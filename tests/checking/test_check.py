@@ -134,7 +134,7 @@ def lost_checksum(path: Path) -> str:
     write(path, episodes())
     with (path / "storage" / "sums.bin").open("r+b") as file:
         file.write(bytes(8))
-    return "samples 0 to 0 have no checksum, damage to them cannot be told"
+    return "samples 0 to 0 do not match their checksum"
 
 
 def gap_between_episodes(path: Path) -> str:
