@@ -262,12 +262,19 @@ class RowLayout:
                 if type(value) is number:
                     continue
                 if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                    break
-            else:
-                return values  # all are right as they are, as nearly always
-            return [codec.encode(value, lead) for value, codec in zip(values, self._codecs, strict=True)]
+                    return self._convert(values, checks, lead)
+            return values  # all are right as they are, as nearly always
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
+
+    def _convert(self, values: Sequence[Any], checks: Sequence[tuple[Any, ...]], lead: tuple[int, ...]) -> list[Any]:
+        """The leaves of a value, those that are not right as they are by way of their codec."""
+        return [
+            value
+            if type(value) is number or (getattr(value, "dtype", None) is dtype and value.shape == shape)
+            else codec.encode(value, lead)
+            for value, (dtype, shape, number), codec in zip(values, checks, self._codecs, strict=True)
+        ]
 
     def check(self, data: Any, lead: tuple[int, ...]) -> None:
         """A ValueError with the path unless `encode` would take the data. Arrays stay on their device."""
