@@ -60,7 +60,8 @@ class LeafCodec(abc.ABC):
     alignment: int  # in bytes; every column is then a legal strided view of every library
     in_heap = False
     plain_dtype: np.dtype | None = None  # of the elements, where a column of the rows is the value itself
-    number_type: type | None = None  # of the Python numbers that all go into a column of scalars as they are
+    number_type: type | None = None  # of the Python numbers that go into a column of scalars as they are,
+    number_range: tuple[float, float] = (0, 0)  # if they are in this range
 
     @abc.abstractmethod
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
@@ -104,8 +105,8 @@ class ArrayCodec(LeafCodec):
         if space.backend is NumpyComputeBackend and not self._is_foreign:
             self.plain_dtype = self.raw
         self._numbers, self._largest, self._smallest = _python_numbers(self._name)
-        if not self.shape and self.plain_dtype is not None:
-            self.number_type = {"float64": float, "bool": bool}.get(self._name)
+        if not self.shape and self.plain_dtype is not None and self._numbers:
+            self.number_type, self.number_range = self._numbers[-1], (self._smallest, self._largest)
 
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
         shape = lead + self.shape

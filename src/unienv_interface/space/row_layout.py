@@ -39,6 +39,9 @@ __all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "
 Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
 PAGE_SIZE = 4096
+# What goes into a column as it is: an array of this dtype and shape, a scalar of NumPy of this type, or a Python number
+# of this type, from low to high.
+_LeafCheck = tuple[np.dtype | None, tuple[int, ...], type, type, float, float]
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,9 @@ class RowLayout:
         self.dtype = _record_dtype(self.row_leaves)
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
-        # A leaf goes into its column as it is if it is an array of this dtype and shape, or a Python number of this
-        # type; no leaf is of type Rows, which stands for none.
-        self._checks = [
-            (leaf.codec.plain_dtype, leaf.codec.shape, leaf.codec.number_type or Rows) for leaf in self.leaves
-        ]
-        self._last_batch_checks: tuple[tuple[int, ...], list[tuple[Any, tuple[int, ...], type]]] = ((), self._checks)
+        # What each leaf has to be to go into its column as it is.
+        self._checks = [_leaf_check(codec) for codec in self._codecs]
+        self._last_batch_checks: tuple[tuple[int, ...], list[_LeafCheck]] = ((), self._checks)
         self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
         self._fetch = leaf_fetcher(space)
         # For a dict of leaves, which is the usual sample, without the calls that lead to each of them.
@@ -258,22 +258,21 @@ class RowLayout:
                 values = self._fetch_flat(data)
             else:
                 values = self._fetch(data)
-            for value, (dtype, shape, number) in zip(values, checks):  # noqa: B905 - as long as each other
-                if type(value) is number:
+            for value, (dtype, shape, scalar, number, low, high) in zip(values, checks):  # noqa: B905 - as long as each other
+                kind = type(value)
+                if kind is scalar or (kind is number and low <= value <= high):
                     continue
-                if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                if kind is not np.ndarray or value.dtype is not dtype or value.shape != shape:
                     return self._convert(values, checks, lead)
             return values  # all are right as they are, as nearly always
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
 
-    def _convert(self, values: Sequence[Any], checks: Sequence[tuple[Any, ...]], lead: tuple[int, ...]) -> list[Any]:
+    def _convert(self, values: Sequence[Any], checks: Sequence[_LeafCheck], lead: tuple[int, ...]) -> list[Any]:
         """The leaves of a value, those that are not right as they are by way of their codec."""
         return [
-            value
-            if type(value) is number or (getattr(value, "dtype", None) is dtype and value.shape == shape)
-            else codec.encode(value, lead)
-            for value, (dtype, shape, number), codec in zip(values, checks, self._codecs, strict=True)
+            value if getattr(value, "dtype", None) is dtype and value.shape == shape else codec.encode(value, lead)
+            for value, (dtype, shape, *_), codec in zip(values, checks, self._codecs, strict=True)
         ]
 
     def check(self, data: Any, lead: tuple[int, ...]) -> None:
@@ -307,11 +306,11 @@ class RowLayout:
         for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
             codec.write(column, index, value)
 
-    def _batch_checks(self, lead: tuple[int, ...]) -> list[tuple[Any, tuple[int, ...], type]]:
+    def _batch_checks(self, lead: tuple[int, ...]) -> list[_LeafCheck]:
         """What the leaves of a batch have to be; remembered, since batches tend to be of one size."""
         known, checks = self._last_batch_checks
         if known != lead:
-            checks = [(dtype, lead + shape, Rows) for dtype, shape, _ in self._checks]
+            checks = [(dtype, lead + shape, Rows, Rows, 0, 0) for dtype, shape, *_ in self._checks]
             self._last_batch_checks = (lead, checks)
         return checks
 
@@ -416,6 +415,12 @@ def _take_spans(array: np.ndarray, first: np.ndarray, count: int, patches: Seque
 def _opaque(size: int) -> np.dtype:
     """The dtype of this many bytes as they are."""
     return np.dtype((np.void, size))
+
+
+def _leaf_check(codec: LeafCodec) -> _LeafCheck:
+    dtype, shape = codec.plain_dtype, codec.shape
+    scalar = Rows if dtype is None or shape else dtype.type  # Rows stands for none
+    return dtype, shape, scalar, codec.number_type or Rows, *codec.number_range
 
 
 def _field_name(path: tuple[Any, ...]) -> str:
