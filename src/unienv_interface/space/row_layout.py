@@ -258,7 +258,7 @@ class RowLayout:
                 values = self._fetch_flat(data)
             else:
                 values = self._fetch(data)
-            for value, (dtype, shape, scalar, number, low, high) in zip(values, checks):  # noqa: B905 - as long as each other
+            for value, (dtype, shape, scalar, number, low, high) in zip(values, checks):  # noqa: B905 - of one length
                 kind = type(value)
                 if kind is scalar or (kind is number and low <= value <= high):
                     continue
@@ -271,7 +271,9 @@ class RowLayout:
     def _convert(self, values: Sequence[Any], checks: Sequence[_LeafCheck], lead: tuple[int, ...]) -> list[Any]:
         """The leaves of a value, those that are not right as they are by way of their codec."""
         return [
-            value if getattr(value, "dtype", None) is dtype and value.shape == shape else codec.encode(value, lead)
+            value
+            if isinstance(value, np.ndarray) and (value.dtype, value.shape) == (dtype, shape)
+            else codec.encode(value, lead)
             for value, (dtype, shape, *_), codec in zip(values, checks, self._codecs, strict=True)
         ]
 
