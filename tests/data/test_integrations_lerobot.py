@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -211,7 +210,6 @@ except ImportError as error:
     assert done.stdout == "pyarrow is not installed; get it with: pip install 'unienv[lerobot]'", done.stderr
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_reads_on() -> None:
     script = f"""
 import os

@@ -127,22 +127,20 @@ class BufferWriter:
         if lanes == 1:
             raise TypeError("extend_lanes: the buffer has no lanes: make it with ReplayBuffer.create(..., lanes=N)")
         shape: tuple[int, ...] = (lanes,)
-        try:
-            encoded = self._storage.encode(value, lanes)
-        except ValueError:
-            steps = self._count_steps(value)
-            if steps is None:
-                raise
+        steps = self._count_steps(value)
+        if steps is not None:
             shape = (steps, lanes)
-            encoded = self._storage.encode(self._storage.layout.merge_lead(value, (steps, lanes)), steps * lanes)
+            value = self._storage.layout.merge_lead(value, (steps, lanes))
+        count = lanes if steps is None else steps * lanes
+        encoded = self._storage.encode(value, count)
         closing: list[int] = []
         if ended is not None:
             if ended.shape != shape:
-                each = f"each of {lanes} lanes" + ("" if len(shape) == 1 else f" at each of {shape[0]} steps")
+                each = f"each of {lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
                 raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             if np.count_nonzero(ended):
                 closing = ended.reshape(-1).nonzero()[0].tolist()
-        self._extend_open(encoded, lanes if len(shape) == 1 else shape[0] * lanes, closing)
+        self._extend_open(encoded, count, closing)
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int]) -> None:
         """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
