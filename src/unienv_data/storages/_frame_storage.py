@@ -84,7 +84,7 @@ def read_frame_metadata(cls: type[FrameStorage], path: Path, capacity: int | Non
     if kind != cls.__name__ and current_name(kind) != cls.registered_name:
         raise StorageCorruptedError(f"{path}: of type {kind!r}, wanted {cls.__name__!r}")
     if capacity != json_field(content, "capacity", int, path, default=None):
-        raise StorageCorruptedError(f"{path}: capacity {content['capacity']}, wanted {capacity}")
+        raise StorageCorruptedError(f"{path}: capacity {content.get('capacity')}, wanted {capacity}")
     return content
 
 
