@@ -208,7 +208,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def replace_block_sums(self, numbers: np.ndarray) -> None:
         """Have a checksum for each row where the files are of an earlier version; `numbers` are those of the samples.
 
-        A storage without such files has nothing to do.
+        A slot that holds none has -1. A storage without such files has nothing to do.
         """
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:

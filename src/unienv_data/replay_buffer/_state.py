@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
-from ._journal import Edit, Journal, finish, numbers_in
+from ._journal import NONE, Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
 from ._recovery import find_loss
@@ -279,7 +279,9 @@ class BufferState:
         self.header.begin_to_write()
         self.recover()
         used = np.arange(self.used(counters.head))
-        self.storage.replace_block_sums(numbers_in(used, self.storage.capacity, counters.base, counters.tail))
+        numbers = numbers_in(used, self.storage.capacity, counters.base, counters.tail)
+        numbers[numbers >= counters.head] = NONE
+        self.storage.replace_block_sums(numbers)
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:

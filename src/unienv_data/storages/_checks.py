@@ -98,6 +98,21 @@ class RowSums:
         """The same for any rows, an array of slots or a slice, each with its number."""
         self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots)
 
+    def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
+        """Store the checksums of rows that somebody else wrote; of those that are wrong none matches.
+
+        `numbers` and `is_wrong` are by slot.
+        """
+        try:
+            self.put_at(slots, numbers[slots])
+            self.call_wrong(slots[is_wrong[slots]])
+        except ValueError:  # a row refers to what the heap does not have: which one is found out
+            if len(slots) > 1:
+                for slot in slots:
+                    self.adopt(np.array([slot]), numbers, is_wrong)
+            else:
+                self._array[slots] = (numbers[slots] + 1).astype(np.uint64) << _HALF
+
     def call_wrong(self, slots: np.ndarray) -> None:
         """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
         self._array[slots] ^= np.uint64(1)
@@ -230,7 +245,10 @@ class BlockSums:
     def _state_of(self, block: int) -> int:
         if block >= len(self._sums) or self._sums[block] == 0:
             return ROW_UNKNOWN
-        crc = self._crc(block)
+        try:
+            crc = self._crc(block)
+        except ValueError:  # a row refers to what the heap does not have
+            return ROW_WRONG
         return ROW_WHOLE if crc << 32 | crc ^ 0xFFFFFFFF == int(self._sums[block]) else ROW_WRONG
 
     def _crc(self, block: int) -> int:
@@ -254,13 +272,17 @@ class BlockSums:
         return min(length, int(np.count_nonzero(self._sums)) * self._rows_per_block)
 
     def replace(self, folder: Path, numbers: np.ndarray) -> RowSums:
-        """Checksums for each row in their place; of rows in a wrong block none matches."""
+        """Checksums for each row in their place; of rows in a wrong block none matches.
+
+        Rows with a number of -1 hold no sample, and get none.
+        """
         states = self.check(np.arange(len(numbers)))
         (folder / SUMS_FILE).unlink(missing_ok=True)  # of an attempt that was killed
         sums = RowSums.create(self._memory, folder)
         reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
-        sums.put_at(range(len(numbers)), numbers.tolist())
-        sums.call_wrong(np.flatnonzero(states == ROW_WRONG))
+        present = np.flatnonzero(numbers >= 0)
+        for start in range(0, len(present), _PIECE):
+            sums.adopt(present[start : start + _PIECE], numbers, states == ROW_WRONG)
         sums.sync()
         self.close()
         (folder / BLOCKS_FILE).unlink()
