@@ -48,6 +48,11 @@ class BufferWriter:
         self._is_closed = False
         self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+        self._first_path: tuple[Any, ...] = ()
+        self._block_ndim = -1  # of the first leaf: the axes it has in a block of steps
+        if self._lanes > 1 and state.storage.layout.leaves:
+            first = state.storage.layout.leaves[0]
+            self._first_path, self._block_ndim = first.path, len(first.codec.shape) + 2
         if not state.shared:
             _WRITERS.add(self)
 
@@ -149,14 +154,13 @@ class BufferWriter:
 
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
-        leaf, spec = value, self._storage.layout.leaves[0]
+        leaf = value
         try:
-            for key in spec.path:
+            for key in self._first_path:
                 leaf = leaf[key]
         except (LookupError, TypeError):
             return None  # which `encode` will say more about
-        shape: tuple[int, ...] = tuple(getattr(leaf, "shape", ()))
-        return int(shape[0]) if len(shape) == len(spec.codec.shape) + 2 else None
+        return int(leaf.shape[0]) if getattr(leaf, "ndim", 0) == self._block_ndim else None
 
     def _extend_open(self, encoded: Any, count: int, closing: list[int]) -> None:
         """Add samples to the open segments of the lanes.
