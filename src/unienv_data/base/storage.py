@@ -288,6 +288,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def check_rewritable(self, slots: np.ndarray) -> None:
         """A PermissionError with the way out unless samples in these slots can be overwritten, or moved there."""
 
+    def column_rule(self) -> Any:
+        """The rule by which a column is kept in such a storage (`Image`, `Video`); None if there is none."""
+        return None
+
     def settle(self) -> None:
         """Wait for what the storage does in the background."""
 

@@ -111,14 +111,15 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
-    if not isinstance(part, PackedStorage):
+    if not part.has_row_sums and not isinstance(part, PackedStorage):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    return [] if isinstance(part, PackedStorage) or part.checks_when_read else part.verify()
+    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    return [] if tells else part.verify()
 
 
 def without_checksum(part: SpaceStorage, count: int) -> str:

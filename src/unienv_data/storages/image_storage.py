@@ -45,6 +45,9 @@ class Image:
     format: str = "jpeg"
     quality: int = 75
 
+    def __str__(self) -> str:
+        return self.format.upper()
+
     def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
         """The storage of the column, and its options."""
         return ImageStorage, {"format": self.format, "quality": self.quality}
@@ -122,6 +125,9 @@ class ImageStorage(PackedStorage):
             raise ValueError(f"{file}: format version {version}, this release reads up to {_VERSION}")
         options = (json_field(content, "format", str, file), json_field(content, "quality", int, file))
         return cls._load(_layout(single_instance_space, *options), folder, capacity, read_only, accept_damaged)
+
+    def column_rule(self) -> Image:
+        return Image(self.format, self.quality)
 
     @property
     def format(self) -> str:

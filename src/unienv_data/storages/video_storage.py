@@ -88,6 +88,9 @@ class Video:
     pixel_format: str | None = None
     raw_bytes: int = _RAW_BYTES
 
+    def __str__(self) -> str:
+        return f"{self.codec} video"
+
     def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
         """The storage of the column, and its options."""
         return VideoStorage, asdict(self)
@@ -622,6 +625,9 @@ class VideoStorage(SpaceStorage):
             return False
         self._submit(_Job(slots, number))
         return True
+
+    def column_rule(self) -> Video:
+        return Video(**asdict(self.settings), raw_bytes=self._raw_bytes)
 
     def settle(self) -> None:
         """Wait until all episodes that have ended are encoded; a warning says if some could not be."""
