@@ -55,6 +55,8 @@ if TYPE_CHECKING:
         SliceSampler,
         StepSampler,
     )
+    from .storages.image_storage import Image
+    from .storages.video_storage import Video
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -104,6 +106,8 @@ else:
                 "SliceSampler",
                 "StepSampler",
             ],
+            ".storages.image_storage": ["Image"],
+            ".storages.video_storage": ["Video"],
         },
     )
 
@@ -126,6 +130,8 @@ __all__ = [
     "SubItemBatch",
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
+    "Image",
+    "Video",
     "split",
     "ColumnStatistics",
     "column_stats",

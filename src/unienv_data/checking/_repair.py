@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,8 @@ def repair(
 ) -> RepairReport:
     """Write what is sound in a recording to a new one, as `unienv repair` does; the damaged one is only read.
 
-    The new recording is packed. Episodes come one after the other, in the order in which they began. One that has lost
+    The new recording is packed; columns of images or video are so in it, where JPEG and video are encoded once more.
+    Episodes come one after the other, in the order in which they began. One that has lost
     samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
     it is written and was opened again; if anything goes wrong before, nothing is left.
 
@@ -107,7 +109,8 @@ def repair(
             why = [*old.lost, *old.notes, "it has none"]
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = old.episodes is not None
-        with NewRecording(target, "packed", old.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
+        options: Any = {"capacity": kept, "keeps_episodes": keeps_episodes, "columns": old.columns}
+        with NewRecording(target, "packed", old.space, **options) as new:
             for positions, ends in _batches(pieces, old.rows_at_once):
                 new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
                 progress(old.count + new.written, old.count + kept)

@@ -24,10 +24,10 @@ from ..base.files import PathLike
 from ..base.nested import nested_item
 from ..base.windows import Episodes as EpisodeBounds
 from ..base.windows import split_axis
+from ..storages.video_frames import FrameReader, FrameRequest, FrameTimestampError
 from ._lerobot_export import export_lerobot
 from ._lerobot_meta import IMAGE, STRING, VIDEO, DatasetMeta, load_meta, load_stats
 from ._lerobot_tables import Tables
-from ._video_frames import FrameReader, FrameRequest, FrameTimestampError
 
 __all__ = ["FrameTimestampError", "LeRobotAsUniEnvDataset", "LeRobotWindows", "export_lerobot"]
 

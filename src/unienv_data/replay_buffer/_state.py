@@ -446,6 +446,7 @@ class BufferState:
 
     def _finish(self) -> None:
         """Flush, and record that the buffer was closed in order where no other process writes."""
+        self.storage.settle()
         if not self.shared:
             self.storage.fit_to(self.used(self.counters.head), None)
             self.storage.trim()

@@ -12,7 +12,7 @@ processes write to one buffer, one at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ from ..base.files import local_path
 from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..storages.columns import ColumnRule, storages_of_columns
+from ..storages.dict_storage import DictStorage
+from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from . import _folder
 from ._reader import BufferReader, WindowReader
@@ -122,6 +125,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         keep_episodes: bool = False,
         durable: bool = False,
         lanes: int = 1,
+        columns: Mapping[str, ColumnRule] | None = None,
         **kwargs: Any,
     ) -> ReplayBuffer:
         """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
@@ -133,6 +137,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
         side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
         storage's.
+
+        With `columns` the leaves that a pattern names, such as "obs/cam_*", are kept by its rule: as still images
+        (`Image`), or as one video per episode (`Video`), encoded in the background; such a buffer keeps its episodes.
+        All other leaves are kept by the storage.
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -143,6 +151,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
         if isinstance(storage_cls, str):
             storage_cls = storage_by_name(storage_cls)
+        if columns:
+            kwargs = storages_of_columns(single_instance_space, columns, storage_cls or PackedStorage, kwargs)
+            storage_cls = DictStorage
         _check_lanes(lanes, capacity, storage_cls)
         return _folder.create(
             storage_cls,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
@@ -86,9 +87,14 @@ class PackedStorage(RowStorage):
         multiprocessing: bool = False,
     ) -> PackedStorage:
         """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
+        return cls._create(RowLayout(single_instance_space), capacity, cache_path, multiprocessing)
+
+    @classmethod
+    def _create(
+        cls, layout: RowLayout, capacity: int | None, cache_path: str | os.PathLike[str] | None, multiprocessing: bool
+    ) -> Self:
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
-        layout = RowLayout(single_instance_space)
         if cache_path is not None:
             return cls._create_files(layout, capacity, Path(cache_path))
         if multiprocessing:
@@ -96,10 +102,10 @@ class PackedStorage(RowStorage):
             memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
         else:
             memory = PrivateMemory(layout, PrivateHeap() if layout.has_heap else None, capacity or 0)
-        return cls(single_instance_space, memory, capacity=capacity)
+        return cls(layout.space, memory, capacity=capacity)
 
     @classmethod
-    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> Self:
         with new_folder(path):
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
@@ -124,7 +130,13 @@ class PackedStorage(RowStorage):
         `accept_damaged`, to read only, opens files that were cut or are too long, with the rows that all of them have,
         and does without the file of the checksums.
         """
-        folder, layout, writable = Path(path), RowLayout(single_instance_space), not read_only
+        return cls._load(RowLayout(single_instance_space), Path(path), capacity, read_only, accept_damaged)
+
+    @classmethod
+    def _load(
+        cls, layout: RowLayout, folder: Path, capacity: int | None, read_only: bool, accept_damaged: bool
+    ) -> Self:
+        writable = not read_only
         heap = FileHeap.open(folder / "heap.bin", writable=writable) if layout.has_heap else None
         if accept_damaged and read_only:
             return cls._open_rest(layout, heap, folder, capacity)
@@ -139,7 +151,7 @@ class PackedStorage(RowStorage):
         return storage
 
     @classmethod
-    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
+    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> Self:
         memory = MappedMemory.open(layout, heap, folder, None, writable=False)
         sums: RowSums | BlockSums | None
         try:
@@ -414,7 +426,7 @@ class PackedStorage(RowStorage):
             self.snapshot(path, [(0, self._memory.used)])
 
     def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
-        copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
+        copy = self._create_files(self.layout, self.capacity, Path(path))
         try:
             if self.capacity is None:
                 copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
