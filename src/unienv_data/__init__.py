@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         SubItemBatch,
         ToBackendOrDeviceBatch,
         TransformedBatch,
+        WindowedBatch,
+        seconds,
     )
     from .batches.split import split
     from .batches.statistics import ColumnStatistics, column_stats
@@ -80,6 +82,8 @@ else:
                 "SubItemBatch",
                 "ToBackendOrDeviceBatch",
                 "TransformedBatch",
+                "WindowedBatch",
+                "seconds",
             ],
             ".batches.split": ["split"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
@@ -126,6 +130,8 @@ __all__ = [
     "SubItemBatch",
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
+    "WindowedBatch",
+    "seconds",
     "split",
     "ColumnStatistics",
     "column_stats",

@@ -46,6 +46,7 @@ class PackedStorage(RowStorage):
     """
 
     has_column_access = True
+    takes_columns = True
 
     def __init__(
         self,
