@@ -107,6 +107,11 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         return LeRobotAsUniEnvDataset(meta, space.to(backend, device), tolerance_s)
 
     @staticmethod
+    def from_meta(meta: DatasetMeta) -> LeRobotAsUniEnvDataset:
+        """The dataset whose metadata this is, with all features, on NumPy."""
+        return LeRobotAsUniEnvDataset(meta, _space(meta, None, None, decode_video=True))
+
+    @staticmethod
     def from_hub(
         repo_id: str,
         backend: ComputeBackend,
