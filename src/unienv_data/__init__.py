@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         SubItemBatch,
         ToBackendOrDeviceBatch,
         TransformedBatch,
+        WindowedBatch,
+        seconds,
     )
     from .batches.split import split
     from .batches.statistics import ColumnStatistics, column_stats
@@ -82,6 +84,8 @@ else:
                 "SubItemBatch",
                 "ToBackendOrDeviceBatch",
                 "TransformedBatch",
+                "WindowedBatch",
+                "seconds",
             ],
             ".batches.split": ["split"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
@@ -132,6 +136,8 @@ __all__ = [
     "TransformedBatch",
     "Image",
     "Video",
+    "WindowedBatch",
+    "seconds",
     "split",
     "ColumnStatistics",
     "column_stats",

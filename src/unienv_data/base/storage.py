@@ -69,6 +69,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_flattened_access: ClassVar[bool] = False
     #: `get_column` reads a column without the rest of the sample.
     has_column_access: ClassVar[bool] = False
+    #: The keys that `get_column` takes may end in `Columns`, several fields of a dict.
+    takes_columns: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
     #: Slots [start, stop) that can be written as they are, as long as this stays as it is.

@@ -11,6 +11,8 @@ import numpy as np
 
 from ..base.files import PathLike
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot_check import is_dataset
+from ..integrations.lerobot_repair import repair_dataset
 from ._content import end_flags
 from ._convert import NewRecording
 from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
@@ -62,10 +64,12 @@ def repair(
     samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
     it is written and was opened again; if anything goes wrong before, nothing is left.
 
+    Of a LeRobot dataset the whole episodes that are sound become a LeRobot dataset, see `repair_dataset`.
+
     Parameters
     ----------
     path : str or path-like
-        The folder of the damaged recording.
+        The folder of the damaged recording: a replay buffer or a LeRobot dataset.
     output : str or path-like
         The folder to write, which must not be there yet.
     whole_episodes : bool, optional
@@ -99,6 +103,10 @@ def repair(
     >>> print(f"{report.samples} of {report.samples_before} samples are kept")
     """
     source, target, progress = Path(path), Path(output), progress or unwatched
+    if is_dataset(source):
+        saved = repair_dataset(source, target, progress=progress)
+        counts = (saved.frames_before, saved.frames, saved.episodes, 0)
+        return RepairReport(str(source), str(target), *counts, saved.left_out, saved.notes)
     old = salvage(source, None if like is None else Path(like))
     try:
         _find_unreadable(old, lambda done: progress(done, 2 * old.count))

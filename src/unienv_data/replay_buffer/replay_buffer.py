@@ -26,7 +26,6 @@ from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import local_path
-from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
 from ..storages.columns import ColumnRule, storages_of_columns
@@ -34,6 +33,7 @@ from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from . import _folder
+from ._columns import column_source
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
@@ -108,6 +108,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._read_samples = self._reader.by_slots(storage.gather)
         self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
         self._last_windows: WindowReader | None = None
+        self._last_column_windows: list[WindowReader] = []
         self.is_segment_aware = state.maintains or storage.is_segment_aware
         storage.follow(state.open_length)
 
@@ -306,7 +307,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
+        return self._reader.read(idx, self._reader.by_slots(column_source(self.storage, nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
@@ -315,7 +316,25 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
         data, valid = self._reader.read(positions, windows, windows.reach)
-        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
+        return windows.shown(data, valid)
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        readers = self._last_column_windows
+        are_known = len(readers) == len(queries) and all(
+            reader.query is query for reader, query in zip(readers, queries, strict=True)
+        )
+        if limits is not None or not are_known:
+            readers = [self._reader.window_reader(query, limits) for query in queries]
+        if limits is None:
+            self._last_column_windows = readers
+
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+            return [reader(*at) for reader in readers]
+
+        found = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
+        return [reader.shown(*windows) for reader, windows in zip(readers, found, strict=True)]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)

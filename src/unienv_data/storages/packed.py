@@ -47,6 +47,7 @@ class PackedStorage(RowStorage):
     """
 
     has_column_access = True
+    takes_columns = True
 
     def __init__(
         self,
