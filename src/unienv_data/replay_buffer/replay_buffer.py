@@ -523,9 +523,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
-        """Make what was written durable and give back files and memory. May be called more than once."""
-        if self._closed:
-            return
+        """Make what was written durable and give back files and memory. May be called more than once.
+
+        After an interrupt or an error the buffer is closed all the same: what was acknowledged is in its files, and may
+        not be durable.
+        """
         if self.is_mutable and not self._state.is_closed:
             self._locked(self._writer.close)  # threads that wait for the lock raise after this
         self._closed = True
