@@ -291,11 +291,10 @@ class PackedStorage(RowStorage):
         stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
             memory.used = stop
-        if self.layout.is_plain:
-            for column, leaf in zip(memory.rows.columns, encoded):  # noqa: B905 - as long as each other
-                column[slots] = leaf
-        else:
+        if self.layout.has_heap:
             self._assign(slots, encoded)
+        else:
+            self.layout.write(memory.rows, slots, encoded)
         if self._sums is not None:
             self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
 
