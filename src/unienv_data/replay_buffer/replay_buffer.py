@@ -278,6 +278,26 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     # -- reading ---------------------------------------------------------------------------------------------
 
+    @property
+    def edit_timeout(self) -> float:
+        """Seconds that a read waits for a writer in the middle of `set_at` or `remove_at`, 30 by default; may be set.
+
+        A writer that was stopped (SIGSTOP, a debugger) never gets to the end: the read is then a TimeoutError with the
+        number of its process.
+
+        Examples
+        --------
+        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader.edit_timeout = 5.0
+        """
+        return self._state.edit_timeout
+
+    @edit_timeout.setter
+    def edit_timeout(self, seconds: float) -> None:
+        if not seconds > 0:  # a NaN is not, either
+            raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
+        self._state.edit_timeout = float(seconds)
+
     def get_at(self, idx: Any) -> Any:
         return self._reader.read(idx, self._read_samples)
 
