@@ -290,6 +290,26 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     # -- reading ---------------------------------------------------------------------------------------------
 
+    @property
+    def edit_timeout(self) -> float:
+        """Seconds that a read waits for a writer in the middle of `set_at` or `remove_at`, 30 by default; may be set.
+
+        A writer that was stopped (SIGSTOP, a debugger) never gets to the end: the read is then a TimeoutError with the
+        number of its process.
+
+        Examples
+        --------
+        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader.edit_timeout = 5.0
+        """
+        return self._state.edit_timeout
+
+    @edit_timeout.setter
+    def edit_timeout(self, seconds: float) -> None:
+        if not seconds > 0:  # a NaN is not, either
+            raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
+        self._state.edit_timeout = float(seconds)
+
     def get_at(self, idx: Any) -> Any:
         return self._reader.read(idx, self._read_samples)
 
@@ -553,9 +573,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
-        """Make what was written durable and give back files and memory. May be called more than once."""
-        if self._closed:
-            return
+        """Make what was written durable and give back files and memory. May be called more than once.
+
+        After an interrupt or an error the buffer is closed all the same: what was acknowledged is in its files, and may
+        not be durable.
+        """
         if self.is_mutable and not self._state.is_closed:
             self._locked(self._writer.close)  # threads that wait for the lock raise after this
         self._closed = True

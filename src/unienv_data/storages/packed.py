@@ -334,16 +334,27 @@ class PackedStorage(RowStorage):
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return _to_bytes(self._memory.rows.take(slots))
+        return self._to_bytes(self._memory.rows.take(slots))
 
     def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
         rows = self.layout.empty(1 if count is None else count, self._memory.heap)
         self.layout.write(rows, 0 if count is None else slice(None), encoded)
-        return _to_bytes(rows)
+        return self._to_bytes(rows)
+
+    def _to_bytes(self, rows: Rows) -> bytes:
+        parts = [column.tobytes() for column in (rows.records, *rows.blocks.values())]
+        if self._has_heap_sums:
+            parts.append(self._sums.heap_sums(rows.records).tobytes())  # type: ignore[union-attr]
+        return b"".join(parts)
+
+    @property
+    def _has_heap_sums(self) -> bool:
+        """Whether a raw row has the checksum of what it refers to, which a power cut may take from the heap."""
+        return self.layout.has_heap and isinstance(self._sums, RowSums)
 
     @property
     def row_nbytes(self) -> int:
-        return self.layout.nbytes
+        return self.layout.nbytes + (8 if self._has_heap_sums else 0)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
@@ -357,7 +368,8 @@ class PackedStorage(RowStorage):
             column[slots] = part
             start += part.nbytes
         if isinstance(self._sums, RowSums):
-            self._sums.put_at(slots, numbers)
+            heap_sums = np.frombuffer(raw, np.uint64, len(slots), start) if self._has_heap_sums else None
+            self._sums.put_at(slots, numbers, heap_sums)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -469,7 +481,3 @@ class PackedStorage(RowStorage):
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()
-
-
-def _to_bytes(rows: Rows) -> bytes:
-    return b"".join(column.tobytes() for column in (rows.records, *rows.blocks.values()))
