@@ -13,6 +13,7 @@ import pytest
 from buffers import contents, number, number_space, numbers
 from power_cut import another_boot, batch, run, sample, space_of
 
+import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
@@ -141,6 +142,20 @@ def test_a_ring_of_which_no_record_of_an_episode_is_there_can_be_read(tmp_path: 
             assert "records of episodes did not reach the disk" in str(found.verify())
         with pytest.raises(StorageCorruptedError, match="unienv repair"):
             ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False)
+
+
+def test_repair_keeps_no_sample_whose_checksum_did_not_reach_the_disk(tmp_path: Path) -> None:
+    path, repaired = tmp_path / "buffer", tmp_path / "repaired"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, keep_episodes=True)
+    buffer.extend(numbers([1, 2]))
+    buffer.flush()
+    buffer.extend(numbers([3, 4, 5]))
+    buffer._state.folder_lock.release()
+    os.truncate(path / "storage" / "sums.bin", 3 * 8)
+    with another_boot():
+        report = unienv_data.repair(path, repaired)
+    assert report.samples == 3
+    assert report.left_out == ["samples 3 to 4: written after the last flush, and they have no checksum on disk"]
 
 
 # -- an edit whose values did not reach the disk -------------------------------------------------------------
