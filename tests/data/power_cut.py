@@ -87,7 +87,17 @@ def number_in(value: dict[str, Any], leaves: str) -> int | None:
 class Recording:
     """Operations on a buffer, with the states, lists of numbers, that it had since it was durable last."""
 
-    def __init__(self, path: Path, leaves: str, capacity: int | None, lanes: int, durable: bool, seed: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        leaves: str,
+        capacity: int | None,
+        lanes: int,
+        durable: bool,
+        seed: int,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.leaves, self.capacity, self.lanes, self.durable = leaves, capacity, lanes, durable
         self.chance, self._last = random.Random(seed), 0
         self.path = path
@@ -98,6 +108,7 @@ class Recording:
             maintain_segment_metadata=True,
             durable=durable,
             lanes=lanes,
+            multiprocessing=shared,
         )
         self.numbers: list[int] = []
         self.is_open = False

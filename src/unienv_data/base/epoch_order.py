@@ -13,7 +13,6 @@ only few orders to offer, their hashes are sorted instead, which gives each orde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -80,10 +79,9 @@ class Epoch:
         self.order = EpochOrder(length, seed, number)
         self.length, self.number, self.position = length, number, position
 
-    def rest(self, batch_size: int) -> Iterator[np.ndarray]:
-        """The samples from `position` on, in batches; the last may be short."""
-        for start in range(self.position, self.length, batch_size):
-            yield self.order.at(start, min(start + batch_size, self.length))
+    def after(self, position: int, batch_size: int) -> np.ndarray:
+        """The batch of samples after so many; the last one may be short, and after that it is empty."""
+        return self.order.at(position, min(position + batch_size, self.length))
 
 
 def _hash(numbers: np.ndarray) -> np.ndarray:

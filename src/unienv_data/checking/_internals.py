@@ -168,7 +168,7 @@ class Counters(NamedTuple):
     """What a header says: samples [tail, head) by number, the number in slot 0, and how many episodes count.
 
     `sizes` are the rows, the bytes of the heap and the records of episodes that the files had when they were closed in
-    order; None if they were not.
+    order; None if they were not. `flushed` is where the samples begin that a power cut may have taken, if any.
     """
 
     head: int
@@ -176,6 +176,7 @@ class Counters(NamedTuple):
     base: int
     segments: int
     sizes: tuple[int, int, int] | None = None
+    flushed: int | None = None
 
 
 def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
@@ -186,7 +187,13 @@ def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counte
         return _read_copy(path)
     if header.closed_sizes is None and not storage.survives_kill:
         return _flushed(path, header, notes)
-    return _plausible(header.counters, header.closed_sizes)
+    counters = _plausible(header.counters, header.closed_sizes)
+    if counters is None or not header.is_of_another_boot:
+        return counters
+    try:
+        return counters._replace(flushed=header.newest_half().head)
+    except StorageCorruptedError:
+        return counters._replace(flushed=0)
 
 
 def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:

@@ -38,6 +38,7 @@ from ._reading import (
 
 _DAMAGED = "the bytes on disk are not those that were written"
 _ABSENT = "there is nothing on disk for them"
+_NOT_WRITTEN = "written after the last flush, and they have no checksum on disk"
 
 
 @dataclass
@@ -71,16 +72,21 @@ class Salvage:
             self.lost.append(f"{what}: {why}")
         self.is_lost |= new
 
-    def lose_damaged(self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> None:
+    def lose_damaged(
+        self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
+    ) -> None:
         """Leave out what does not match its checksum, unless reading it tells.
 
-        `slots` has where each sample lies, `numbers` which sample it is.
+        `slots` has where each sample lies, `numbers` which sample it is. Of those from `flushed` on the checksum may
+        not have reached the disk, nor the sample.
         """
         for part in _internals.storage_parts(storage):
             length = len(part)
             self.lose(_in_ranges(slots, _internals.absent_slots(part), length), _ABSENT)
             states = _internals.row_states(part, slots, numbers)
             self.lose(states == _internals.ROW_WRONG, _DAMAGED)
+            if flushed is not None and part.has_row_sums:
+                self.lose((states == _internals.ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
             unchecked = (states == _internals.ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
                 self.notes.append(_internals.without_checksum(part, int(unchecked.sum())))
@@ -196,7 +202,7 @@ def _of_storage(
         notes=notes,
     )
     salvaged.lose(slots >= len(storage), "the files end before them")
-    salvaged.lose_damaged(storage, slots, numbers)
+    salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space
+from unienv_interface.utils.channel import no_interrupt
 
 from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase, BatchT
@@ -180,8 +181,9 @@ class StepSampler(
     # -- state and end ---------------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        self.put_back(self._prefetcher.drawn())
-        self._prefetcher.clear()
+        with no_interrupt():  # each is in one place, to be handed out once
+            self.put_back(self._prefetcher.drawn())
+            self._prefetcher.clear()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
