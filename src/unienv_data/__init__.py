@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         SubItemBatch,
         ToBackendOrDeviceBatch,
         TransformedBatch,
+        WindowedBatch,
+        seconds,
     )
     from .batches.split import split
     from .batches.statistics import ColumnStatistics, column_stats
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
         SliceSampler,
         StepSampler,
     )
+    from .storages.image_storage import Image
+    from .storages.video_storage import Video
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -80,6 +84,8 @@ else:
                 "SubItemBatch",
                 "ToBackendOrDeviceBatch",
                 "TransformedBatch",
+                "WindowedBatch",
+                "seconds",
             ],
             ".batches.split": ["split"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
@@ -104,6 +110,8 @@ else:
                 "SliceSampler",
                 "StepSampler",
             ],
+            ".storages.image_storage": ["Image"],
+            ".storages.video_storage": ["Video"],
         },
     )
 
@@ -126,6 +134,10 @@ __all__ = [
     "SubItemBatch",
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
+    "Image",
+    "Video",
+    "WindowedBatch",
+    "seconds",
     "split",
     "ColumnStatistics",
     "column_stats",

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buffers import contents, number, number_space, numbers
-from power_cut import run
+from power_cut import another_boot, batch, run, sample, space_of
 
 from unienv_data import ReplayBuffer
+from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
 
 HERE = Path(__file__).parent
@@ -120,3 +122,34 @@ def test_small_blocks_are_filled_five_times(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_small_blocks_are_filled_two_hundred_times(tmp_path: Path) -> None:
     fill_small_blocks(tmp_path, 200)
+
+
+# -- an edit whose values did not reach the disk -------------------------------------------------------------
+
+
+def test_values_that_an_edit_refers_to_and_a_power_cut_has_taken_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make the edit again must not give what is left of them a checksum that it matches."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(space_of("heap"), cache_path=path)
+    buffer.extend(batch([1, 2, 3], "heap"))
+    buffer.flush()
+    heap = path / "storage" / "heap.bin"
+    durable = heap.stat().st_size
+
+    def cut(*arguments: Any) -> None:
+        raise GeneratorExit  # the edit is written down, and not made
+
+    monkeypatch.setattr(_state, "finish", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.set_at(1, sample(4, "heap"))
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    with heap.open("r+b") as file:
+        file.seek(durable)
+        file.write(bytes(heap.stat().st_size - durable))
+    with another_boot():
+        ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
+        with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as found:
+            assert "samples 1 to 1 do not match their checksum" in str(found.verify())

@@ -7,6 +7,7 @@ from .slicestack_batch import SliceStackedBatch
 from .subindex_batch import SubIndexedBatch
 from .subitem_batch import SubItemBatch
 from .transformations import TransformedBatch
+from .windowed_batch import Seconds, WindowedBatch, seconds
 
 __all__ = [
     "ToBackendOrDeviceBatch",
@@ -16,4 +17,7 @@ __all__ = [
     "SubIndexedBatch",
     "SubItemBatch",
     "TransformedBatch",
+    "Seconds",
+    "WindowedBatch",
+    "seconds",
 ]

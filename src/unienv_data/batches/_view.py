@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import DictSpace, Space
 
 from ..base.common import BatchBase, BatchT
-from ..base.windows import Episodes
+from ..base.windows import Episodes, WindowQuery
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -45,6 +46,21 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
         why = "does not support it" if self.is_mutable else "is read-only"
         under = type(self.batch).__name__
         return TypeError(f"{verb}: {type(self).__name__} {why}: change the {under} under it, its `batch`, instead")
+
+
+class QueriesBelow:
+    """Queries for the batch under a view, which are the same ones for the same queries of the view."""
+
+    def __init__(self, translate: Callable[[WindowQuery], WindowQuery]) -> None:
+        self._translate = translate
+        self._last: tuple[tuple[WindowQuery, ...], tuple[WindowQuery, ...]] = ((), ())
+
+    def of(self, queries: Sequence[WindowQuery]) -> tuple[WindowQuery, ...]:
+        known, below = self._last
+        if len(known) != len(queries) or any(old is not new for old, new in zip(known, queries, strict=True)):
+            below = tuple(map(self._translate, queries))
+            self._last = (tuple(queries), below)
+        return below
 
 
 INNER = "inner_"

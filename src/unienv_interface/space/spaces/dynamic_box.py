@@ -224,12 +224,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     ) -> str:
         low, high = self.bounds.in_words()
         dtype = f", dtype={self.dtype_name}" if include_dtype else ""
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         if abbreviate:
-            return f"DynamicBox([{low}, {high}], {self._shape_low}..{self._shape_high}{dtype}{place})"
+            return f"DynamicBox([{low}, {high}], {self._shape_low}..{self._shape_high}{dtype}{suffix})"
         return (
             f"DynamicBoxSpace(low={low}, high={high}, shape_low={self._shape_low}, shape_high={self._shape_high}, "
-            f"fill_value={self.fill_value}{dtype}{place})"
+            f"fill_value={self.fill_value}{dtype}{suffix})"
         )
 
 

@@ -61,6 +61,6 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         inner = ", ".join(child.get_repr(abbreviate, False, False, include_dtype) for child in self.spaces)
-        return f"{'Tuple' if abbreviate else 'TupleSpace'}(({inner}){place})"
+        return f"{'Tuple' if abbreviate else 'TupleSpace'}(({inner}){suffix})"
