@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, GraphInstance
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
@@ -328,7 +329,7 @@ def locate(starts: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def convert_single_index_to_batch(
-    backend: ComputeBackend, index_starts: Any, total_length: int, idx: int, device: Any = None
+    backend: BackendLike, index_starts: Any, total_length: int, idx: int, device: Any = None
 ) -> tuple[int, int]:
     """The number of the batch that a sample lies in, and its index there; `index_starts` says where each begins."""
     batches, indices = convert_index_to_batch(backend, index_starts, total_length, [idx], device)
@@ -336,9 +337,10 @@ def convert_single_index_to_batch(
 
 
 def convert_index_to_batch(
-    backend: ComputeBackend, index_starts: Any, total_length: int, idx: Any, device: Any = None
+    backend: BackendLike, index_starts: Any, total_length: int, idx: Any, device: Any = None
 ) -> tuple[Any, Any]:
     """The same for an index of any kind, as two arrays of the backend."""
+    backend = parse_backend(backend)
     starts = backend.to_numpy(index_starts) if backend.is_backendarray(index_starts) else np.asarray(index_starts)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, idx, total_length)))
     sources, local = (

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.backends import BackendLike, NumpyComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
 from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.utils.optional import need
@@ -66,7 +66,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     @staticmethod
     def from_local(
         dataset_dir: PathLike,
-        backend: ComputeBackend,
+        backend: BackendLike,
         device: Any = None,
         include_features: Sequence[str] | None = None,
         exclude_features: Sequence[str] | None = None,
@@ -104,7 +104,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
             )
         meta = load_meta(Path(dataset_dir))
         space = _space(meta, include_features, exclude_features, decode_video)
-        return LeRobotAsUniEnvDataset(meta, space.to(backend, device), tolerance_s)
+        return LeRobotAsUniEnvDataset(meta, space.to(parse_backend(backend), device), tolerance_s)
 
     @staticmethod
     def from_meta(meta: DatasetMeta) -> LeRobotAsUniEnvDataset:
@@ -114,7 +114,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     @staticmethod
     def from_hub(
         repo_id: str,
-        backend: ComputeBackend,
+        backend: BackendLike,
         device: Any = None,
         revision: str | None = None,
         local_dir: PathLike | None = None,

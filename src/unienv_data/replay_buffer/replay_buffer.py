@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
@@ -604,13 +604,12 @@ class ClosedBuffer:
         raise RuntimeError("the buffer is closed")
 
 
-def index_with_offset(
-    backend: ComputeBackend, index: Any, len_transitions: int, offset: int, device: Any = None
-) -> Any:
+def index_with_offset(backend: BackendLike, index: Any, len_transitions: int, offset: int, device: Any = None) -> Any:
     """The slots of an index into a full ring of `len_transitions` samples, the oldest of which is in slot `offset`.
 
     An int for an int, else an array of the backend.
     """
+    backend = parse_backend(backend)
     position = resolve_index(backend, index, len_transitions)
     if isinstance(position, int):
         return (position + offset) % len_transitions

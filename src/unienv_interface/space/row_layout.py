@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
+from ..backends.serialization import BackendLike
 from ._row_codecs import ArrayCodec, Heap, HeapCodec, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from .mismatch import at_path
 from .row_structure import builder, leaf_fetcher, structure_finding, walk
@@ -177,7 +177,7 @@ class RowLayout:
             self.plain_value = self._checks[0][:2]
 
     @classmethod
-    def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
+    def from_json(cls, json_data: Any, backend: BackendLike, device: Any = None) -> RowLayout:
         """The layout of the space whose JSON this is."""
         from .space_utils.serialization_utils import json_to_space
 
