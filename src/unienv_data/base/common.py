@@ -157,6 +157,10 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """Whether the number of samples may still change."""
         return True
 
+    def fingerprint(self) -> str | None:
+        """What changes whenever samples on disk do, and is the same in every process; None if nobody can tell."""
+        return None
+
     def close(self) -> None:
         """Release the resources of this batch; what lies under it stays open."""
 

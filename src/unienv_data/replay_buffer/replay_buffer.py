@@ -12,6 +12,7 @@ processes write to one buffer, one at a time.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -287,6 +288,12 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         segments = self.get_segments()
         count = None if segments is None else len(segments)
         return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
+
+    def fingerprint(self) -> str | None:
+        if self._cache_path is None:
+            return None
+        counters = self._counters
+        return f"{counters.head}-{counters.tail}-{counters.edit}-{zlib.crc32(repr(self.single_space).encode()):08x}"
 
     # -- reading ---------------------------------------------------------------------------------------------
 
