@@ -244,6 +244,7 @@ def test_a_long_episode_is_encoded_before_it_ends(tmp_path: Path) -> None:
     with create(tmp_path / "a", raw_bytes=bound) as buffer:
         for n in range(100):
             buffer.append(frame(n, SHAPE))
+            buffer.storage.settle()  # a writer that is not ahead of the encoder
         assert names(tmp_path / "a", "*.avi")
         assert np.array_equal(buffer.get_at(...), frames(100, SHAPE))
         buffer.mark_segment_end()

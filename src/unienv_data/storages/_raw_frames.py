@@ -24,7 +24,7 @@ from ._checks import RowSums
 from ._row_memory import MappedMemory
 from .packed import PackedStorage
 
-_PIECE_BYTES = 64 * 2**20
+_PIECE_BYTES, _PIECE_SLOTS = 64 * 2**20, 256
 _NAME = re.compile(r"raw-([0-9]+)\Z")
 
 
@@ -33,7 +33,7 @@ class RawFrames:
 
     def __init__(self, space: Space, folder: Path, capacity: int | None, bound: int, *, writable: bool) -> None:
         self.layout, self._folder, self._writable = RowLayout(space), folder, writable
-        self.piece_slots = max(1, min(_PIECE_BYTES, bound // 8) // self.layout.nbytes)
+        self.piece_slots = min(_PIECE_SLOTS, max(1, min(_PIECE_BYTES, bound // 8) // self.layout.nbytes))
         if capacity is not None:
             self.piece_slots = min(self.piece_slots, capacity)
         self._open: dict[int, tuple[PackedStorage, tuple[int, int]]] = {}  # with what tells one folder from the next
@@ -60,22 +60,23 @@ class RawFrames:
         return self._folder / f"raw-{number}"
 
     def make(self, number: int) -> None:
-        """Have a piece to write to. Appears whole or not at all."""
-        temporary = self._folder / f".raw-{number}"
+        """Have a piece to write to, all of its room reserved. It appears whole or not at all."""
+        temporary, path = self._folder / f".raw-{number}-{time.monotonic_ns()}", self._path(number)
         temporary.mkdir()
         memory = MappedMemory.create(self.layout, None, temporary, self.piece_slots)
         sums = RowSums.create(memory, temporary)
-        memory.close()
-        sums.close()
-        temporary.rename(self._path(number))
-        self.piece(number)
+        memory.reserve(0, self.piece_slots)
+        sums.reserve(0, self.piece_slots)
+        memory.populate(0, self.piece_slots)
+        temporary.rename(path)
+        piece = PackedStorage(self.layout.space, memory, capacity=self.piece_slots, path=path, sums=sums)
+        self._open[number] = (piece, _mark_of(path))
 
     def piece(self, number: int) -> PackedStorage | None:
         """The piece of a number; None if there is none."""
         known, path = self._open.get(number), self._path(number)
         try:
-            found = path.stat()
-            mark = (found.st_ino, found.st_mtime_ns)
+            mark = _mark_of(path)
             if known is not None and known[1] == mark:
                 return known[0]
             loaded = PackedStorage.load_from(
@@ -168,3 +169,9 @@ class RawFrames:
         pieces, self._open = [piece for piece, _ in self._open.values()], {}
         for piece in pieces:
             piece.close()
+
+
+def _mark_of(folder: Path) -> tuple[int, int]:
+    """What tells a folder from one that was in its place before."""
+    found = folder.stat()
+    return found.st_ino, found.st_mtime_ns

@@ -14,6 +14,7 @@ to write encodes them again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -96,17 +97,16 @@ class Video:
         return VideoStorage, asdict(self)
 
 
-_POOL: dict[str, ThreadPoolExecutor] = {}  # one for all videos of this process
+_POOLS: dict[str, ThreadPoolExecutor] = {}  # for all videos of this process
 
 
-def _encoders() -> ThreadPoolExecutor:
-    """The threads that encode; half as many as there are cores, so that the others can record."""
-    if not _POOL:
-        _POOL["encode"] = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "unienv-encode")
-    return _POOL["encode"]
+def _threads(task: str, count: int) -> ThreadPoolExecutor:
+    if task not in _POOLS:
+        _POOLS[task] = ThreadPoolExecutor(count, f"unienv-{task}")
+    return _POOLS[task]
 
 
-os.register_at_fork(after_in_child=_POOL.clear)
+os.register_at_fork(after_in_child=_POOLS.clear)
 
 
 class _Clip(NamedTuple):
@@ -174,8 +174,12 @@ class VideoStorage(SpaceStorage):
         self._process = os.getpid()
         self._begun: tuple[int, int] | None = None  # slot and number of the first frame that no job has
         self._has_warned = False
+        self._last_piece = -1  # the piece that is written to
+        self._dropping: set[int] = set()
+        self._coming: Future[None] | None = None
         if mutable:
             self._remove_orphans()
+            self._prepare(self._used if capacity is None else 0)
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -351,8 +355,7 @@ class VideoStorage(SpaceStorage):
             self._places[:] = _NOTHING
             self._begun = None
             self._used = 0 if self.capacity is None else self.capacity
-        for number in self._raw.numbers():
-            self._drop_if_empty(number, at_the_end=True)
+        self._drop_empty_pieces()
         for clip in self._clips:
             self._remove(clip)
         self._clips = []
@@ -457,9 +460,38 @@ class VideoStorage(SpaceStorage):
             self._map_places(stop)
         self._file.reserve(start, stop)
         for number in range(start // self._raw.piece_slots, -(-stop // self._raw.piece_slots)):
-            if not self._raw.has(number):
-                self._wait_for_room()
-                self._raw.make(number)
+            if number != self._last_piece:
+                self._begin_piece(number)
+
+    def _begin_piece(self, number: int) -> None:
+        """Have a piece to write to, and the next one made meanwhile: the file system may take long to give room."""
+        self._await_piece()
+        with self._changed:  # from here on it is not deleted
+            before, self._last_piece = self._last_piece, number
+            while number in self._dropping:
+                self._changed.wait()
+        self._wait_for_room()
+        if not self._raw.has(number):
+            self._raw.make(number)
+        self._prepare((number + 1) * self._raw.piece_slots, before)
+
+    def _prepare(self, slot: int, before: int = -1) -> None:
+        """Make the piece of a slot, which is written to next, and look whether the one `before` can go."""
+        number = (slot if self.capacity is None else slot % self.capacity) // self._raw.piece_slots
+
+        def prepare() -> None:
+            if before >= 0:
+                self._drop_if_empty(before)
+            with contextlib.suppress(OSError, MemoryError):  # refused when it is needed
+                if not self._raw.has(number):
+                    self._raw.make(number)
+
+        self._coming = _threads("reserve", 1).submit(prepare)
+
+    def _await_piece(self) -> None:
+        if self._coming is not None and self._process == os.getpid():
+            self._coming.result()
+        self._coming = None
 
     def write(self, slots: int | slice, encoded: Sequence[Any], number: int) -> None:
         first = slots if isinstance(slots, int) else slots.start
@@ -501,6 +533,7 @@ class VideoStorage(SpaceStorage):
         return self._raw.layout.leaves[0].codec.dtype.itemsize
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
+        self._await_piece()
         for number, _, _ in self._raw.parts(slots):
             if not self._raw.has(number):
                 self._raw.make(number)
@@ -524,7 +557,8 @@ class VideoStorage(SpaceStorage):
 
     def _submit(self, job: _Job) -> None:
         with self._changed:
-            future = _encoders().submit(self._encode, job)
+            # half as many as there are cores, so that the others can record
+            future = _threads("encode", max(1, (os.cpu_count() or 2) // 2)).submit(self._encode, job)
             self._jobs[future] = job
         future.add_done_callback(self._finished)
 
@@ -548,12 +582,11 @@ class VideoStorage(SpaceStorage):
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(self._folder)
-        numbers = job.number + np.arange(count)
+        numbers, clip = job.number + np.arange(count), _Clip(job.number, job.number + count, crc, path)
         with self._changed:
-            # in a ring some of the slots may hold newer frames by now
-            states = self._raw.check(job.slots, numbers, numbers_only=True)
-            kept = (states == ROW_WHOLE) & (self._places[job.slots] == _RAW)
-            clip = _Clip(job.number, job.number + count, crc, path)
+            kept = self._places[job.slots] == _RAW
+            if self.capacity is not None:  # some of the slots may hold newer frames by now
+                kept &= self._raw.check(job.slots, numbers, numbers_only=True) == ROW_WHOLE
             self._clips = sorted([*self._clips, clip])
             self._places[job.slots[kept]] = (numbers[kept] + _ENCODED).astype(np.uint64)
         self._file.sync()
@@ -576,11 +609,23 @@ class VideoStorage(SpaceStorage):
         with self._changed:
             stop = min(stop, len(self._places))
             places = self._places[start:stop]
-            is_empty = bool((places != _RAW).all()) and (at_the_end or bool((places[-1:] >= _ENCODED).all()))
-            gone = self._raw.drop(number) if is_empty else None
-            self._changed.notify_all()
-        if gone is not None:
-            shutil.rmtree(gone, ignore_errors=True)
+            is_over = bool((places[-1:] >= _ENCODED).all()) and number != self._last_piece
+            is_empty = bool((places != _RAW).all()) and (at_the_end or is_over)
+            if is_empty:
+                self._dropping.add(number)
+        if is_empty:  # a file system may take long for that, and the writer must not wait
+            gone = self._raw.drop(number)
+            with self._changed:
+                self._dropping.discard(number)
+                self._changed.notify_all()
+            if gone is not None:
+                shutil.rmtree(gone, ignore_errors=True)
+
+    def _drop_empty_pieces(self) -> None:
+        self._await_piece()
+        self._last_piece = -1
+        for number in self._raw.numbers():
+            self._drop_if_empty(number, at_the_end=True)
 
     def _wait_for_room(self) -> None:
         """Wait while more raw frames are kept than may be; a frame that cannot be encoded is an OSError then."""
@@ -677,8 +722,7 @@ class VideoStorage(SpaceStorage):
         if self.capacity is None:
             self._file.trim(self._used)
             self._places = self._file.map(self._used)
-        for number in self._raw.numbers():
-            self._drop_if_empty(number, at_the_end=True)
+        self._drop_empty_pieces()
 
     def flush(self) -> None:
         if self.is_mutable:
@@ -763,6 +807,7 @@ class VideoStorage(SpaceStorage):
 
     def close(self) -> None:
         self.settle()
+        self._await_piece()
         self._reader.close()
         self._raw.close()
         self._file.close()
