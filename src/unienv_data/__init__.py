@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .batches import (
         CombinedBatch,
         FrameStackedBatch,
+        HindsightBatch,
+        NStepBatch,
         SliceStackedBatch,
         SubIndexedBatch,
         SubItemBatch,
@@ -75,6 +77,8 @@ else:
             ".batches": [
                 "CombinedBatch",
                 "FrameStackedBatch",
+                "HindsightBatch",
+                "NStepBatch",
                 "SliceStackedBatch",
                 "SubIndexedBatch",
                 "SubItemBatch",
@@ -121,6 +125,8 @@ __all__ = [
     "StorageCorruptedError",
     "CombinedBatch",
     "FrameStackedBatch",
+    "HindsightBatch",
+    "NStepBatch",
     "SliceStackedBatch",
     "SubIndexedBatch",
     "SubItemBatch",

@@ -8,6 +8,14 @@ from typing import Any
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.spaces import TupleSpace
 
+#: Where a field lies: one key, or the keys that lead to it.
+Keys = str | int | Sequence[str | int]
+
+
+def parse_keys(keys: Keys) -> tuple[str | int, ...]:
+    """The keys that lead to a field."""
+    return (keys,) if isinstance(keys, (str, int)) else tuple(keys)
+
 
 def nested_item(space_or_data: Any, keys: Sequence[Any]) -> Any:
     """The field of a sample, or of its space, under these keys; a KeyError with the path if there is none."""
@@ -28,3 +36,17 @@ def _children(item: Any) -> Any:
     if isinstance(item, Space) or not isinstance(item, (Mapping, tuple)):
         return {}
     return item
+
+
+def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
+    """A sample in dicts, or its space, with something else under these keys; nothing that was given changes."""
+    if not keys:
+        return item
+    key, *rest = keys
+    children = space_or_data.spaces if isinstance(space_or_data, DictSpace) else space_or_data
+    if rest:
+        item = with_nested_item(children[key], rest, item)
+    changed = {**children, key: item}
+    if isinstance(space_or_data, DictSpace):
+        return DictSpace(space_or_data.backend, changed, space_or_data.device)
+    return changed
