@@ -74,7 +74,7 @@ def test_extras_that_do_not_fit_are_refused_before_the_step() -> None:
     action = recorder.sample_action()
     with pytest.raises(KeyError, match=r"extras/latent: the buffer has this column, give its value at each step"):
         recorder.step(action, extras={"logp": 0.0})
-    with pytest.raises(KeyError, match=r"extras/logp: the buffer has this column"):
+    with pytest.raises(KeyError, match=r"extras/latent: the buffer has this column"):
         recorder.step(action)
     with pytest.raises(KeyError, match=r"extras/value: the buffer has no such column, it has \['latent', 'logp'\]"):
         recorder.step(action, extras={**values("one", 0), "value": 1.0})

@@ -135,11 +135,12 @@ def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
 def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
     """A KeyError unless these are what buffers with columns of these names are to be given at a step."""
     given = {} if extras is None else extras
-    for name in names:
-        is_flag, may_be_missing = name[:1] == "_" and name[1:] in names, f"_{name}" in names
-        if name not in given and not is_flag and not may_be_missing:
-            given_so = f"step(action, extras={{{name!r}: ...}})"
-            raise KeyError(f"extras/{name}: the buffer has this column, give its value at each step: {given_so}")
+    missing = [name for name in names if name not in given]
+    missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
+    if missing:
+        name = min(missing)
+        given_so = f"step(action, extras={{{name!r}: ...}})"
+        raise KeyError(f"extras/{name}: the buffer has this column, give its value at each step: {given_so}")
     for name in given:
         if name not in names:
             raise KeyError(

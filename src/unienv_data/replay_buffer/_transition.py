@@ -407,8 +407,8 @@ def transition_space(
         if chosen is None:
             continue
         if not isinstance(chosen, Mapping):
-            wanted = f"wanted the space of each {field.rstrip('s')} by its name: {{{example!r}: space}}"
-            raise TypeError(f"{field} is {chosen!r:.80}, {wanted}")
+            rule = f"wanted the space of each {field.rstrip('s')} by its name: {{{example!r}: space}}"
+            raise TypeError(f"{field} is {chosen!r:.80}, {rule}")
         spaces[field] = DictSpace(backend, chosen, device)
     return DictSpace(backend, spaces, device)
 
