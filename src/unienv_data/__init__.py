@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .batches import (
         CombinedBatch,
         FrameStackedBatch,
+        HindsightBatch,
+        NStepBatch,
         SliceStackedBatch,
         SubIndexedBatch,
         SubItemBatch,
@@ -79,6 +81,8 @@ else:
             ".batches": [
                 "CombinedBatch",
                 "FrameStackedBatch",
+                "HindsightBatch",
+                "NStepBatch",
                 "SliceStackedBatch",
                 "SubIndexedBatch",
                 "SubItemBatch",
@@ -129,6 +133,8 @@ __all__ = [
     "StorageCorruptedError",
     "CombinedBatch",
     "FrameStackedBatch",
+    "HindsightBatch",
+    "NStepBatch",
     "SliceStackedBatch",
     "SubIndexedBatch",
     "SubItemBatch",

@@ -10,6 +10,9 @@ from typing import Any
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.spaces import TupleSpace
 
+#: Where a field lies: one key, or the keys that lead to it.
+Keys = str | int | Sequence[str | int]
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -113,8 +116,10 @@ def column_paths(space: Space, above: tuple[Any, ...] = ()) -> list[tuple[Any, .
     return [path for key, child in space.spaces.items() for path in column_paths(child, (*above, key))]
 
 
-def path_keys(space: Space, path: str | Sequence[Any]) -> tuple[Any, ...]:
+def path_keys(space: Space, path: Keys) -> tuple[Any, ...]:
     """The keys that a path such as "obs/cam" means; a key with a slash in it may stand as it is."""
+    if isinstance(path, int):
+        return (path,)
     if not isinstance(path, str):
         return tuple(path)
     keys: list[Any] = []
@@ -166,3 +171,17 @@ def _prefixes(path: tuple[Any, ...]) -> list[str]:
 
 def _names(paths: Iterable[tuple[Any, ...]]) -> list[str]:
     return ["/".join(map(str, path)) for path in paths]
+
+
+def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
+    """A sample in dicts, or its space, with something else under these keys; nothing that was given changes."""
+    if not keys:
+        return item
+    key, *rest = keys
+    children = space_or_data.spaces if isinstance(space_or_data, DictSpace) else space_or_data
+    if rest:
+        item = with_nested_item(children[key], rest, item)
+    changed = {**children, key: item}
+    if isinstance(space_or_data, DictSpace):
+        return DictSpace(space_or_data.backend, changed, space_or_data.device)
+    return changed

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
-from unienv_interface.space import Space
+from unienv_interface.space import GraphInstance, Space
 from unienv_interface.space.row_layout import Patch
 from unienv_interface.space.space_utils import get_at, reshape_batch_size_in_data
+from unienv_interface.space.spaces.graph import fields_of
 
 
 class Episodes(NamedTuple):
@@ -238,6 +239,17 @@ def take_frames(
     flat = merge_axes(backend, data, shape)
     taken = flat[index] if space is None else get_at(space, flat, index)
     return split_axis(backend, taken, places.shape)
+
+
+def frames_at(windows: Any, index: Any) -> Any:
+    """What lies at an index of the axes (B, T) of windows, of every array: `(slice(None), 0)` is the first frames."""
+    if isinstance(windows, dict):
+        return {key: frames_at(value, index) for key, value in windows.items()}
+    if isinstance(windows, tuple):
+        return tuple(frames_at(value, index) for value in windows)
+    if isinstance(windows, GraphInstance):
+        return GraphInstance(*(None if field is None else field[index] for field in fields_of(windows)))
+    return windows[index]
 
 
 def merge_axes(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:

@@ -3,6 +3,8 @@
 from .backend_compat import ToBackendOrDeviceBatch
 from .combined_batch import CombinedBatch
 from .framestack_batch import FrameStackedBatch
+from .hindsight_batch import HindsightBatch
+from .nstep_batch import NStepBatch
 from .slicestack_batch import SliceStackedBatch
 from .subindex_batch import SubIndexedBatch
 from .subitem_batch import SubItemBatch
@@ -14,6 +16,8 @@ __all__ = [
     "CombinedBatch",
     "SliceStackedBatch",
     "FrameStackedBatch",
+    "HindsightBatch",
+    "NStepBatch",
     "SubIndexedBatch",
     "SubItemBatch",
     "TransformedBatch",

@@ -10,7 +10,8 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 
-from ..base.common import BatchBase, BatchT
+from ..base._index import is_plain_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.windows import Episodes, WindowQuery
 
 
@@ -61,6 +62,26 @@ class QueriesBelow:
             below = tuple(map(self._translate, queries))
             self._last = (tuple(queries), below)
         return below
+
+
+def check_knows_episodes(batch: BatchBase, view: str) -> None:
+    """A ValueError unless a batch knows which samples are of one episode."""
+    if not batch.is_segment_aware:
+        raise ValueError(
+            f"{view} stays inside episodes, and {batch!r} keeps none: make the buffer with keep_episodes=True, or with "
+            f"lanes=N for N environments side by side"
+        )
+
+
+def positions_below(batch: BatchBase, idx: Any) -> int | np.ndarray:
+    """An index as positions in the batch under a view; a batch that checks positions is left to do so as it reads.
+
+    Beside a writer only the read itself knows how many samples there are.
+    """
+    if batch.checks_positions and is_plain_index(idx) and (not idx.size or idx.item(idx.argmin()) >= 0):
+        positions: np.ndarray = idx
+        return positions
+    return resolve_index(batch.backend, idx, len(batch))
 
 
 INNER = "inner_"
