@@ -167,8 +167,8 @@ class MappedFile:
 
     def close(self) -> None:
         """Give the descriptor back. Arrays over the file stay as they are."""
+        self.fd = -1  # first: the number may soon be another file's
         self._closer()
-        self.fd = -1
 
 
 def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,6 +73,14 @@ def create(
                 f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
                 f"cache_path and write it with dumps"
             )
+        if storage.wants_episodes:
+            if options.lanes > 1:
+                storage.close()
+                raise ValueError(
+                    f"{cls.__name__} keeps one episode after the other as video, so lanes must be 1, not "
+                    f"{options.lanes}: record each environment to a buffer of its own"
+                )
+            options = replace(options, maintains=True)
         state = BufferState.create(storage, folder, options, shared=shared)
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
@@ -173,7 +182,10 @@ def _assemble(
         )
     if metadata.version > 0:
         state = BufferState.open(storage, folder, options, lock, shared=shared)
-        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
+        buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
+        if lock is not None:
+            buffer._locked(buffer._writer.tell_of_all)
+        return buffer
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
     check_segments(folder, metadata)

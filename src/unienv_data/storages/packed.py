@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
@@ -54,6 +55,7 @@ class PackedStorage(RowStorage):
     """
 
     has_column_access = True
+    takes_columns = True
 
     def __init__(
         self,
@@ -94,9 +96,14 @@ class PackedStorage(RowStorage):
         multiprocessing: bool = False,
     ) -> PackedStorage:
         """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
+        return cls._create(RowLayout(single_instance_space), capacity, cache_path, multiprocessing)
+
+    @classmethod
+    def _create(
+        cls, layout: RowLayout, capacity: int | None, cache_path: str | os.PathLike[str] | None, multiprocessing: bool
+    ) -> Self:
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
-        layout = RowLayout(single_instance_space)
         if cache_path is not None:
             return cls._create_files(layout, capacity, Path(cache_path))
         if multiprocessing:
@@ -104,10 +111,10 @@ class PackedStorage(RowStorage):
             memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
         else:
             memory = PrivateMemory(layout, PrivateHeap() if layout.has_heap else None, capacity or 0)
-        return cls(single_instance_space, memory, capacity=capacity)
+        return cls(layout.space, memory, capacity=capacity)
 
     @classmethod
-    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> Self:
         with new_folder(path):
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
@@ -132,7 +139,13 @@ class PackedStorage(RowStorage):
         `accept_damaged`, to read only, opens files that were cut or are too long, with the rows that all of them have,
         and does without the file of the checksums.
         """
-        folder, layout, writable = Path(path), RowLayout(single_instance_space), not read_only
+        return cls._load(RowLayout(single_instance_space), Path(path), capacity, read_only, accept_damaged)
+
+    @classmethod
+    def _load(
+        cls, layout: RowLayout, folder: Path, capacity: int | None, read_only: bool, accept_damaged: bool
+    ) -> Self:
+        writable = not read_only
         heap = FileHeap.open(folder / "heap.bin", writable=writable) if layout.has_heap else None
         if accept_damaged and read_only:
             return cls._open_rest(layout, heap, folder, capacity)
@@ -147,7 +160,7 @@ class PackedStorage(RowStorage):
         return storage
 
     @classmethod
-    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
+    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> Self:
         memory = MappedMemory.open(layout, heap, folder, None, writable=False)
         sums: RowSums | BlockSums | None
         try:
@@ -308,11 +321,10 @@ class PackedStorage(RowStorage):
         stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
             memory.used = stop
-        if self.layout.is_plain:
-            for column, leaf in zip(memory.rows.columns, encoded):  # noqa: B905 - as long as each other
-                column[slots] = leaf
-        else:
+        if self.layout.has_heap:
             self._assign(slots, encoded)
+        else:
+            self.layout.write(memory.rows, slots, encoded)
         if self._sums is not None:
             self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
 
@@ -339,16 +351,27 @@ class PackedStorage(RowStorage):
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return _to_bytes(self._memory.rows.take(slots))
+        return self._to_bytes(self._memory.rows.take(slots))
 
     def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
         rows = self.layout.empty(1 if count is None else count, self._memory.heap)
         self.layout.write(rows, 0 if count is None else slice(None), encoded)
-        return _to_bytes(rows)
+        return self._to_bytes(rows)
+
+    def _to_bytes(self, rows: Rows) -> bytes:
+        parts = [column.tobytes() for column in (rows.records, *rows.blocks.values())]
+        if self._has_heap_sums:
+            parts.append(self._sums.heap_sums(rows.records).tobytes())  # type: ignore[union-attr]
+        return b"".join(parts)
+
+    @property
+    def _has_heap_sums(self) -> bool:
+        """Whether a raw row has the checksum of what it refers to, which a power cut may take from the heap."""
+        return self.layout.has_heap and isinstance(self._sums, RowSums)
 
     @property
     def row_nbytes(self) -> int:
-        return self.layout.nbytes
+        return self.layout.nbytes + (8 if self._has_heap_sums else 0)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
@@ -362,7 +385,8 @@ class PackedStorage(RowStorage):
             column[slots] = part
             start += part.nbytes
         if isinstance(self._sums, RowSums):
-            self._sums.put_at(slots, numbers)
+            heap_sums = np.frombuffer(raw, np.uint64, len(slots), start) if self._has_heap_sums else None
+            self._sums.put_at(slots, numbers, heap_sums)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -432,7 +456,7 @@ class PackedStorage(RowStorage):
             self.snapshot(path, [(0, self._memory.used)])
 
     def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
-        copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
+        copy = self._create_files(self.layout, self.capacity, Path(path))
         try:
             if self.capacity is None:
                 copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
@@ -476,7 +500,3 @@ class PackedStorage(RowStorage):
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()
-
-
-def _to_bytes(rows: Rows) -> bytes:
-    return b"".join(column.tobytes() for column in (rows.records, *rows.blocks.values()))

@@ -32,6 +32,8 @@ _OURS = {
     "list": ("list_storage", "ListStorage"),
     "image": ("image_storage", "ImageStorage"),
     "video": ("video_storage", "VideoStorage"),
+    "reference_images": ("_reference_frames", "ReferenceImages"),
+    "reference_videos": ("_reference_frames", "ReferenceVideos"),
 }
 # Class names in folders that the reference implementation wrote.
 _LEGACY = {

@@ -27,14 +27,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
-from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
+from ..backends.serialization import BackendLike
+from ._row_codecs import ArrayCodec, Heap, HeapCodec, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from .mismatch import at_path
 from .row_structure import builder, leaf_fetcher, structure_finding, walk
 from .space import Space
 from .spaces import CompositeSpace, DictSpace
 
-__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "Rows"]
+__all__ = [
+    "PAGE_SIZE",
+    "ArrayCodec",
+    "Heap",
+    "HeapCodec",
+    "LeafCodec",
+    "MemoryHeap",
+    "Patch",
+    "RowLayout",
+    "RowLeaf",
+    "Rows",
+    "need_heap",
+]
 
 Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
@@ -62,7 +74,7 @@ class Rows:
     same leading shape; `heap` the bytes of leaves without a fixed size. The arrays belong to whoever made them.
     """
 
-    __slots__ = ("blocks", "columns", "heap", "layout", "records")
+    __slots__ = ("blocks", "columns", "fields", "heap", "layout", "records")
 
     def __init__(
         self, layout: RowLayout, records: np.ndarray, blocks: Mapping[str, np.ndarray], heap: Heap | None
@@ -76,6 +88,9 @@ class Rows:
             self.columns = [blocks[leaf.name] if leaf.placement == "block" else records[leaf.name] for leaf in leaves]
         else:
             self.columns = [records[name] for name in layout.names]
+        # With fields in the order of the leaves, one assignment writes all leaves of one value.
+        is_writable_whole = layout.has_plain_records and records.ndim == 1
+        self.fields = records.view(layout.field_dtype) if is_writable_whole else None
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Any, ...]]:
         return Rows, (self.layout, self.records, self.blocks, self.heap)  # so that columns are views of the copy, too
@@ -120,12 +135,12 @@ class Rows:
 class RowLayout:
     """The fixed record of a space; see the module's docstring.
 
-    The space must not change afterwards (a `DictSpace` can).
+    The space must not change afterwards (a `DictSpace` can). Leaves at the paths in `codecs` lie in rows as these say.
     """
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        found = [(path, leaf, leaf_codec(leaf)) for path, leaf in walk(space, ())]
+    def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:
+        self.space, self._own_codecs = space, codecs or {}
+        found = [(path, leaf, self._own_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())]
         self.leaves: tuple[RowLeaf, ...] = tuple(
             RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in found
         )
@@ -149,12 +164,12 @@ class RowLayout:
         self._fetch_flat: Callable[[Any], Sequence[Any]] = operator.itemgetter(*keys) if is_flat else self._fetch
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
-        self.is_plain = all(codec.plain_dtype is not None for codec in self._codecs)
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
         self._gathered_decoders = [(i, codec.gathered_decoder()) for i, codec in self._coded]
         self._is_gathered_whole = not self.block_leaves and not self.has_heap  # by one `take` of the records
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
+        self.field_dtype = _in_order(self.dtype, [leaf.name for leaf in self.row_leaves])
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
         # is for loops that write many small values. Else (None, ()).
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
@@ -162,7 +177,7 @@ class RowLayout:
             self.plain_value = self._checks[0][:2]
 
     @classmethod
-    def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
+    def from_json(cls, json_data: Any, backend: BackendLike, device: Any = None) -> RowLayout:
         """The layout of the space whose JSON this is."""
         from .space_utils.serialization_utils import json_to_space
 
@@ -179,8 +194,8 @@ class RowLayout:
     def __hash__(self) -> int:
         return hash(self.space)
 
-    def __reduce__(self) -> tuple[type[RowLayout], tuple[Space]]:
-        return RowLayout, (self.space,)
+    def __reduce__(self) -> tuple[type[RowLayout], tuple[Any, ...]]:
+        return RowLayout, (self.space, self._own_codecs)
 
     def __repr__(self) -> str:
         blocks = f", blocks={[leaf.name for leaf in self.block_leaves]}" if self.block_leaves else ""
@@ -301,6 +316,9 @@ class RowLayout:
 
     def write(self, rows: Rows, index: Any, encoded: Sequence[Any]) -> None:
         """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
+        if type(index) is int and rows.fields is not None:
+            rows.fields[index] = tuple(encoded)
+            return
         if not self._coded:
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
@@ -453,6 +471,19 @@ def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
             "formats": [leaf.codec.dtype for leaf in ordered],
             "offsets": offsets,
             "itemsize": itemsize,
+        }
+    )
+
+
+def _in_order(dtype: np.dtype, names: Sequence[str]) -> np.dtype:
+    """The same record with its fields in another order."""
+    fields: Mapping[str, Any] = dtype.fields or {}
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": [fields[name][0] for name in names],
+            "offsets": [fields[name][1] for name in names],
+            "itemsize": dtype.itemsize,
         }
     )
 
