@@ -34,6 +34,10 @@ class StorageCorruptedError(ValueError):
     """Stored data contradicts itself; the text says which file and what."""
 
 
+class UnsupportedFormatError(ValueError):
+    """Stored data may be sound, but not read here: it is of a later version, or of a storage that is not registered."""
+
+
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
 

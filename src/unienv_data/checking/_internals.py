@@ -92,7 +92,8 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
     """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
-    return storage_by_name(metadata.storage).load_from(path, space, capacity=metadata.capacity, **options)
+    storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
+    return storage_cls.load_from(path, space, capacity=metadata.capacity, **options)
 
 
 def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:

@@ -25,7 +25,7 @@ from ..base.files import (
     replace_folder,
     sync_folder,
 )
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
@@ -130,7 +130,7 @@ def load(
         if given != space:
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
-    cls = storage_by_name(metadata.storage)
+    cls = storage_by_name(metadata.storage, folder / FILE_NAME)
     with contextlib.ExitStack() as undo:
         lock = None
         if not read_only:
@@ -142,7 +142,7 @@ def load(
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
             storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
-        except StorageCorruptedError:
+        except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error

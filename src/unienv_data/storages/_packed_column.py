@@ -10,8 +10,9 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
 
 from ..base.nested import nested_item
+from ..base.storage import StorageCorruptedError
 from ._column_view import ColumnView, leaf_places
-from ._row_memory import RowMemory
+from ._row_memory import RowMemory, check_references
 
 
 class PackedColumn(ColumnView):
@@ -36,7 +37,17 @@ class PackedColumn(ColumnView):
         taken = [_take(rows, leaves[place], index) for place in self._places]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]
-        return self.layout.assemble(taken, memory.heap)
+        if not self.layout.has_heap:
+            return self.layout.assemble(taken)
+        try:
+            check_references(memory.rows, slots)
+            return self.layout.assemble(taken, memory.heap)
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:  # bytes that are no value of the heap's
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)

@@ -25,7 +25,15 @@ from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
-from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
+from ._row_memory import (
+    FileHeap,
+    MappedMemory,
+    PrivateHeap,
+    PrivateMemory,
+    RowMemory,
+    check_references,
+    copy_references,
+)
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
@@ -187,15 +195,24 @@ class PackedStorage(RowStorage):
         memory = self._memory
         if length != memory.used:
             memory.see(length)
-        if type(slots) is int:
-            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
-        return self.layout.gather(memory.rows, slots, "wrap")
+        try:
+            if self.layout.has_heap:
+                check_references(memory.rows, slots)
+            if type(slots) is int:
+                return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+            return self.layout.gather(memory.rows, slots, "wrap")
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:  # bytes that are no text, or no value of the heap's
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
     def can_gather_spans(self, count: int) -> bool:
-        return _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
+        return not self.layout.has_heap and _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
@@ -472,7 +489,9 @@ class PackedStorage(RowStorage):
     def get_column(self, nested_keys: Sequence[Any]) -> PackedColumn:
         keys = tuple(nested_keys)
         if keys not in self._columns:
-            self._columns[keys] = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column.cache_filename = self.cache_filename
+            self._columns[keys] = column
         return self._columns[keys]
 
     def close(self) -> None:
