@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SamplerRNGType,
         SpaceStorage,
         StorageCorruptedError,
+        UnknownEpisodesWarning,
     )
     from .batches import (
         CombinedBatch,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         ToBackendOrDeviceBatch,
         TransformedBatch,
     )
-    from .batches.split import split
+    from .batches.split import split, without_cut_episodes
     from .batches.statistics import ColumnStatistics, column_stats
     from .checking import check, repair
     from .integrations.lerobot import export_lerobot
@@ -71,6 +72,7 @@ else:
                 "SamplerRNGType",
                 "SpaceStorage",
                 "StorageCorruptedError",
+                "UnknownEpisodesWarning",
             ],
             ".batches": [
                 "CombinedBatch",
@@ -81,7 +83,7 @@ else:
                 "ToBackendOrDeviceBatch",
                 "TransformedBatch",
             ],
-            ".batches.split": ["split"],
+            ".batches.split": ["split", "without_cut_episodes"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
             ".checking": ["check", "repair"],
             ".integrations.lerobot": ["export_lerobot"],
@@ -119,6 +121,7 @@ __all__ = [
     "SamplerRNGType",
     "SpaceStorage",
     "StorageCorruptedError",
+    "UnknownEpisodesWarning",
     "CombinedBatch",
     "FrameStackedBatch",
     "SliceStackedBatch",
@@ -127,6 +130,7 @@ __all__ = [
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
     "split",
+    "without_cut_episodes",
     "ColumnStatistics",
     "column_stats",
     "check",

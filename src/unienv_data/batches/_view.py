@@ -10,7 +10,7 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import DictSpace, Space
 
 from ..base.common import BatchBase, BatchT
-from ..base.windows import Episodes
+from ..base.windows import EpisodeMarks, Episodes
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -37,6 +37,9 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self.batch.episodes_of(positions)
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        return self.batch.episode_marks(positions)
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         return self.batch.episode_bounds(positions, within_episodes=within_episodes)
