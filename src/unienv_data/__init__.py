@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SamplerRNGType,
         SpaceStorage,
         StorageCorruptedError,
+        UnknownEpisodesWarning,
     )
     from .batches import (
         CombinedBatch,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
         WindowedBatch,
         seconds,
     )
-    from .batches.split import split
+    from .batches.split import split, without_cut_episodes
     from .batches.statistics import ColumnStatistics, column_stats
     from .checking import check, repair
     from .integrations.lerobot import export_lerobot
@@ -77,6 +78,7 @@ else:
                 "SamplerRNGType",
                 "SpaceStorage",
                 "StorageCorruptedError",
+                "UnknownEpisodesWarning",
             ],
             ".batches": [
                 "CombinedBatch",
@@ -91,7 +93,7 @@ else:
                 "WindowedBatch",
                 "seconds",
             ],
-            ".batches.split": ["split"],
+            ".batches.split": ["split", "without_cut_episodes"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
             ".checking": ["check", "repair"],
             ".integrations.lerobot": ["export_lerobot"],
@@ -131,6 +133,7 @@ __all__ = [
     "SamplerRNGType",
     "SpaceStorage",
     "StorageCorruptedError",
+    "UnknownEpisodesWarning",
     "CombinedBatch",
     "FrameStackedBatch",
     "HindsightBatch",
@@ -145,6 +148,7 @@ __all__ = [
     "WindowedBatch",
     "seconds",
     "split",
+    "without_cut_episodes",
     "ColumnStatistics",
     "column_stats",
     "check",

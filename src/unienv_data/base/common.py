@@ -23,7 +23,7 @@ from unienv_interface.utils.lazy import lazy_exports
 
 from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item, path_keys, select_columns
-from .windows import Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
+from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
@@ -144,6 +144,16 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """The episodes of samples; None if episodes are not known.
 
         An open episode reaches to the last sample; samples between two closed episodes form an episode of their own.
+
+        Parameters
+        ----------
+        positions
+            The samples: int64 on the host, in range.
+        """
+        return None
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        """Whether the episodes of samples are there from their beginning to their end; None if that is not known.
 
         Parameters
         ----------

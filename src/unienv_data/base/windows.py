@@ -29,6 +29,19 @@ class Episodes(NamedTuple):
     stride: int | np.ndarray
 
 
+class EpisodeMarks(NamedTuple):
+    """What is known of the episode of each of some samples, as booleans."""
+
+    begins: np.ndarray  #: Its first sample is there, not overwritten, removed or left out.
+    ends: np.ndarray  #: Its last sample is there: it is over, was not cut short, and nothing of its end was left out.
+    is_cut: np.ndarray  #: It was closed before it had ended.
+    is_gap: np.ndarray  #: It is no episode: samples between two of them.
+
+
+class UnknownEpisodesWarning(UserWarning):
+    """Windows may reach from one episode into another, since nobody keeps where episodes end."""
+
+
 class Limits(NamedTuple):
     """The range [start, stop) of samples that the window of each of some samples may hold."""
 

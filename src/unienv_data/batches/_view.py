@@ -12,7 +12,7 @@ from unienv_interface.space import DictSpace, Space
 
 from ..base._index import is_plain_index
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.windows import Episodes, WindowQuery
+from ..base.windows import EpisodeMarks, Episodes, WindowQuery
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -39,6 +39,9 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self.batch.episodes_of(positions)
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        return self.batch.episode_marks(positions)
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         return self.batch.episode_bounds(positions, within_episodes=within_episodes)

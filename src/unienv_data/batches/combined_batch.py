@@ -17,7 +17,7 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space, get
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
 
@@ -225,6 +225,16 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        found = EpisodeMarks(*np.zeros((4, len(positions)), np.bool_))
+        for chosen in self._slices(positions, self._starts_and_total()[0]):
+            marks = self._sources[chosen.source].episode_marks(chosen.positions)
+            if marks is None:
+                return None
+            for mine, theirs in zip(found, marks, strict=True):
+                mine[chosen.indices] = theirs
+        return found
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         def find(batch: BatchBase, local: np.ndarray) -> Episodes:

@@ -100,7 +100,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         for keys in self._of_last:
             nested_item(space, keys)  # a KeyError where it is missing
         self._discount = (*self._reward[:-1], discount)
-        if _has(space, self._discount):
+        if _present(space, [self._discount]):
             raise ValueError(f"the samples have a column {discount!r}: name the new one by discount=")
         rewards = nested_item(space, self._reward)
         if not isinstance(rewards, ArraySpace):

@@ -12,7 +12,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import BatchView
 
 
@@ -123,6 +123,15 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         below = self.batch.episodes_of(self._under(positions))
         return None if below is None else self._as_seen_here(positions, below)
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        under = self._under(positions)
+        marks, below, here = self.batch.episode_marks(under), self.batch.episodes_of(under), self.episodes_of(positions)
+        if marks is None or below is None or here is None:
+            return None
+        begins = marks.begins & (self._under(here.start) == below.start)
+        ends = marks.ends & (self._under(here.stop - 1) == below.stop - 1)
+        return marks._replace(begins=begins, ends=ends)
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         below = self.batch.episode_bounds(self._under(positions), within_episodes=within_episodes)

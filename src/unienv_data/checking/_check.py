@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,9 @@ class CheckReport:
         How many samples there are, all of which were read; None if the folder cannot be opened.
     findings : list of Finding
         What is wrong, without the kinds that were to be ignored.
+    cut_episodes : list of tuple of int
+        The episodes that were closed before they had ended, as `ReplayBuffer.cut_episodes` has them. Nothing is wrong
+        with such a recording: every one that is stopped has some.
     is_sound : bool
         Whether nothing was found.
     """
@@ -56,6 +59,7 @@ class CheckReport:
     path: str
     samples: int | None
     findings: list[Finding]
+    cut_episodes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -114,7 +118,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     with buffer:
         findings = [*_folder_findings(buffer), *_contents(buffer, progress or unwatched)]
         kept = [finding for finding in findings if finding.kind not in ignore]
-        return CheckReport(str(path), len(buffer), kept)
+        return CheckReport(str(path), len(buffer), kept, buffer.cut_episodes() or [])
 
 
 def _open(path: Path) -> ReplayBuffer:

@@ -76,11 +76,14 @@ class NewRecording:
         self._buffer = ReplayBuffer.create(self._storage_cls, self._space, cache_path=self._temporary, **self._options)
         return self
 
-    def add(self, batch: Any, count: int, ended: np.ndarray) -> None:
-        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends."""
+    def add(self, batch: Any, count: int, ended: np.ndarray, are_cut: np.ndarray) -> None:
+        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends.
+
+        `are_cut` says which of these had not ended.
+        """
         if self._space.backend is not self._source_space.backend:
             batch = batch_space(self._source_space, count).data_to(batch, self._space.backend)
-        add_samples(self._buffer, batch, count, ended)
+        add_samples(self._buffer, batch, count, ended, are_cut)
         self.written += count
         self.episodes += len(ended)
 
@@ -132,7 +135,7 @@ def convert(
     Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
     encoded once more; other formats have them as they are decoded.
 
-    An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot datasets, see
+    An episode that was never closed is cut in the copy. `fps` and `task` are for LeRobot datasets, see
     `export_lerobot`.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
@@ -146,6 +149,7 @@ def convert(
         table = episode_table(buffer)
         ends = as_ranges([]) if table is None else table.all
         ends = ends[np.argsort(ends[:, 1], kind="stable")]
+        are_cut = np.isin(ends[:, 1], [] if table is None else table.endless_stops)
         count = len(buffer)
         progress(0, count)
         options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
@@ -153,7 +157,7 @@ def convert(
         with NewRecording(target, fmt, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")
-                new.add(chunk.data, chunk.count, ends[first:stop])
+                new.add(chunk.data, chunk.count, ends[first:stop], are_cut[first:stop])
                 progress(new.written, count)
             if new.written != count:
                 raise RuntimeError(

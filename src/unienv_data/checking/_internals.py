@@ -29,7 +29,7 @@ from ..replay_buffer._metadata import FILE_NAME
 from ..replay_buffer._metadata import Metadata as Metadata
 from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
-from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
+from ..replay_buffer._segments import _RECORD, _SLACK, NUMBER_BITS, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
@@ -76,13 +76,13 @@ def lost_checksums(buffer: ReplayBuffer) -> list[str]:
     return lost
 
 
-def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray) -> None:
-    """Append `count` samples together with the episodes [start, stop) that end with them.
+def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray, are_cut: np.ndarray) -> None:
+    """Append `count` samples together with the episodes [start, stop) that end with them, some of which are cut.
 
     `ReplayBuffer.extend` would make one episode of every batch.
     """
     ranges = [(start, stop) for start, stop in ended.tolist()]
-    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges)
+    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges, are_cut.tolist())
 
 
 # -- storages ------------------------------------------------------------------------------------------------
@@ -245,15 +245,20 @@ def read_records(path: Path) -> np.ndarray:
 
 def counters_from_records(records: np.ndarray, lanes: int) -> Counters | None:
     """Counters of a buffer that grows for which its episodes speak; None if these do not say where samples lie."""
-    known = np.flatnonzero((records["number"] == np.arange(len(records)) & 0xFFFFFFFF) & (records["stop"] > 0))
+    known = np.flatnonzero(
+        (records["number"] & NUMBER_BITS == np.arange(len(records)) & NUMBER_BITS) & (records["stop"] > 0)
+    )
     # the first episode of a lane begins with the first samples, unless these were removed
     if not len(known) or records["start"][known].min() >= lanes:
         return None
     return Counters(int(records["stop"][known].max()), 0, 0, int(known[-1]) + 1)
 
 
-def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, int]:
-    """The closed episodes that have samples, as [start, stop) of sample numbers, and how many records are lost."""
+def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, np.ndarray, int]:
+    """The closed episodes that have samples, as [start, stop) of sample numbers.
+
+    With them where those stop that were cut, and how many records are lost.
+    """
     ring = None if metadata.capacity is None else metadata.capacity + _SLACK
     # older records speak of no sample that is left, and their slots may hold others that do not count yet
     oldest = 0 if metadata.capacity is None else max(0, counters.segments - metadata.capacity - 1)
@@ -261,11 +266,12 @@ def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata)
     slots = numbers if ring is None else numbers % ring
     present = slots < len(records)
     start, stop = records["start"][slots[present]], records["stop"][slots[present]]
-    is_valid = (records["number"][slots[present]] == numbers[present] & 0xFFFFFFFF) & (stop > 0)
+    is_valid = (records["number"][slots[present]] & NUMBER_BITS == numbers[present] & NUMBER_BITS) & (stop > 0)
     has_samples = is_valid & (stop <= counters.head) & (stop > np.maximum(start, counters.tail))
     start = np.where(start < counters.tail, counters.tail + start % metadata.lanes, start)
-    closed = np.stack([start, stop], axis=1)[has_samples]
-    return closed.astype(np.int64), len(numbers) - int(is_valid.sum())
+    closed = np.stack([start, stop], axis=1)[has_samples].astype(np.int64)
+    is_cut = (records["number"][slots[present]] > NUMBER_BITS)[has_samples]
+    return closed, closed[is_cut, 1], len(numbers) - int(is_valid.sum())
 
 
 def _content(path: Path) -> bytes:

@@ -46,7 +46,8 @@ class Salvage:
     """Samples by position from 0 to `count`, and what is known about them.
 
     `episodes` has those that are known, closed or not, and `gaps` the samples between them; None where episodes are
-    not kept. `lost` says why samples cannot be had, `is_lost` which ones; `notes` what else there is to know.
+    not kept. `endless_stops` is where those stop whose end was not recorded. `lost` says why samples cannot be had,
+    `is_lost` which ones; `notes` what else there is to know.
     Samples with the same number in `blocks` can all be read, or none of them can.
     """
 
@@ -61,6 +62,7 @@ class Salvage:
     blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # those that are kept as images or video
+    endless_stops: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -141,6 +143,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         read=buffer.get_at,
         close=buffer.close,
         episodes=None if table is None else table.all,
+        endless_stops=as_ranges([])[:, 1] if table is None else table.endless_stops,
         gaps=as_ranges([]) if table is None else table.gaps,
         blocks=_internals.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
@@ -179,10 +182,11 @@ def _of_storage(
     if metadata.capacity is not None:
         slots %= metadata.capacity
     episodes, gaps = None, as_ranges([])
+    endless_stops = gaps[:, 1]
     if metadata.maintains_segments:
-        closed, lost = _internals.closed_episodes(records, counters, metadata)
-        table = table_of(closed - counters.tail, len(numbers), metadata.lanes)
-        episodes, gaps = table.all, table.gaps
+        closed, cut_stops, lost = _internals.closed_episodes(records, counters, metadata)
+        table = table_of(closed - counters.tail, len(numbers), metadata.lanes, cut_stops - counters.tail)
+        episodes, endless_stops, gaps = table.all, table.endless_stops, table.gaps
         if lost:  # what looks like an episode that was never closed may be several whose records are lost
             episodes, gaps = table.closed, np.concatenate([table.gaps, table.unfinished])
             notes.append(f"{EPISODE_FILE}: {lost:,} of {counters.segments:,} records of episodes are lost")
@@ -195,6 +199,7 @@ def _of_storage(
         read=lambda positions: storage.get(slots[positions]),
         close=storage.close,
         episodes=episodes,
+        endless_stops=endless_stops,
         gaps=gaps,
         blocks=_internals.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),

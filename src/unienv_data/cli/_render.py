@@ -289,6 +289,12 @@ def print_findings(report: CheckReport) -> None:
     out = console()
     for finding in report.findings:
         out.print(words((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
+    if report.cut_episodes:
+        start, stop = report.cut_episodes[0]
+        which = (
+            f"samples {start} to {stop - 1}" if len(report.cut_episodes) == 1 else f"the first from sample {start} on"
+        )
+        say(f"cut episodes: {len(report.cut_episodes):,} closed before they had ended, {which}")
     if report.is_sound:
         say(f"{report.path}: no findings in {report.samples:,} samples")
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from unienv_interface.backends import BackendLike, ComputeBackend, NumpyComputeBackend
 from unienv_interface.space import Space
 
@@ -31,7 +33,16 @@ from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
 from ._locks import FolderLock
-from ._metadata import FILE_NAME, Metadata, check_segments, has_64_bits, read_metadata, read_space, write_metadata
+from ._metadata import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    Metadata,
+    check_segments,
+    has_64_bits,
+    read_metadata,
+    read_space,
+    write_metadata,
+)
 from ._segments import physical_segments
 from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
@@ -185,6 +196,8 @@ def _assemble(
         buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
         if lock is not None:
             buffer._locked(buffer._writer.tell_of_all)
+        if lock is not None and metadata.version < FORMAT_VERSION:
+            write_description(buffer, folder)  # earlier releases would take what is written from here on for damaged
         return buffer
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
@@ -319,7 +332,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     folder.mkdir()
     storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base), tail)
     tail = min(counters.tail, head)
-    segments = buffer._state.segments.alive(tail, head)
+    segments = buffer._state.segments.alive_and_cut(tail, head)
     if counters.edit != edit:
         return False
     _write_state(buffer, folder, (head, tail, base), segments)
@@ -328,7 +341,9 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     return True
 
 
-def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: Any) -> None:
+def _write_state(
+    buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: tuple[np.ndarray, np.ndarray]
+) -> None:
     path, stored = folder / buffer.storage_path_relative, in_stored_form(buffer.storage)
     storage = type(stored).load_from(
         path, stored.single_instance_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
@@ -336,9 +351,10 @@ def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int
     state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds
     state.counters.base, state.counters.tail = base, tail
-    for start, stop in segments.tolist():
+    ranges, is_cut = segments
+    for number, ((start, stop), cut) in enumerate(zip(ranges.tolist(), is_cut.tolist(), strict=True)):
         state.segments.prepare()
-        state.segments.add(start, stop)
+        state.segments.put(number, [(start, stop)], [cut])
     state.counters.closed = state.counters.head = head
     if buffer.capacity is None and head - base > len(storage):
         raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")

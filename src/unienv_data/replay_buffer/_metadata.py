@@ -22,7 +22,7 @@ from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: no record of an episode says that it was cut
 
 
 @dataclass(frozen=True)

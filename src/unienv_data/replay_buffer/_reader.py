@@ -19,6 +19,7 @@ from ..base.nested import nested_item
 from ..base.storage import RowStorage
 from ..base.windows import (
     ColumnMask,
+    EpisodeMarks,
     Episodes,
     Limits,
     Spans,
@@ -156,11 +157,22 @@ class BufferReader:
         """The episodes of samples; None if nobody keeps them."""
         return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks:
+        """What is known of the episodes of samples."""
+        segments = self._state.segments
+        marks: EpisodeMarks = self._snapshot(lambda tail, head: segments.marks_of(positions + tail, tail, head))[0]
+        return marks
+
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
         ranges, tail = self._snapshot(self._state.segments.alive)
         found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
         return found if self._state.segments.lanes == 1 else sorted(found)
+
+    def cut_segments(self) -> list[tuple[int, int]]:
+        """Those of the closed episodes that were cut, by their start."""
+        (ranges, is_cut), tail = self._snapshot(self._state.segments.alive_and_cut)
+        return sorted((start - tail, stop - tail) for start, stop in ranges[is_cut].tolist())
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
         """The closed episode of a sample, as a range of indices; None if it is in none."""

@@ -28,7 +28,7 @@ from unienv_interface.space.row_layout import Rows
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import local_path
 from ..base.storage import RowStorage, SpaceStorage
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ..storages.columns import ColumnRule, storages_of_columns
 from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
@@ -124,7 +124,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         capacity: int | None = None,
         multiprocessing: bool = False,
         maintain_segment_metadata: bool = False,
-        keep_episodes: bool = False,
+        keep_episodes: bool | None = None,
         durable: bool = False,
         lanes: int = 1,
         columns: Mapping[str, ColumnRule] | None = None,
@@ -133,7 +133,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
 
         A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
-        `maintain_segment_metadata`.
+        `maintain_segment_metadata`. The short form `create(space, ...)`, which names no storage, keeps episodes unless
+        `keep_episodes=False`; otherwise they are kept only on request.
 
         With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
@@ -149,6 +150,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 given = f"create({single_instance_space!r:.80}, space)"
                 raise TypeError(f"create wants the class of the storage before the space: {given}")
             storage_cls, single_instance_space = None, storage_cls
+            keep_episodes = keep_episodes is not False
         if single_instance_space is None:
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
         if isinstance(storage_cls, str):
@@ -163,7 +165,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             args,
             None if cache_path is None else local_path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
-            BufferOptions(maintain_segment_metadata or keep_episodes or lanes > 1, durable, lanes),
+            BufferOptions(maintain_segment_metadata or bool(keep_episodes) or lanes > 1, durable, lanes),
         )
 
     @staticmethod
@@ -366,6 +368,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        return self._reader.episode_marks(positions) if self._maintains else None
+
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         found = self.episodes_of(positions) if within_episodes else None
         return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
@@ -385,6 +390,14 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Of a buffer with lanes each is range(start, stop, lanes).
         """
         return self._reader.segments() if self._maintains else self._reader.storage_segments()
+
+    def cut_episodes(self) -> list[tuple[int, int]] | None:
+        """Those of `get_segments` that were closed before the episode had ended; None if episodes are not kept.
+
+        So does a recorder that is closed, or that cannot go on, in the middle of an episode. `without_cut_episodes`
+        leaves them out.
+        """
+        return self._reader.cut_segments() if self._maintains else None
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
         """The closed episode that a sample is in, as a range [start, stop) of indices; None if it is in none.
@@ -428,7 +441,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Copy all samples of another batch, with the episodes that it knows.
 
         Episodes of several lanes go to the lanes of this buffer if it has as many, and one after the other into a
-        buffer without lanes. A batch that knows no episodes adds none.
+        buffer without lanes. A batch that knows no episodes adds none. Samples between two episodes of the batch are
+        between two here. An episode whose end is not in the batch, since it is open, was cut, or is left out of a
+        slice, is cut here (`cut_episodes`).
 
         Parameters
         ----------
@@ -458,11 +473,15 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 f"extend_from: the batch has {stride} lanes, the buffer {self._lanes}: copy into a buffer with "
                 f"{'no lanes' if stride == 1 else f'lanes={stride}'}"
             )
+        marks = None if episodes is None else other.episode_marks(positions)
+        lacks_end = np.zeros(len(other), bool) if marks is None else ~marks.ends
         starts = np.zeros(0, np.int64) if episodes is None else episodes.start
         ends = np.zeros(len(other), bool) if episodes is None else positions + 1 >= episodes.stop
+        if marks is not None and stride == 1:
+            ends &= ~marks.is_gap
         if stride > 1 and self._lanes == 1:  # episode after episode
             positions = np.argsort(starts, kind="stable")
-            starts, ends = starts[positions], ends[positions]
+            starts, ends, lacks_end = starts[positions], ends[positions], lacks_end[positions]
             begins = np.flatnonzero(np.diff(starts, prepend=-1))
             starts = np.repeat(begins, np.diff(begins, append=len(starts)))
         size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
@@ -475,22 +494,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         for start in pieces:
             part = slice(start, min(start + size, len(other)))
             batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
-            closing = np.flatnonzero(ends[part])
+            closing = np.flatnonzero(ends[part]).tolist()
+            are_cut = [bool(lacks_end[start + place]) for place in closing]
             if self._lanes > 1:
-                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing.tolist())
+                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing, are_cut)
             else:
-                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing.tolist()]
-                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended)
+                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing]
+                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
 
-    def mark_segment_end(self, lanes: Any = None) -> None:
+    def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
         """Close the open segment; without one, nothing happens.
 
-        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane).
+        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane). With `cut` the episode had
+        not ended: `cut_episodes` has it.
         """
         if self.lanes > 1:
-            self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True))
+            self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True), cut)
         elif lanes is None or self._as_lanes(lanes, default=True).all():
-            self._locked(self._writer.end_segment)
+            self._locked(self._writer.end_segment, cut)
 
     def _as_lanes(self, flags: Any, default: bool) -> np.ndarray:
         """Booleans for all lanes, as a caller gives them."""
