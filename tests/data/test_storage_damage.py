@@ -79,15 +79,6 @@ def makers() -> dict[str, Callable[[Path], Any]]:
 
         return make
 
-    def of_frames(storage: str) -> Callable[[Path], Any]:
-        def make(folder: Path) -> Any:
-            space = BoxSpace(NUMPY, 0, 255, "uint8", shape=(16, 16, 3))
-            with ReplayBuffer.create(storage, space, capacity=6, cache_path=folder, keep_episodes=True) as buffer:
-                buffer.extend(np.arange(LENGTH * 768).reshape(LENGTH, 16, 16, 3).astype(np.uint8))
-            return NUMPY
-
-        return make
-
     found = {
         f"rows {leaves} {capacity}": of_rows(leaves, capacity) for leaves in ("small", "heap") for capacity in (None, 6)
     }

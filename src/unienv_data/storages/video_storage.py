@@ -428,7 +428,7 @@ class VideoStorage(SpaceStorage):
         except FileNotFoundError:  # deleted since: what was there is overwritten
             self._look_for_clips()
             return wanted
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
         out[wanted[is_there]] = decoded
         return wanted[~is_there]
