@@ -21,7 +21,7 @@ from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot import export_lerobot
 from ..replay_buffer import ReplayBuffer
 from ..storages.registry import storage_by_name
-from ._internals import add_samples
+from ._internals import add_samples, shares_next_obs
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
 #: What a recording can be written as, and the storage that is meant.
@@ -40,9 +40,20 @@ class NewRecording:
     """
 
     def __init__(
-        self, target: Path, fmt: str, space: Space, *, capacity: int, keeps_episodes: bool, lanes: int = 1
+        self,
+        target: Path,
+        fmt: str,
+        space: Space,
+        *,
+        capacity: int,
+        keeps_episodes: bool,
+        lanes: int = 1,
+        shares_next_obs: bool = False,
     ) -> None:
-        """`capacity` is for formats that cannot grow; the others do."""
+        """`capacity` is for formats that cannot grow; the others do.
+
+        With `shares_next_obs` each observation is stored once, by the formats that can.
+        """
         if fmt not in FORMATS:
             raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
         if os.path.lexists(target):
@@ -51,7 +62,8 @@ class NewRecording:
         self._target = target
         self._temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         self._source_space = space
-        self._storage_cls = storage_by_name(FORMATS[fmt])
+        name = "shared_next_obs" if shares_next_obs and fmt == "packed" else FORMATS[fmt]
+        self._storage_cls = storage_by_name(name)
         self._space = space.to(deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend)
         self._options: dict[str, Any] = {
             "capacity": max(1, capacity) if fmt == "pt" else None,
@@ -135,7 +147,13 @@ def convert(
         count = len(buffer)
         progress(0, count)
         with NewRecording(
-            target, fmt, buffer.single_space, capacity=count, keeps_episodes=table is not None, lanes=buffer.lanes
+            target,
+            fmt,
+            buffer.single_space,
+            capacity=count,
+            keeps_episodes=table is not None,
+            lanes=buffer.lanes,
+            shares_next_obs=shares_next_obs(buffer.storage),
         ) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")

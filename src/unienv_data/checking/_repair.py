@@ -107,7 +107,8 @@ def repair(
             why = [*old.lost, *old.notes, "it has none"]
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = old.episodes is not None
-        with NewRecording(target, "packed", old.space, capacity=kept, keeps_episodes=keeps_episodes) as new:
+        options = {"keeps_episodes": keeps_episodes, "shares_next_obs": old.shares_next_obs}
+        with NewRecording(target, "packed", old.space, capacity=kept, **options) as new:
             for positions, ends in _batches(pieces, old.rows_at_once):
                 new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
                 progress(old.count + new.written, old.count + kept)

@@ -45,7 +45,8 @@ class Salvage:
 
     `episodes` has those that are known, closed or not, and `gaps` the samples between them; None where episodes are
     not kept. `lost` says why samples cannot be had, `is_lost` which ones; `notes` what else there is to know.
-    Samples with the same number in `blocks` can all be read, or none of them can.
+    Samples with the same number in `blocks` can all be read, or none of them can. With `shares_next_obs` each
+    observation is stored once.
     """
 
     space: Space
@@ -60,6 +61,7 @@ class Salvage:
     is_lost: np.ndarray = field(repr=False)
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    shares_next_obs: bool = False
 
     def lose(self, which: np.ndarray, why: str) -> None:
         """Leave out the samples of a mask, those that are not left out yet."""
@@ -132,6 +134,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         rows_at_once=rows_per_chunk(buffer),
         read=buffer.get_at,
         close=buffer.close,
+        shares_next_obs=_internals.shares_next_obs(buffer.storage),
         episodes=None if table is None else table.all,
         gaps=as_ranges([]) if table is None else table.gaps,
         blocks=_internals.blocks_of(buffer.storage, slots),
@@ -168,7 +171,7 @@ def _of_storage(
     numbers = np.arange(counters.tail, counters.head)
     slots = numbers - counters.base
     if metadata.capacity is not None:
-        slots %= metadata.capacity
+        slots %= _internals.ring_of(storage, metadata.capacity)
     episodes, gaps = None, as_ranges([])
     if metadata.maintains_segments:
         closed, lost = _internals.closed_episodes(records, counters, metadata)
@@ -183,15 +186,16 @@ def _of_storage(
         count=len(numbers),
         stride=metadata.lanes,
         rows_at_once=rows_of_size(RowLayout(space).nbytes),
-        read=lambda positions: storage.get(slots[positions]),
+        read=lambda positions: _internals.read_slots(storage, slots[positions]),
         close=storage.close,
+        shares_next_obs=_internals.shares_next_obs(storage),
         episodes=episodes,
         gaps=gaps,
         blocks=_internals.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),
         notes=notes,
     )
-    salvaged.lose(slots >= len(storage), "the files end before them")
+    salvaged.lose(slots >= _internals.slots_there(storage), "the files end before them")
     salvaged.lose_damaged(storage, slots, numbers)
     return salvaged
 

@@ -29,7 +29,9 @@ from ..base.files import local_path
 from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
@@ -144,6 +146,15 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if isinstance(storage_cls, str):
             storage_cls = storage_by_name(storage_cls)
         _check_lanes(lanes, capacity, storage_cls)
+        if isinstance(single_instance_space, SharedNextObsSpace):
+            if storage_cls not in (None, PackedStorage, SharedNextObsStorage):
+                raise ValueError(
+                    f"{storage_cls.__name__} cannot store observations once, as next_obs='shared' of transition_space "
+                    f"asks: name no storage, or make the space with next_obs=True"
+                )
+            storage_cls, single_instance_space = SharedNextObsStorage, single_instance_space.plain()
+        if storage_cls is SharedNextObsStorage:
+            kwargs["lanes"] = lanes
         return _folder.create(
             storage_cls,
             single_instance_space,
