@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,24 @@ def spaces_of(kind: str, backend: ComputeBackend = NUMPY) -> dict[str, Any]:
     if kind == "mixed":
         spaces["extra"] = BoxSpace(backend, 0, 255, "uint8", shape=(5000,))
     return spaces
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in sorted(value):
+            yield from flat(value[key], f"{path}/{key}")
+    else:
+        yield path, value
+
+
+def same(some: Any, others: Any) -> None:
+    """The same leaves, bit for bit."""
+    ours, theirs = dict(flat(some)), dict(flat(others))
+    assert ours.keys() == theirs.keys()
+    for path, value in ours.items():
+        one, other = np.asarray(value), np.asarray(theirs[path])
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), path
+        assert one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes(), path
 
 
 class Play:

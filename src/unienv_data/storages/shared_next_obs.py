@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ import numpy as np
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.row_layout import RowLayout
-from unienv_interface.space.space_utils import batch_space, get_at
+from unienv_interface.space.space_utils import batch_space, get_at, register_json_reader
 from unienv_interface.space.spaces import DictSpace
 
 from ..base._index import resolve_index
@@ -69,6 +69,12 @@ class SharedNextObsSpace(DictSpace):
 
     def __hash__(self) -> int:
         return hash(self.plain())
+
+
+@register_json_reader("SharedNextObsSpace")
+def _(node: Any) -> Space:
+    children = [(key, node.child(child, key)) for key, child in node.field("spaces", Mapping).items()]
+    return SharedNextObsSpace(node.backend, children, node.device)
 
 
 @register_storage("shared_next_obs")
