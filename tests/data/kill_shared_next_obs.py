@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(__file__))
 
 import numpy as np
-from transitions import Play, same, spaces_of
+from transition_play import Play, same, spaces_of
 
 from unienv_data import ReplayBuffer
 from unienv_data.storages.shared_next_obs import SharedNextObsSpace

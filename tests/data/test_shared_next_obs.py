@@ -16,7 +16,7 @@ from interrupter import Interrupter, interrupt
 from recording_envs import check_recording, full_space, vector
 from test_collection_recording import drive
 from test_replay_buffer_processes import HERE, run
-from transitions import Play, same, spaces_of
+from transition_play import Play, same, spaces_of
 
 import unienv_data
 from unienv_data import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from catalogue import SPACES, backend_cases
-from transitions import spaces_of
+from transition_play import spaces_of
 
 from unienv_data.base import SpaceStorage
 from unienv_data.storages import registry
