@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from buffers import contents, number, number_space, numbers
-from power_cut import another_boot, batch, run, sample, space_of
+from power_cut import SHARED, another_boot, batch, run, sample, space_of
 
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
@@ -23,6 +23,16 @@ HERE = Path(__file__).parent
 
 def test_three_hundred_power_cuts(tmp_path: Path) -> None:
     assert run(tmp_path, 300, seed=0) == 300
+
+
+def test_sixty_power_cuts_of_observations_stored_once(tmp_path: Path) -> None:
+    assert run(tmp_path, 60, seed=0, kinds=sorted(SHARED)) == 60
+
+
+@pytest.mark.soak
+def test_five_thousand_power_cuts_of_observations_stored_once(tmp_path: Path) -> None:
+    for part in range(10):
+        assert run(tmp_path / str(part), 500, seed=1000 * (part + 1), kinds=sorted(SHARED)) == 500
 
 
 @pytest.mark.soak
