@@ -37,7 +37,15 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 INFO_KEYS = {
     *("path", "storage", "samples", "capacity", "written", "lanes", "episodes", "unfinished_episodes", "lengths"),
-    *("returns", "is_durable", "is_being_written", "bytes_per_sample", "bytes_on_disk", "last_written"),
+    *(
+        "returns",
+        "is_durable",
+        "is_being_written",
+        "bytes_per_sample",
+        "shares_next_obs",
+        "bytes_on_disk",
+        "last_written",
+    ),
     *("format_version", "columns"),
 }
 

@@ -85,6 +85,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     survives_kill: bool = False
     #: `check_rows` compares a checksum of each row.
     has_row_sums: bool = False
+    #: Samples lean on their neighbours: a buffer can add samples and drop the oldest, but change and move none.
+    is_append_only: ClassVar[bool] = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
     #: It is told of episodes that end (`end_episode`), to keep their samples in another form.
@@ -102,6 +104,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def layout(self) -> RowLayout:
         """The leaves of a sample, and how they lie in a row."""
         return RowLayout(self.single_instance_space)
+
+    @property
+    def ring(self) -> int | None:
+        """How many slots a buffer goes round in: the capacity, and those that must stay a while after their sample."""
+        return self.capacity
 
     @property
     def backend(self) -> ComputeBackend:
@@ -215,6 +222,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         A slot that holds none has -1. A storage without such files has nothing to do.
         """
 
+    def forget_rows(self, head: int) -> bool:
+        """Have no checksum for rows of samples with numbers from `head` on; whether there was one.
+
+        A storage without checksums of rows has nothing to do.
+        """
+        return False
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.
 
@@ -245,9 +259,9 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def gather(self, slots: Any, length: int) -> Any:
         """`get` for a slot or an array of slots; of a growing storage `length` slots are in use by now.
 
-        With a capacity, slots may be counted on beyond it once around: then they are meant modulo the capacity.
+        With a capacity, slots may be counted on beyond the `ring` once around: then they are meant modulo the ring.
         """
-        return self.get(slots if self.capacity is None else slots % self.capacity)
+        return self.get(slots if self.ring is None else slots % self.ring)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         """`gather` for windows (B, T) of slots, with these two axes in front."""

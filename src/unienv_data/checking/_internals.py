@@ -36,6 +36,7 @@ from ..storages._row_memory import file_parts
 from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.shared_next_obs import SharedNextObsStorage
 
 Ranges = list[tuple[int, int]]
 #: The files of a buffer beside its storage: what it is, its counters, its episodes.
@@ -112,15 +113,42 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
-    if not part.has_row_sums and not isinstance(part, PackedStorage):
+    if not part.has_row_sums and not isinstance(part, (PackedStorage, SharedNextObsStorage)):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    tells = isinstance(part, (PackedStorage, SharedNextObsStorage)) or part.has_row_sums or part.checks_when_read
     return [] if tells else part.verify()
+
+
+def shares_next_obs(storage: SpaceStorage) -> bool:
+    """Whether each observation is stored once."""
+    return isinstance(storage, SharedNextObsStorage)
+
+
+def bytes_per_sample(storage: SpaceStorage) -> int:
+    """The bytes of a sample, without what has no fixed size or is stored only for some."""
+    return storage.row_nbytes if isinstance(storage, SharedNextObsStorage) else storage.layout.nbytes
+
+
+def ring_of(storage: SpaceStorage, capacity: int) -> int:
+    """How many slots a buffer of this capacity goes round in, whatever its files are cut to."""
+    return storage.ring or capacity if isinstance(storage, SharedNextObsStorage) else capacity
+
+
+def slots_there(storage: SpaceStorage) -> int:
+    """How many slots can be read, those to spare too."""
+    return storage.slots_there if isinstance(storage, SharedNextObsStorage) else len(storage)
+
+
+def read_slots(storage: SpaceStorage, slots: np.ndarray) -> Any:
+    """The samples in slots that can be read."""
+    if isinstance(storage, SharedNextObsStorage):
+        return storage.gather(slots, storage.slots_there)
+    return storage.get(slots)
 
 
 def without_checksum(part: SpaceStorage, count: int) -> str:

@@ -118,6 +118,7 @@ def repair(
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = old.episodes is not None
         options: Any = {"capacity": kept, "keeps_episodes": keeps_episodes, "columns": old.columns}
+        options["shares_next_obs"] = old.shares_next_obs
         with NewRecording(target, "packed", old.space, **options) as new:
             for positions, ends, are_cut in _batches(pieces, old.rows_at_once):
                 kept_ends = ends if keeps_episodes else as_ranges([])

@@ -48,7 +48,8 @@ class Salvage:
     `episodes` has those that are known, closed or not, and `gaps` the samples between them; None where episodes are
     not kept. `endless_stops` is where those stop whose end was not recorded. `lost` says why samples cannot be had,
     `is_lost` which ones; `notes` what else there is to know.
-    Samples with the same number in `blocks` can all be read, or none of them can.
+    Samples with the same number in `blocks` can all be read, or none of them can. With `shares_next_obs` each
+    observation is stored once.
     """
 
     space: Space
@@ -65,6 +66,7 @@ class Salvage:
     endless_stops: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    shares_next_obs: bool = False
 
     def lose(self, which: np.ndarray, why: str) -> None:
         """Leave out the samples of a mask, those that are not left out yet."""
@@ -142,6 +144,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         rows_at_once=rows_per_chunk(buffer),
         read=buffer.get_at,
         close=buffer.close,
+        shares_next_obs=_internals.shares_next_obs(buffer.storage),
         episodes=None if table is None else table.all,
         endless_stops=as_ranges([])[:, 1] if table is None else table.endless_stops,
         gaps=as_ranges([]) if table is None else table.gaps,
@@ -180,7 +183,7 @@ def _of_storage(
     numbers = np.arange(counters.tail, counters.head)
     slots = numbers - counters.base
     if metadata.capacity is not None:
-        slots %= metadata.capacity
+        slots %= _internals.ring_of(storage, metadata.capacity)
     episodes, gaps = None, as_ranges([])
     endless_stops = gaps[:, 1]
     if metadata.maintains_segments:
@@ -196,8 +199,9 @@ def _of_storage(
         count=len(numbers),
         stride=metadata.lanes,
         rows_at_once=rows_of_size(RowLayout(space).nbytes),
-        read=lambda positions: storage.get(slots[positions]),
+        read=lambda positions: _internals.read_slots(storage, slots[positions]),
         close=storage.close,
+        shares_next_obs=_internals.shares_next_obs(storage),
         episodes=episodes,
         endless_stops=endless_stops,
         gaps=gaps,
@@ -206,7 +210,7 @@ def _of_storage(
         columns=column_rules(storage),
         notes=notes,
     )
-    salvaged.lose(slots >= len(storage), "the files end before them")
+    salvaged.lose(slots >= _internals.slots_there(storage), "the files end before them")
     salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 

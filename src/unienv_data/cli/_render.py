@@ -201,7 +201,8 @@ def _info_rows(info: InfoReport) -> Iterable[tuple[str, str]]:
             yield name, _summary_words(summary)
             if summary.curve:
                 yield "", sparkline(summary.curve)
-    yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample"
+    once = ", each observation stored once" if info.shares_next_obs else ""
+    yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample{once}"
     yield "storage", f"{info.storage}{', durable' if info.is_durable else ''}, format version {info.format_version}"
     writing = ", being written now" if info.is_being_written else ""
     yield "last written", f"{info.last_written}{writing}"

@@ -111,7 +111,7 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
         storage_path=buffer.storage_path_relative,
         capacity=buffer.capacity,
         count=head - tail,
-        offset=buffer._state.slot(tail),
+        offset=buffer._state.slot(tail) if _is_plain_ring(buffer) else 0,
         segments=_physical(buffer, tail, head),
         maintains_segments=buffer.maintain_segment_metadata,
         durable=buffer.is_durable,
@@ -120,10 +120,15 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
 
 
 def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int]] | None:
-    if not buffer.maintain_segment_metadata or buffer.lanes > 1:  # the reference's format has no lanes
-        return None
+    if not buffer.maintain_segment_metadata or buffer.lanes > 1 or not _is_plain_ring(buffer):
+        return None  # the reference's format has neither lanes nor slots to spare
     ranges = buffer._state.segments.alive(tail, head)
     return physical_segments(ranges - buffer._counters.base, buffer.capacity)
+
+
+def _is_plain_ring(buffer: ReplayBuffer) -> bool:
+    """Whether the buffer goes round in its capacity, as the reference's do."""
+    return buffer.storage.ring == buffer.capacity
 
 
 def load(

@@ -49,17 +49,17 @@ class BufferReader:
 
     def __init__(self, state: BufferState, *, maintains: bool) -> None:
         self._state, self._counters = state, state.counters
-        self._capacity, self._backend = state.storage.capacity, state.storage.backend
+        self._ring, self._backend = state.storage.ring, state.storage.backend
         self.bounds = EpisodeBounds(state, maintains=maintains)
 
     def by_slots(self, gather: Gather) -> ReadAt:
         """What `gather` reads in the slots of positions."""
-        capacity = self._capacity
+        ring = self._ring
 
         def read_at(positions: Any, tail: int, head: int, base: int) -> Any:
-            shift = tail - base if capacity is None else (tail - base) % capacity
+            shift = tail - base if ring is None else (tail - base) % ring
             slots = positions + shift if shift else positions
-            return gather(slots, head - base if capacity is None else capacity)
+            return gather(slots, head - base if ring is None else ring)
 
         return read_at
 

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from unienv_interface.env_base.env import Env
 
 from ..base.windows import UnknownEpisodesWarning
+from ..storages.shared_next_obs import SharedNextObsStorage
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
@@ -75,6 +76,11 @@ def _check_shared(batch_size: int | None, buffers: Sequence[ReplayBuffer]) -> No
             f"replay_mode='shared' with batch_size {batch_size} wants a segment-unaware buffer, since rows of all "
             f"slots are mixed in it: for episodes use replay_mode='interleaved' and a buffer with lanes={batch_size}, "
             f"or make it with keep_episodes=False"
+        )
+    if (batch_size or 1) > 1 and isinstance(buffers[0].storage, SharedNextObsStorage):
+        raise ValueError(
+            f"replay_mode='shared' with batch_size {batch_size} mixes the rows of all slots, so no observation is that "
+            f"of the row before and could be stored once: make the buffer with lanes={batch_size}"
         )
     _check_no_lanes(buffers)
 

@@ -42,7 +42,7 @@ class BufferOptions:
 class BufferState:
     """The numbers that say which slots hold samples, and who may change them.
 
-    Slot of sample n: `n - BASE`, modulo the capacity if there is one.
+    Slot of sample n: `n - BASE`, modulo the storage's `ring` if it has a capacity.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BufferState:
     def slots(self, numbers: Any) -> Any:
         """The slots of samples by their numbers: an array, or one."""
         slots = numbers - self.counters.base
-        return slots if self.storage.capacity is None else slots % self.storage.capacity
+        return slots if self.storage.ring is None else slots % self.storage.ring
 
     def slot(self, number: int) -> int:
         """The slot of one sample."""
@@ -88,16 +88,16 @@ class BufferState:
 
     def used(self, head: int) -> int:
         """How many slots of the storage are in use."""
-        return head - self.counters.base if self.storage.capacity is None else self.storage.capacity
+        return head - self.counters.base if self.storage.ring is None else self.storage.ring
 
     def slot_ranges(self, tail: int, head: int, base: int) -> list[tuple[int, int]]:
         """The slots of the samples from tail to head, as ranges [start, stop), some of them empty."""
-        capacity = self.storage.capacity
+        ring = self.storage.ring
         start, count = max(0, tail - base), head - base - max(0, tail - base)
-        if capacity is None:
+        if ring is None:
             return [(start, start + count)]
-        start %= capacity
-        return [(start, min(start + count, capacity)), (0, max(0, start + count - capacity))]
+        start %= ring
+        return [(start, min(start + count, ring)), (0, max(0, start + count - ring))]
 
     def open_start(self) -> int | None:
         """The number of the first sample of the open episode; None if none is open.
@@ -158,6 +158,7 @@ class BufferState:
         counters = self.counters
         if counters.writer:  # it was killed, or its write failed
             self.recover()
+            self._forget_unacknowledged()
         elif self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
         counters.writer = os.getpid()
@@ -281,9 +282,16 @@ class BufferState:
         self.header.begin_to_write()
         self.recover()
         used = np.arange(self.used(counters.head))
-        numbers = numbers_in(used, self.storage.capacity, counters.base, counters.tail)
+        numbers = numbers_in(used, self.storage.ring, counters.base, counters.tail)
         numbers[numbers >= counters.head] = NONE
         self.storage.replace_block_sums(numbers)
+        if self.header.closed_sizes is None:
+            self._forget_unacknowledged()
+
+    def _forget_unacknowledged(self) -> None:
+        """Have no row that a killed writer did not acknowledge pass for the next sample, which has its number."""
+        if self.storage.forget_rows(self.counters.head):
+            self._sync_files()
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, desc
 from unienv_interface.space.space_utils import batch_space, concatenate, unbatch_spaces
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
+
+from ..storages.shared_next_obs import SharedNextObsSpace
 
 FIELDS = (
     "obs",
@@ -349,7 +351,7 @@ _NEXT_OBS = FIELDS.index("next_obs")
 def transition_space(
     env: Env,
     *,
-    next_obs: bool = True,
+    next_obs: bool | Literal["shared"] = True,
     done: bool = False,
     context: bool = False,
     env_index: bool = False,
@@ -362,6 +364,7 @@ def transition_space(
     """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
 
     - `next_obs`: the observation that the step led to. Without it, the last observation of an episode is not kept.
+      "shared": a buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
     - `done`: terminated or truncated.
     - `context`: that of the last reset.
     - `env_index`: the slot of a batched environment.
@@ -385,6 +388,8 @@ def transition_space(
         "terminated": flag,
         "truncated": flag,
     }
+    if next_obs not in (True, False, "shared"):
+        raise ValueError(f"next_obs is {next_obs!r}, it must be True, False or 'shared'")
     if next_obs:
         spaces["next_obs"] = spaces["obs"]
     if done:
@@ -410,7 +415,7 @@ def transition_space(
             rule = f"wanted the space of each {field.rstrip('s')} by its name: {{{example!r}: space}}"
             raise TypeError(f"{field} is {chosen!r:.80}, {rule}")
         spaces[field] = DictSpace(backend, chosen, device)
-    return DictSpace(backend, spaces, device)
+    return (SharedNextObsSpace if next_obs == "shared" else DictSpace)(backend, spaces, device)
 
 
 def single_space(env: Env, space: Space) -> Any:

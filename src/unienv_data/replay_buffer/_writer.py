@@ -46,6 +46,7 @@ class BufferWriter:
         self._storage, self._lanes, self._maintains = state.storage, state.segments.lanes, state.maintains
         capacity = state.storage.capacity
         self._capacity = None if capacity is None else int(capacity)
+        self._ring = None if capacity is None else int(state.storage.ring or capacity)
         self._appends, self._tells = state.storage.is_segment_aware, state.storage.wants_episodes
         self._is_closed = False
         self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
@@ -214,18 +215,18 @@ class BufferWriter:
         `closed`, if that changes, no segment is open. `base` is the number of the sample in slot 0, if that changes.
         `are_cut` says which of the segments are cut.
         """
-        counters, capacity, storage = self._counters, self._capacity, self._storage
+        counters, capacity, ring, storage = self._counters, self._capacity, self._ring, self._storage
         head = counters.head
         slot = head - (counters.base if base is None else base)
         size = 1 if count is None else count
         new_head, tail, rest, record, interrupt = head + size, None, None, 0, None
-        if capacity is not None:
-            slot %= capacity
+        if capacity is not None and ring is not None:
+            slot %= ring
             if new_head - counters.tail > capacity:
                 tail = new_head - capacity
         stop = slot + size
-        if capacity is not None and stop > capacity:  # around the end of the ring
-            first, stop = capacity - slot, capacity
+        if ring is not None and stop > ring:  # around the end of the ring
+            first, stop = ring - slot, ring
             rest = storage.part(encoded, size, first, size)
             encoded = storage.part(encoded, size, 0, first)
         slots = slot if count is None else slice(slot, stop)
@@ -339,11 +340,19 @@ class BufferWriter:
             f"extend_lanes(value, ended) with a batch of {self._lanes}"
         )
 
+    def _wants_more_rows(self, what: str) -> TypeError:
+        return TypeError(
+            f"{what}, {type(self._storage).__name__} keeps in each row what the next sample needs: copy the samples "
+            f"into a buffer that stores next_obs in every row (extend_from)"
+        )
+
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
+        if self._storage.is_append_only:
+            raise self._wants_more_rows("set_at: samples cannot be overwritten")
         counters, storage = self._counters, self._storage
         position = resolve_index(storage.backend, idx, counters.head - counters.tail)
         count = None if isinstance(position, int) else len(position)
@@ -385,6 +394,8 @@ class BufferWriter:
                 f"remove_at: the buffer has {self._lanes} lanes, whose samples lie side by side: only whole vector "
                 f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
             )
+        if self._storage.is_append_only and not is_oldest:
+            raise self._wants_more_rows("remove_at: only the oldest samples can be removed")
         if is_oldest:
             counters.tail = tail + removed.size  # nothing has to be moved
             return

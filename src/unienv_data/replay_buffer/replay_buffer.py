@@ -33,6 +33,7 @@ from ..storages.columns import ColumnRule, storages_of_columns
 from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
 from ._columns import column_source
 from ._reader import BufferReader, WindowReader
@@ -155,10 +156,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
         if isinstance(storage_cls, str):
             storage_cls = storage_by_name(storage_cls)
+        if isinstance(single_instance_space, SharedNextObsSpace):
+            if columns:
+                raise ValueError(
+                    "columns of frames and next_obs='shared' do not go together: make the space with next_obs=False, "
+                    "or leave columns out"
+                )
+            if storage_cls not in (None, PackedStorage, SharedNextObsStorage):
+                raise ValueError(
+                    f"{storage_cls.__name__} cannot store observations once, as next_obs='shared' of transition_space "
+                    f"asks: name no storage, or make the space with next_obs=True"
+                )
+            storage_cls, single_instance_space = SharedNextObsStorage, single_instance_space.plain()
         if columns:
             kwargs = storages_of_columns(single_instance_space, columns, storage_cls or PackedStorage, kwargs)
             storage_cls = DictStorage
         _check_lanes(lanes, capacity, storage_cls)
+        if storage_cls is SharedNextObsStorage:
+            kwargs["lanes"] = lanes
         return _folder.create(
             storage_cls,
             single_instance_space,

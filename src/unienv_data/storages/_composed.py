@@ -58,6 +58,9 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         super().__init__(single_instance_space)
         self._names, self._parts = list(parts), list(parts.values())
         self.capacity = _common_capacity(parts)
+        for name, part in parts.items():
+            if part.ring != part.capacity:
+                raise ValueError(f"{name}: a {type(part).__name__} cannot lie inside another storage")
         self.cache_filename = path
         self.is_mutable = all(part.is_mutable for part in self._parts)
         self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)
@@ -267,6 +270,10 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         for part in self._parts:
             part.replace_block_sums(numbers)
         self.has_row_sums = all(part.has_row_sums for part in self._parts)
+
+    def forget_rows(self, head: int) -> bool:
+        found = [part.forget_rows(head) for part in self._parts]  # of every one
+        return any(found)
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]

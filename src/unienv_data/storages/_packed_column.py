@@ -34,7 +34,7 @@ class PackedColumn(ColumnView):
             memory.grow(length)
         rows, leaves = memory.rows, memory.layout.leaves
         index = np.array([slots]) if type(slots) is int else slots
-        taken = [_take(rows, leaves[place], index) for place in self._places]
+        taken = [take_column(rows, leaves[place], index) for place in self._places]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]
         if not self.layout.has_heap:
@@ -53,7 +53,7 @@ class PackedColumn(ColumnView):
         return self.gather(slots, length)
 
 
-def _take(rows: Rows, leaf: RowLeaf, slots: np.ndarray) -> np.ndarray:
+def take_column(rows: Rows, leaf: RowLeaf, slots: np.ndarray) -> np.ndarray:
     """One leaf of the rows in these slots, counted on beyond the end once around, in memory of its own."""
     if leaf.placement == "block":
         return rows.blocks[leaf.name].take(slots, 0, None, "wrap")

@@ -246,10 +246,8 @@ class PackedStorage(RowStorage):
             return
         leaves = self.encode(value, len(slots))
         if len(slots):
-            self._reserve_at(slots)
-            self._assign(slots, leaves)
-            if isinstance(self._sums, RowSums):
-                self._sums.put_at(slots, slots)
+            self.reserve_at(slots)
+            self.write_at(slots, leaves, slots)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -328,6 +326,12 @@ class PackedStorage(RowStorage):
         if self._sums is not None:
             self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
 
+    def write_at(self, slots: np.ndarray, encoded: Sequence[Any], numbers: np.ndarray) -> None:
+        """`write` to any slots, each with the number of its sample."""
+        self._assign(slots, encoded)
+        if isinstance(self._sums, RowSums):
+            self._sums.put_at(slots, numbers)
+
     def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
         """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
         memory, layout = self._memory, self.layout
@@ -340,10 +344,21 @@ class PackedStorage(RowStorage):
         for name, references in before.items():
             heap.free(references, kept=memory.rows.records[name][slots])
 
-    def _reserve_at(self, slots: np.ndarray) -> None:
-        """Reserve any slots of those that there are."""
+    def see(self, length: int) -> None:
+        """Have so many slots, as another process has made it grow or shrink."""
+        self._memory.see(length)
+
+    def see_all(self) -> None:
+        """Have all slots that there are, those that another process has added too."""
+        self._memory.see_all()
+        self._memory.used = len(self._memory.rows)
+
+    def reserve_at(self, slots: np.ndarray) -> None:
+        """Make sure that any slots of those that there are can be written."""
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
+        if not len(slots):
+            return
         self._memory.reserve_at(slots)
         if isinstance(self._sums, RowSums):
             self._sums.reserve(int(slots.min()), int(slots.max()) + 1)
@@ -377,7 +392,7 @@ class PackedStorage(RowStorage):
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        self._reserve_at(slots)
+        self.reserve_at(slots)
         rows, start = self._memory.rows, 0
         for column in (rows.records, *rows.blocks.values()):
             part = np.empty((len(slots), *column.shape[1:]), column.dtype)
@@ -426,10 +441,18 @@ class PackedStorage(RowStorage):
             self._memory.heap.file.sync()
         self._sums.sync()
 
+    def forget_rows(self, head: int) -> bool:
+        return isinstance(self._sums, RowSums) and self._sums.forget(head)
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         if self._sums is None:
             return super().check_rows(slots, numbers)
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
+
+    def call_wrong(self, slots: np.ndarray) -> None:
+        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        if isinstance(self._sums, RowSums):
+            self._sums.call_wrong(slots)
 
     def count_checked(self) -> int:
         """How many rows have a checksum."""
@@ -465,9 +488,9 @@ class PackedStorage(RowStorage):
                 for start in range(first, last, size):
                     stop = min(start + size, last)
                     copy._copy_rows(self._memory.rows, start, stop, number)
-                    if isinstance(self._sums, RowSums) and isinstance(copy._sums, RowSums):
+                    if isinstance(self._sums, RowSums):
                         states = self._sums.check(np.arange(start, stop))
-                        copy._sums.call_wrong(start + np.flatnonzero(states == ROW_WRONG))
+                        copy.call_wrong(start + np.flatnonzero(states == ROW_WRONG))
                     number += stop - start
             copy.flush()
         finally:

@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "unienv.storages"
 # name: module and class. Fixed in the code, so that data cannot choose what is imported.
 _OURS = {
     "packed": ("packed", "PackedStorage"),
+    "shared_next_obs": ("shared_next_obs", "SharedNextObsStorage"),
     "pytorch": ("pytorch", "PytorchTensorStorage"),
     "npz": ("npz_storage", "NPZStorage"),
     "hdf5": ("hdf5", "HDF5Storage"),

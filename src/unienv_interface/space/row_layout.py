@@ -371,7 +371,10 @@ class RowLayout:
 
     def unpack_gathered(self, rows: Rows) -> Any:
         """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
-        columns: list[Any] = list(rows.columns)
+        return self.assemble_gathered(list(rows.columns))
+
+    def assemble_gathered(self, columns: list[Any]) -> Any:
+        """`assemble` of columns that were just gathered, each writable and in memory order; the list is used up."""
         for position, decode in self._gathered_decoders:
             columns[position] = decode(columns[position])
         return self._build(columns)
