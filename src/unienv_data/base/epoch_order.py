@@ -53,7 +53,7 @@ class EpochOrder:
         return samples
 
     def _sorted_hashes(self) -> np.ndarray:
-        return np.argsort(_hash(np.arange(self.length, dtype=np.uint64) ^ self._keys[0]), kind="stable")
+        return np.argsort(scattered(np.arange(self.length, dtype=np.uint64) ^ self._keys[0]), kind="stable")
 
     def _walk(self, positions: np.ndarray) -> np.ndarray:
         samples = self._once(positions)
@@ -66,9 +66,9 @@ class EpochOrder:
         left, right = positions // low, positions % low
         for turn, key in enumerate(self._keys):
             if turn % 2:
-                right = (right + _hash(left ^ key) % low) % low
+                right = (right + scattered(left ^ key) % low) % low
             else:
-                left = (left + _hash(right ^ key) % high) % high
+                left = (left + scattered(right ^ key) % high) % high
         return left * low + right
 
 
@@ -84,7 +84,7 @@ class Epoch:
         return self.order.at(position, min(position + batch_size, self.length))
 
 
-def _hash(numbers: np.ndarray) -> np.ndarray:
+def scattered(numbers: np.ndarray) -> np.ndarray:
     """Numbers scattered over 64 bits, one to one."""
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         numbers = (numbers ^ (numbers >> shift)) * multiplier

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unienv_interface.backends import ComputeBackend
-from unienv_interface.space.row_layout import RowLayout
 
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
@@ -34,6 +33,7 @@ from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
+from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
 
@@ -92,7 +92,8 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
     """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
-    return storage_by_name(metadata.storage).load_from(path, space, capacity=metadata.capacity, **options)
+    storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
+    return storage_cls.load_from(path, space, capacity=metadata.capacity, **options)
 
 
 def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
@@ -111,14 +112,15 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
-    if not isinstance(part, PackedStorage):
+    if not part.has_row_sums and not isinstance(part, PackedStorage):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    return [] if isinstance(part, PackedStorage) or part.checks_when_read else part.verify()
+    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    return [] if tells else part.verify()
 
 
 def without_checksum(part: SpaceStorage, count: int) -> str:
@@ -143,9 +145,11 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     """The files that packed rows should have, and the bytes of the heap there is; None of a storage of another kind."""
     if not isinstance(storage, PackedStorage):
         return None
-    layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
+    layout, heap = storage.layout, Path(str(storage.cache_filename), "heap.bin")
     is_old = (heap.parent / BLOCKS_FILE).exists() and not (heap.parent / SUMS_FILE).exists()
     others = {BLOCKS_FILE if is_old else SUMS_FILE, *([heap.name] if layout.has_heap else [])}
+    if isinstance(storage, ImageStorage):
+        others.add(IMAGE_METADATA)
     heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 

@@ -8,7 +8,7 @@ left. Everything else can be done without, at a price that the notes tell.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from unienv_interface.space.row_layout import RowLayout
 
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
+from ..storages.columns import ColumnRule, column_rules
 from . import _internals
 from ._internals import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ._reading import (
@@ -59,6 +60,7 @@ class Salvage:
     gaps: np.ndarray
     blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
+    columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # those that are kept as images or video
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -142,6 +144,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         gaps=as_ranges([]) if table is None else table.gaps,
         blocks=_internals.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
+        columns=column_rules(buffer.storage),
     )
     salvaged.lose_damaged(buffer.storage, slots, numbers)
     return salvaged
@@ -195,6 +198,7 @@ def _of_storage(
         gaps=gaps,
         blocks=_internals.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),
+        columns=column_rules(storage),
         notes=notes,
     )
     salvaged.lose(slots >= len(storage), "the files end before them")

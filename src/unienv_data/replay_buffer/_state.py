@@ -452,6 +452,7 @@ class BufferState:
         """Flush, and record that the buffer was closed in order where no other process writes."""
         if self.is_closed:  # by another thread
             return
+        self.storage.settle()
         if not self.shared:
             self.storage.fit_to(self.used(self.counters.head), None)
             self.storage.trim()

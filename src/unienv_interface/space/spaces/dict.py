@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
 from ...backends.serialization import BackendLike
 from ..mismatch import at_path, join_path
 from ..space import Space
@@ -54,7 +54,7 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
     def child_items(self) -> Sequence[tuple[str, Space]]:
         return sorted(self.spaces.items())
 
-    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> DictSpace:
+    def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> DictSpace:
         by_key = dict(zip(sorted(self.spaces), children, strict=True))
         return DictSpace(backend or self.backend, [(key, by_key[key]) for key in self.spaces])
 

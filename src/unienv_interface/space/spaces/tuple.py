@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
 from ...backends.serialization import BackendLike
 from ..mismatch import at_path
 from ..space import Space
@@ -24,7 +24,7 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
     def child_items(self) -> Sequence[tuple[int, Space]]:
         return list(enumerate(self.spaces))
 
-    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> TupleSpace:
+    def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> TupleSpace:
         return TupleSpace(backend or self.backend, children)
 
     def child_values(self, data: tuple[Any, ...]) -> Sequence[Any]:
