@@ -158,6 +158,37 @@ def test_repair_keeps_no_sample_whose_checksum_did_not_reach_the_disk(tmp_path: 
     assert report.left_out == ["samples 3 to 4: written after the last flush, and they have no checksum on disk"]
 
 
+# -- rows that were not acknowledged -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 4])
+def test_a_row_that_was_not_acknowledged_does_not_pass_for_the_next_of_its_number(
+    capacity: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, image = tmp_path / "buffer", tmp_path / "image"
+    buffer = ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path)
+    buffer.extend(numbers([1, 2]))
+    write = type(buffer.storage).write
+
+    def killed(*arguments: Any) -> None:
+        write(*arguments)
+        raise GeneratorExit  # before the head moves
+
+    monkeypatch.setattr(type(buffer.storage), "write", killed)
+    with pytest.raises(GeneratorExit):
+        buffer.extend(numbers([70, 71]))
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False) as again:
+        again.flush()
+        shutil.copytree(path, image)
+        again.extend(numbers([3, 4]))  # of which a power cut takes all but the counters
+        shutil.copy(path / "header.bin", image / "header.bin")
+    with another_boot(), ReplayBuffer.load_from(image, backend=NumpyComputeBackend) as found:
+        assert contents(found) == [1, 2]
+        assert "samples 2 to 3 (2) were written after the last flush" in str(found.verify())
+
+
 # -- an edit whose values did not reach the disk -------------------------------------------------------------
 
 

@@ -222,6 +222,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """
         return np.full(len(slots), ROW_UNKNOWN, np.int8)
 
+    def forget_rows(self, slots: np.ndarray, numbers: np.ndarray) -> int:
+        """Have no checksum in those of these slots that hold the sample of this number; how many there were.
+
+        A buffer has no sample of these numbers: a writer that was killed was about to add them.
+        """
+        return 0
+
     def verify(self) -> list[str]:
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
         return []

@@ -28,6 +28,8 @@ LOCK, TURNS = "lock", "turns"
 # How long a reader waits for an edit before it looks whether anybody is making it.
 _PATIENCE = 0.02
 _EDIT_TIMEOUT = 30.0
+# So many rows behind the head are looked at at a time.
+_FORGET = 64
 
 
 @dataclass(frozen=True)
@@ -336,6 +338,10 @@ class BufferState:
         self.segments.recover()
         counters.closed = min(max(counters.closed, self.segments.last_stop()), counters.head)
         counters.coming = counters.head
+        numbers = np.arange(counters.head, counters.head + _FORGET)
+        # a row that was not acknowledged must not pass, after a power cut, for the next sample of its number
+        while self.storage.forget_rows(self.slots(numbers), numbers):
+            numbers += _FORGET
 
     def wait_for_edit(self) -> None:
         """Wait until nobody is in the middle of changing samples in place; not for the calling thread itself.

@@ -149,6 +149,16 @@ class RowSums:
                     total += crc * int(_constants(place + 1)[-1])
         return total
 
+    def forget(self, slots: np.ndarray, numbers: np.ndarray) -> int:
+        """Drop the checksums of those of these rows that have this number; how many there were."""
+        self.fit()
+        is_there = slots < len(self._entries)
+        slots, numbers = slots[is_there], numbers[is_there]
+        found = slots[self._array[slots] >> _HALF == (numbers + 1).astype(np.uint64) & np.uint64(_LOW)]
+        if len(found):
+            self._array[found] = 0
+        return len(found)
+
     # -- checking --------------------------------------------------------------------------------------------
 
     def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:

@@ -268,6 +268,9 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
             part.replace_block_sums(numbers)
         self.has_row_sums = all(part.has_row_sums for part in self._parts)
 
+    def forget_rows(self, slots: np.ndarray, numbers: np.ndarray) -> int:
+        return max((part.forget_rows(slots, numbers) for part in self._parts), default=0)
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]
         found: np.ndarray = np.max(states, axis=0)

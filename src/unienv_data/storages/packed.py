@@ -431,6 +431,9 @@ class PackedStorage(RowStorage):
             return super().check_rows(slots, numbers)
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
+    def forget_rows(self, slots: np.ndarray, numbers: np.ndarray) -> int:
+        return self._sums.forget(slots, numbers) if isinstance(self._sums, RowSums) else 0
+
     def count_checked(self) -> int:
         """How many rows have a checksum."""
         return 0 if self._sums is None else self._sums.count(self._memory.used)
