@@ -218,3 +218,40 @@ def test_values_that_an_edit_refers_to_and_a_power_cut_has_taken_are_reported(
         ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
         with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as found:
             assert "samples 1 to 1 do not match their checksum" in str(found.verify())
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_repair_of_a_buffer_of_which_samples_are_half_removed(
+    is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens it to write finishes that; without the journal nobody can, and repair says so."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, keep_episodes=True)
+    buffer.extend(numbers(range(6)))
+    write = type(buffer.storage).write_raw_rows
+
+    def cut(storage: Any, slots: Any, raw: bytes, of: Any) -> None:
+        write(storage, slots[:1], raw[: len(raw) // len(slots)], of[:1])
+        raise GeneratorExit
+
+    monkeypatch.setattr(type(buffer.storage), "write_raw_rows", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.remove_at([2])
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    if is_damaged:
+        os.truncate(path / "journal.bin", 20)
+    with another_boot():
+        if is_damaged:
+            with pytest.raises(StorageCorruptedError, match="keep what is whole with `unienv repair`"):
+                ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
+        else:
+            with pytest.raises(StorageCorruptedError, match="open the buffer once with read_only=False"):
+                unienv_data.repair(path, tmp_path / "repaired")
+            ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
+        report = unienv_data.repair(path, tmp_path / "repaired")
+    if is_damaged:
+        assert "what it was to write is damaged as well" in report.notes[0]
+        return
+    with ReplayBuffer.load_from(tmp_path / "repaired", backend=NumpyComputeBackend) as found:
+        assert contents(found) == [0, 1, 3, 4, 5]
