@@ -114,7 +114,7 @@ def killed_at(line: int, act: Callable[[], Any]) -> int:
     return int(text)
 
 
-def _traced(line: int, act: Callable[[], Any]) -> int:
+def _traced(line: int, act: Callable[[], Any], look: Callable[[], None] = lambda: None) -> int:
     lines = 0
 
     def trace(frame: Any, event: str, _: Any) -> Any:
@@ -123,6 +123,7 @@ def _traced(line: int, act: Callable[[], Any]) -> int:
             return None
         if event == "line":
             lines += 1
+            look()
             if lines == line:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
@@ -192,13 +193,8 @@ def sweep_recovery(every: int, offset: int, storage: str) -> int:
             origin.mkdir()
             after = prepare(origin, storage)
             change(after)
-            line = 0
-            while True:  # the first line at which a reader is told that an edit was left half done
-                line += 1
-                _one_kill(origin, half_done, line, act)
-                if _is_half_done(half_done):
-                    break
-                shutil.rmtree(half_done)
+            _one_kill(origin, half_done, _line_of_edit(origin, Path(temporary) / "watched", act), act)
+            assert _is_half_done(half_done)
 
             def open_it(folder: Path) -> Callable[[], Any]:
                 return lambda: ReplayBuffer.load_from(folder / "buffer", read_only=False, **LOAD)
@@ -215,6 +211,21 @@ def sweep_recovery(every: int, offset: int, storage: str) -> int:
                 shutil.rmtree(folder)
                 kills += 1
     return kills
+
+
+def _line_of_edit(origin: Path, folder: Path, act: Act) -> int:
+    """The first line of an operation at which a reader is told that samples are half changed."""
+    shutil.copytree(origin, folder)
+    lines = found = 0
+    with ReplayBuffer.load_from(folder / "buffer", read_only=False, **LOAD) as buffer:
+
+        def look() -> None:
+            nonlocal lines, found
+            lines += 1
+            found = found or lines * (buffer._counters.edit & 1)
+
+        _traced(0, lambda: act(buffer, folder), look)
+    return found
 
 
 def _is_half_done(folder: Path) -> bool:

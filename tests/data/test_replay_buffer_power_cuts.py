@@ -197,6 +197,37 @@ def test_repair_keeps_no_sample_whose_checksum_did_not_reach_the_disk(tmp_path: 
     assert report.left_out == ["samples 3 to 4: written after the last flush, and they have no checksum on disk"]
 
 
+# -- rows that were not acknowledged -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 4])
+def test_a_row_that_was_not_acknowledged_does_not_pass_for_the_next_of_its_number(
+    capacity: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, image = tmp_path / "buffer", tmp_path / "image"
+    buffer = ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path)
+    buffer.extend(numbers([1, 2]))
+    write = type(buffer.storage).write
+
+    def killed(*arguments: Any) -> None:
+        write(*arguments)
+        raise GeneratorExit  # before the head moves
+
+    monkeypatch.setattr(type(buffer.storage), "write", killed)
+    with pytest.raises(GeneratorExit):
+        buffer.extend(numbers([70, 71]))
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False) as again:
+        again.flush()
+        shutil.copytree(path, image)
+        again.extend(numbers([3, 4]))  # of which a power cut takes all but the counters
+        shutil.copy(path / "header.bin", image / "header.bin")
+    with another_boot(), ReplayBuffer.load_from(image, backend=NumpyComputeBackend) as found:
+        assert contents(found) == [1, 2]
+        assert "samples 2 to 3 (2) were written after the last flush" in str(found.verify())
+
+
 # -- an edit whose values did not reach the disk -------------------------------------------------------------
 
 
@@ -226,3 +257,40 @@ def test_values_that_an_edit_refers_to_and_a_power_cut_has_taken_are_reported(
         ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
         with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as found:
             assert "samples 1 to 1 do not match their checksum" in str(found.verify())
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_repair_of_a_buffer_of_which_samples_are_half_removed(
+    is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens it to write finishes that; without the journal nobody can, and repair says so."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, keep_episodes=True)
+    buffer.extend(numbers(range(6)))
+    write = type(buffer.storage).write_raw_rows
+
+    def cut(storage: Any, slots: Any, raw: bytes, of: Any) -> None:
+        write(storage, slots[:1], raw[: len(raw) // len(slots)], of[:1])
+        raise GeneratorExit
+
+    monkeypatch.setattr(type(buffer.storage), "write_raw_rows", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.remove_at([2])
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    if is_damaged:
+        os.truncate(path / "journal.bin", 20)
+    with another_boot():
+        if is_damaged:
+            with pytest.raises(StorageCorruptedError, match="keep what is whole with `unienv repair`"):
+                ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
+        else:
+            with pytest.raises(StorageCorruptedError, match="open the buffer once with read_only=False"):
+                unienv_data.repair(path, tmp_path / "repaired")
+            ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
+        report = unienv_data.repair(path, tmp_path / "repaired")
+    if is_damaged:
+        assert "what it was to write is damaged as well" in report.notes[0]
+        return
+    with ReplayBuffer.load_from(tmp_path / "repaired", backend=NumpyComputeBackend) as found:
+        assert contents(found) == [0, 1, 3, 4, 5]

@@ -31,6 +31,7 @@ from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
 from ..replay_buffer._segments import _RECORD, _SLACK, NUMBER_BITS, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
+from ..replay_buffer._state import UnfinishedEditError as UnfinishedEditError
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
 from ..storages.image_storage import IMAGE_METADATA, ImageStorage

@@ -123,8 +123,8 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
     try:
         buffer = open_folder(path)
     except Exception as error:
-        if not is_damage(error):
-            raise
+        if not is_damage(error) or isinstance(error, _internals.UnfinishedEditError):
+            raise  # half of a removal would be kept as if it were right
         return _of_folder(path, in_one_line(error), like)
     problems = _internals.episode_problems(buffer)
     if problems:

@@ -80,8 +80,8 @@ class Journal:
         return cls(MappedFile.create(path, "u1"))
 
     @classmethod
-    def open(cls, path: Path) -> Journal:
-        return cls(MappedFile.open(path, "u1", writable=True))
+    def open(cls, path: Path, *, writable: bool = True) -> Journal:
+        return cls(MappedFile.open(path, "u1", writable=writable))
 
     def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
         """Write the edit of this number down; an OSError if there is no room, and then nothing has happened."""
@@ -101,12 +101,10 @@ class Journal:
     def read(self, storage: SpaceStorage, live: Counters) -> Edit:
         """The edit that was written down last; a StorageCorruptedError if it is not whole."""
         row_nbytes = storage.row_nbytes
-        total, mark, slot_count, segment_count, counter_count = self._header()
-        crc = mark & 0xFFFFFFFF
-        is_due = mark >> 32 == 0 or mark ^ crc == _mark(live.edit)  # earlier versions wrote no number
+        total, _, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
         fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
-        if fixed_size + slot_count * row_nbytes != total or not is_due or self._crc(total) != crc:
+        if fixed_size + slot_count * row_nbytes != total or not self.holds(live.edit):
             raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
         numbers = np.frombuffer(self._file.read_bytes(fixed_size, _HEADER.size), "<i8").astype(np.int64)
         slots = numbers[:slot_count]
@@ -123,6 +121,13 @@ class Journal:
         numbers_after[numbers_after >= counters.get("head", live.head)] = NONE
         kept_segments = None if segment_count < 0 else segments
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
+
+    def holds(self, number: int) -> bool:
+        """Whether the edit of this number is written down, whole."""
+        total, mark, *_ = self._header()
+        crc = mark & 0xFFFFFFFF
+        is_due = mark >> 32 == 0 or mark ^ crc == _mark(number)  # earlier versions wrote no number
+        return is_due and self._crc(total) == crc
 
     def _header(self) -> tuple[int, ...]:
         numbers = _HEADER.unpack(self._file.read_bytes(_HEADER.size, 0))

@@ -30,6 +30,10 @@ _PATIENCE = 0.02
 _EDIT_TIMEOUT = 30.0
 
 
+class UnfinishedEditError(StorageCorruptedError):
+    """Samples are half changed, and whoever opens the buffer to write finishes that."""
+
+
 @dataclass(frozen=True)
 class BufferOptions:
     """How a buffer keeps its samples: with episodes, durable at the end of each, and for how many environments."""
@@ -159,6 +163,7 @@ class BufferState:
         if counters.writer:  # it was killed, or its write failed
             self.recover()
             self._forget_unacknowledged()
+            self._forget_unacknowledged()
         elif self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
         counters.writer = os.getpid()
@@ -246,10 +251,7 @@ class BufferState:
             return state
         if header.is_of_another_boot:
             if header.has_edit_to_make() or header.counters.edit & 1:
-                raise StorageCorruptedError(
-                    f"{folder}: the machine went down while a writer changed samples in place; "
-                    f"open the buffer once with read_only=False to finish that"
-                )
+                raise state._unfinished("the machine went down while a writer changed samples in place")
             loss = find_loss(state)
             if loss is not None:
                 header.go_on_from(loss.counters)
@@ -365,10 +367,7 @@ class BufferState:
                     self.write_lock.run(_nothing)  # the writer is dead: this takes over and makes the edit
                     return
             elif self.folder is not None and not is_locked(self.folder / LOCK) and self.counters.edit & 1:
-                raise StorageCorruptedError(
-                    f"{self.folder}: a writer was killed while it changed samples in place; "
-                    f"open the buffer once with read_only=False to finish that"
-                )
+                raise self._unfinished("a writer was killed while it changed samples in place")
             if time.monotonic() > begun + self.edit_timeout:
                 pid = self.counters.writer or (holder_of(self.folder / LOCK) if self.folder else os.getpid())
                 raise TimeoutError(
@@ -376,6 +375,27 @@ class BufferState:
                     f"for {self.edit_timeout} s; if it is stopped, let it go on or end it"
                 )
             deadline = time.monotonic() + _PATIENCE
+
+    def _unfinished(self, what: str) -> StorageCorruptedError:
+        """What to raise where an edit is due that only a writer may make."""
+        if self.header.has_edit_to_make() and not self._has_whole_journal(self.header.newest_half().edit):
+            return StorageCorruptedError(
+                f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
+                f"`unienv repair` (unienv_data.repair)"
+            )
+        return UnfinishedEditError(f"{self.folder}: {what}; open the buffer once with read_only=False to finish that")
+
+    def _has_whole_journal(self, number: int) -> bool:
+        try:
+            journal = Journal.open(Path(str(self.folder), JOURNAL), writable=False)
+        except StorageCorruptedError:
+            return False
+        try:
+            return journal.holds(number)
+        except StorageCorruptedError:
+            return False
+        finally:
+            journal.close()
 
     def as_failed(self) -> OSError:
         """What to raise once a flush or an edit has failed."""
