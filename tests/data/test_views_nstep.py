@@ -179,7 +179,7 @@ def test_what_it_refuses() -> None:
         NStepBatch(FrameStackedBatch(buffer, 1), 2, 0.9)
     with pytest.raises(TypeError, match="extend: NStepBatch is read-only: change the ReplayBuffer under it"):
         NStepBatch(buffer, 2, 0.9).extend(buffer.get_at(...))
-    plain = ReplayBuffer.create(buffer.single_space, capacity=10)
+    plain = ReplayBuffer.create(buffer.single_space, capacity=10, keep_episodes=False)
     with pytest.raises(ValueError, match=r"NStepBatch stays inside episodes.*keep_episodes=True.*lanes=N"):
         NStepBatch(plain, 2, 0.9)
     plain.extend(buffer.get_at(...))
