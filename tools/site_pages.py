@@ -254,8 +254,8 @@ def _figures() -> str:
     machine = run["machine"]
     rows.append(
         f"\nMedians of `make bench` on {run['date']}: {machine['cpu']}, {machine['cores']} cores, Python "
-        f"{machine['python']}, all in one run that takes turns. [Benchmarks](benchmarks.md) has the rest, the versions, "
-        f"how each library was used, and the rows in which others are ahead."
+        f"{machine['python']}, all in one run that takes turns. [Benchmarks](benchmarks.md) has the rest, "
+        f"the versions, how each library was used, and the rows in which others are ahead."
     )
     return "\n".join(rows)
 
