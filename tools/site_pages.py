@@ -148,7 +148,9 @@ class Section:
 
 
 def _entry(path: str, options: str, level: int) -> str:
-    return f"::: {path}\n" + (options or f"    options: {{heading_level: {level}}}\n")
+    if level == 1:
+        return f"::: {path}\n{options}"
+    return f"::: {path}\n    options: {{heading_level: {level}, show_root_full_path: false}}\n"
 
 
 def _last(path: str) -> str:
