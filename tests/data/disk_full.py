@@ -88,6 +88,10 @@ def ring(folder: Path, take_room: Any) -> None:
     which, error = fill(buffer, 0)
     check_error(error, path)
     assert [number for _, number in check_hashes(buffer.get_at(...))] == list(range(which))
+    assert buffer.verify() == []
+    assert buffer.storage.verify() == []  # also of slots that were never written, which are holes
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as reader:
+        assert reader.storage.verify() == []
     buffer.close()
     shutil.rmtree(path)
 

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from buffers import contents, number, number_space, numbers
 from power_cut import SHARED, another_boot, batch, run, sample, space_of
 
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.base.storage import ROW_WHOLE, ROW_WRONG
 from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
 
@@ -103,6 +105,33 @@ def test_a_folder_may_be_renamed(tmp_path: Path) -> None:
         buffer.append(number(2))
     with ReplayBuffer.load_from(tmp_path / "moved", backend=NumpyComputeBackend) as moved:
         assert contents(moved) == [1, 2]
+
+
+# -- rows that were written and not acknowledged ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 8])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_row_behind_the_head_does_not_pass_for_the_next_sample(
+    capacity: int | None, shared: bool, tmp_path: Path
+) -> None:
+    path, options = tmp_path / "buffer", {"multiprocessing": True} if shared else {}
+    buffer = ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path, **options)
+    buffer.extend(numbers(range(5)))
+    storage, slot = buffer.storage, 5
+    storage.reserve(slot, slot + 1)
+    storage.write(slot, storage.encode(number(99), None), 5)  # and killed before the head moves
+    where, what = np.array([slot]), np.array([5])
+    assert storage.check_rows(where, what) == ROW_WHOLE
+    buffer._state.folder_lock.release()
+    kept = shutil.copytree(path, tmp_path / "kept")
+    with ReplayBuffer.load_from(kept, backend=NumpyComputeBackend, read_only=False, **options) as again:
+        assert contents(again) == [0, 1, 2, 3, 4]
+        assert again.storage.check_rows(where, what) == ROW_WRONG
+        again.append(number(5))
+        assert again.storage.check_rows(where, what) == ROW_WHOLE
+        assert contents(again) == [0, 1, 2, 3, 4, 5]
+        assert again.verify() == []
 
 
 # -- small blocks ------------------------------------------------------------------------------------------

@@ -70,10 +70,21 @@ def makers() -> dict[str, Callable[[Path], Any]]:
 
         return make
 
+    def of_frames(storage: str) -> Callable[[Path], Any]:
+        def make(folder: Path) -> Any:
+            space = BoxSpace(NUMPY, 0, 255, "uint8", shape=(16, 16, 3))
+            with ReplayBuffer.create(storage, space, capacity=6, cache_path=folder, keep_episodes=True) as buffer:
+                buffer.extend(np.arange(LENGTH * 768).reshape(LENGTH, 16, 16, 3).astype(np.uint8))
+            return NUMPY
+
+        return make
+
     found = {
         f"rows {leaves} {capacity}": of_rows(leaves, capacity) for leaves in ("small", "heap") for capacity in (None, 6)
     }
     found |= {name: of_files(kind) for name, kind in file_storages.KINDS.items() if kind.on_disk}
+    packages = {"image": "PIL", "video": "av"}
+    found |= {name: of_frames(name) for name, package in packages.items() if importlib.util.find_spec(package)}
     found |= {name: of_storages(composed.KINDS[name]) for name in composed.ON_DISK}
     return found | {path.name: of_reference(path.name) for path in sorted(REFERENCE.iterdir()) if path.is_dir()}
 

@@ -219,8 +219,15 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def replace_block_sums(self, numbers: np.ndarray) -> None:
         """Have a checksum for each row where the files are of an earlier version; `numbers` are those of the samples.
 
-        A storage without such files has nothing to do.
+        A slot that holds none has -1. A storage without such files has nothing to do.
         """
+
+    def forget_rows(self, head: int) -> bool:
+        """Have no checksum for rows of samples with numbers from `head` on; whether there was one.
+
+        A storage without checksums of rows has nothing to do.
+        """
+        return False
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from unienv_interface.backends import BackendLike, ComputeBackend
+from unienv_interface.backends import BackendLike, ComputeBackend, NumpyComputeBackend
 from unienv_interface.space import Space
 
 from ..base.files import (
@@ -28,11 +28,21 @@ from ..base.files import (
     sync_folder,
 )
 from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from ..storages.backend_compat import NarrowedStorage, in_stored_form, is_narrowed
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
 from ._locks import FolderLock
-from ._metadata import FILE_NAME, FORMAT_VERSION, Metadata, check_segments, read_metadata, read_space, write_metadata
+from ._metadata import (
+    FILE_NAME,
+    FORMAT_VERSION,
+    Metadata,
+    check_segments,
+    has_64_bits,
+    read_metadata,
+    read_space,
+    write_metadata,
+)
 from ._segments import physical_segments
 from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
@@ -93,10 +103,11 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
     """Write the buffer's metadata.json, with what it holds from tail to head."""
     counters = buffer._counters
     tail, head = counters.tail if tail is None else tail, counters.head if head is None else head
+    stored = in_stored_form(buffer.storage)
     write_metadata(
         folder,
-        buffer.single_space,
-        storage=name_of(type(buffer.storage)),
+        stored.single_instance_space,
+        storage=name_of(type(stored)),
         storage_path=buffer.storage_path_relative,
         capacity=buffer.capacity,
         count=head - tail,
@@ -137,6 +148,13 @@ def load(
         if given != space:
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
+    stored_space = space if has_64_bits(backend) else read_space(folder, metadata, NumpyComputeBackend, None)
+    has_fewer_bits = stored_space is not space and is_narrowed(space, stored_space)
+    if has_fewer_bits and not read_only:
+        raise ValueError(
+            f"{folder} has columns of 64 bits, which {backend!r} keeps with fewer: open it with read_only=True, on "
+            f"another backend, or with jax_enable_x64"
+        )
     cls = storage_by_name(metadata.storage, folder / FILE_NAME)
     with contextlib.ExitStack() as undo:
         lock = None
@@ -148,12 +166,15 @@ def load(
         path = contained(folder, metadata.storage_path)
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
-            storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
+            storage: SpaceStorage = cls.load_from(
+                path, stored_space if has_fewer_bits else space, capacity=metadata.capacity, **options
+            )
         except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
+        storage = NarrowedStorage(space, storage) if has_fewer_bits else storage
         buffer = _assemble(folder, metadata, storage, lock, shared)
         undo.pop_all()
     return buffer
@@ -307,7 +328,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
     is made.
     """
-    counters, storage = buffer._counters, buffer.storage
+    counters, storage = buffer._counters, in_stored_form(buffer.storage)
     edit = counters.edit
     if edit & 1:
         buffer._state.wait_for_edit()
@@ -328,9 +349,9 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
 def _write_state(
     buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: tuple[np.ndarray, np.ndarray]
 ) -> None:
-    path = folder / buffer.storage_path_relative
-    storage = type(buffer.storage).load_from(
-        path, buffer.single_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
+    path, stored = folder / buffer.storage_path_relative, in_stored_form(buffer.storage)
+    storage = type(stored).load_from(
+        path, stored.single_instance_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
     )
     state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds

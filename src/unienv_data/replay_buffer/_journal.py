@@ -28,7 +28,7 @@ from ._segments import SegmentIndex, ranges_of_edit
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
 # The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
-_NONE = -1
+NONE = -1
 
 
 class Edit:
@@ -120,7 +120,7 @@ class Journal:
             return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
 
         numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
-        numbers_after[numbers_after >= counters.get("head", live.head)] = _NONE
+        numbers_after[numbers_after >= counters.get("head", live.head)] = NONE
         kept_segments = None if segment_count < 0 else segments
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
@@ -220,7 +220,7 @@ def removal(
     sources, targets = slots_of(kept), slots_of(numbers)
     vacated = slots_of(np.arange(head, bounds[2]))
     sources, targets = np.concatenate([sources, vacated]), np.concatenate([targets, vacated])
-    numbers = np.concatenate([numbers, np.full(len(vacated), _NONE)])
+    numbers = np.concatenate([numbers, np.full(len(vacated), NONE)])
     row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
     return Edit(targets, numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unienv_interface.backends import BackendLike, parse_backend
+from unienv_interface.backends import BackendLike, ComputeBackend, NumpyComputeBackend, parse_backend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
@@ -126,9 +126,21 @@ def check_segments(folder: Path, metadata: Metadata) -> None:
         last = stop
 
 
+def has_64_bits(backend: ComputeBackend) -> bool:
+    """Whether a backend keeps 64-bit columns as they are; JAX does not without `jax_enable_x64`."""
+    return all(backend.dtype_name(backend.dtype_from_name(name)) == name for name in ("int64", "float64"))
+
+
 def read_space(folder: PathLike, metadata: Metadata, backend: BackendLike, device: Any) -> Space:
-    """The space of one sample, on a backend."""
+    """The space of one sample, on a backend; with fewer bits where the backend has no more."""
     backend = parse_backend(backend)  # what is wrong with it is not wrong with the file
+    if not has_64_bits(backend):
+        stored = read_space(folder, metadata, NumpyComputeBackend, None)
+        try:
+            return stored.to(backend, device)
+        except OverflowError as error:
+            what = "open it on another backend, or with jax_enable_x64"
+            raise OverflowError(f"{os.path.join(folder, FILE_NAME)}: {error} on {backend!r}: {what}") from error
     try:
         return json_to_space(metadata.space_json, backend, device)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:

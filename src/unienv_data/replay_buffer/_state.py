@@ -16,7 +16,7 @@ from unienv_interface.utils.channel import no_interrupt
 
 from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
-from ._journal import Edit, Journal, finish, numbers_in
+from ._journal import NONE, Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
 from ._recovery import find_loss
@@ -158,6 +158,7 @@ class BufferState:
         counters = self.counters
         if counters.writer:  # it was killed, or its write failed
             self.recover()
+            self._forget_unacknowledged()
         elif self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
         counters.writer = os.getpid()
@@ -281,7 +282,16 @@ class BufferState:
         self.header.begin_to_write()
         self.recover()
         used = np.arange(self.used(counters.head))
-        self.storage.replace_block_sums(numbers_in(used, self.storage.ring, counters.base, counters.tail))
+        numbers = numbers_in(used, self.storage.ring, counters.base, counters.tail)
+        numbers[numbers >= counters.head] = NONE
+        self.storage.replace_block_sums(numbers)
+        if self.header.closed_sizes is None:
+            self._forget_unacknowledged()
+
+    def _forget_unacknowledged(self) -> None:
+        """Have no row that a killed writer did not acknowledge pass for the next sample, which has its number."""
+        if self.storage.forget_rows(self.counters.head):
+            self._sync_files()
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:

@@ -32,6 +32,7 @@ _ENTRY = np.dtype("<u8")
 _LOW, _ALL = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 _HALF = np.uint64(32)
 _PIECE = 4096  # so many rows are checked at a time
+_SCAN = 2**20
 
 
 class RowSums:
@@ -67,9 +68,18 @@ class RowSums:
         """Have an entry for every row that there is; a reader has those that are in the file."""
         count = len(self._memory.rows)
         if count > len(self._entries):
-            if self.file.writable:
-                self.file.extend(count)
+            if self.file.writable and count > self.file.length:
+                self._extend(count)
             self._hold(self.file.map(min(count, self.file.length)))
+
+    def _extend(self, count: int) -> None:
+        """Make the file longer, without holes: to read one takes room too on some file systems."""
+        present = self.file.length
+        try:
+            reserve(self.file.fd, present * _ENTRY.itemsize, count * _ENTRY.itemsize, self.file.path)
+        except OSError:
+            self.file.trim(present)
+            raise
 
     def trim(self, length: int) -> None:
         """Cut the file to so many entries, the first ones."""
@@ -100,6 +110,34 @@ class RowSums:
         `heap_sums` are those of what the rows should refer to in the heap, where it may be lost by now.
         """
         self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots, heap_sums)
+
+    def forget(self, head: int) -> bool:
+        """Have no checksum for samples with numbers from `head` on; whether there was one."""
+        self.fit()
+        found = False
+        for start in range(0, len(self._array), _SCAN):
+            entries = self._array[start : start + _SCAN]
+            ahead = ((entries >> _HALF) - np.uint64(head + 1 & _LOW)) & np.uint64(_LOW)  # numbers go around at 2^32
+            is_ahead = (entries != 0) & (entries >> _HALF != 0) & (ahead < np.uint64(2**31))
+            if is_ahead.any():
+                entries[is_ahead] = 0
+                found = True
+        return found
+
+    def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
+        """Store the checksums of rows that somebody else wrote; of those that are wrong none matches.
+
+        `numbers` and `is_wrong` are by slot.
+        """
+        try:
+            self.put_at(slots, numbers[slots])
+            self.call_wrong(slots[is_wrong[slots]])
+        except ValueError:  # a row refers to what the heap does not have: which one is found out
+            if len(slots) > 1:
+                for slot in slots:
+                    self.adopt(np.array([slot]), numbers, is_wrong)
+            else:
+                self._array[slots] = (numbers[slots] + 1).astype(np.uint64) << _HALF
 
     def call_wrong(self, slots: np.ndarray) -> None:
         """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
@@ -172,9 +210,9 @@ class RowSums:
             entries = self._array[slots[pending]]
             seeds = entries >> _HALF
             wanted = seeds if numbers is None else (numbers[pending].astype(np.uint64) + np.uint64(1)) & np.uint64(_LOW)
-            is_whole = seeds == wanted
+            is_whole = (seeds == wanted) & (entries != 0)  # a row that was never written may be a hole
             if not numbers_only:
-                is_whole &= self._matches(slots[pending], entries)
+                is_whole[is_whole] = self._matches(slots[pending[is_whole]], entries[is_whole])
             never_written = ROW_UNKNOWN if numbers is None else ROW_WRONG
             states[pending] = np.where(entries == 0, never_written, np.where(is_whole, ROW_WHOLE, ROW_WRONG))
             pending = pending[self._array[slots[pending]] != entries]
@@ -245,7 +283,10 @@ class BlockSums:
     def _state_of(self, block: int) -> int:
         if block >= len(self._sums) or self._sums[block] == 0:
             return ROW_UNKNOWN
-        crc = self._crc(block)
+        try:
+            crc = self._crc(block)
+        except ValueError:  # a row refers to what the heap does not have
+            return ROW_WRONG
         return ROW_WHOLE if crc << 32 | crc ^ 0xFFFFFFFF == int(self._sums[block]) else ROW_WRONG
 
     def _crc(self, block: int) -> int:
@@ -269,13 +310,17 @@ class BlockSums:
         return min(length, int(np.count_nonzero(self._sums)) * self._rows_per_block)
 
     def replace(self, folder: Path, numbers: np.ndarray) -> RowSums:
-        """Checksums for each row in their place; of rows in a wrong block none matches."""
+        """Checksums for each row in their place; of rows in a wrong block none matches.
+
+        Rows with a number of -1 hold no sample, and get none.
+        """
         states = self.check(np.arange(len(numbers)))
         (folder / SUMS_FILE).unlink(missing_ok=True)  # of an attempt that was killed
         sums = RowSums.create(self._memory, folder)
         reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
-        sums.put_at(range(len(numbers)), numbers.tolist())
-        sums.call_wrong(np.flatnonzero(states == ROW_WRONG))
+        present = np.flatnonzero(numbers >= 0)
+        for start in range(0, len(present), _PIECE):
+            sums.adopt(present[start : start + _PIECE], numbers, states == ROW_WRONG)
         sums.sync()
         self.close()
         (folder / BLOCKS_FILE).unlink()

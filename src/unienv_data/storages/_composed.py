@@ -271,6 +271,10 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
             part.replace_block_sums(numbers)
         self.has_row_sums = all(part.has_row_sums for part in self._parts)
 
+    def forget_rows(self, head: int) -> bool:
+        found = [part.forget_rows(head) for part in self._parts]  # of every one
+        return any(found)
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]
         found: np.ndarray = np.max(states, axis=0)

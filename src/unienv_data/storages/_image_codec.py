@@ -12,7 +12,6 @@ from unienv_interface.space.row_layout import ArrayCodec, Heap, HeapCodec, need_
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.utils.optional import need
 
-from ..base.storage import StorageCorruptedError
 from ._threads import map_in_threads
 
 #: The formats by name, each with the channels that it keeps of dtype uint8; all but JPEG keep every bit.
@@ -78,11 +77,11 @@ class ImageCodec(HeapCodec):
                     raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
                 pixels = np.asarray(image)
         except (OSError, ValueError, SyntaxError) as error:
-            raise StorageCorruptedError(f"not a {self.format} {height} high and {width} wide: {error}") from error
+            raise ValueError(f"not a {self.format} {height} high and {width} wide: {error}") from error
         if pixels.ndim == 3 and len(self._pixels) == 2:
             pixels = pixels[..., 0]
         if pixels.shape != self._pixels or pixels.dtype != self._array.raw:
-            raise StorageCorruptedError(f"a {self.format} of {pixels.dtype} {pixels.shape}, wanted {self._pixels}")
+            raise ValueError(f"a {self.format} of {pixels.dtype} {pixels.shape}, wanted {self._pixels}")
         return pixels
 
 

@@ -133,6 +133,30 @@ class ToBackendOrDeviceStorage(
         return ToBackendOrDeviceStorage(space, self.inner_storage.get_column(nested_keys), self.inner_storage_path)
 
 
+class NarrowedStorage(ToBackendOrDeviceStorage):
+    """What is read from a storage with the fewer bits that a backend has; it is not written, nor anywhere on disk."""
+
+    def __init__(self, space: Space, stored: SpaceStorage) -> None:
+        super().__init__(space, stored, "", stored.cache_filename)
+        self.is_mutable = False
+
+    def sizes(self) -> tuple[int, int]:
+        return self.inner_storage.sizes()
+
+    def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
+        self.inner_storage.fit_to(length, sizes)
+
+
+def is_narrowed(space: Space, stored_space: Space) -> bool:
+    """Whether values of `space` have fewer bits than those that are stored."""
+    return not same_form(space, stored_space)
+
+
+def in_stored_form(storage: SpaceStorage) -> SpaceStorage:
+    """The storage whose samples are as they lie on disk."""
+    return storage.inner_storage if isinstance(storage, NarrowedStorage) else storage
+
+
 def _moved_space(space: Space, backend: ComputeBackend, device: Any) -> Space:
     """The space on another backend and device; a ValueError if its values would not stay what they are."""
     moved = space.to(backend, device)

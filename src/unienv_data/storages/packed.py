@@ -441,6 +441,9 @@ class PackedStorage(RowStorage):
             self._memory.heap.file.sync()
         self._sums.sync()
 
+    def forget_rows(self, head: int) -> bool:
+        return isinstance(self._sums, RowSums) and self._sums.forget(head)
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         if self._sums is None:
             return super().check_rows(slots, numbers)

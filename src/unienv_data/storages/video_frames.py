@@ -93,6 +93,9 @@ class VideoFile:
             self._container.close()
             raise ValueError(f"{path}: there is no video stream in it")
         self._stream = self._container.streams.video[0]
+        if self._stream.codec_context is None or self._stream.time_base is None:
+            self._container.close()
+            raise ValueError(f"{path}: there is no decoder for the video in it")
         # Threads that work on several frames at once delay the first frame after each seek.
         self._stream.codec_context.thread_type = "SLICE"
         self._stream.codec_context.thread_count = 1

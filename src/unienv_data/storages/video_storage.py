@@ -36,7 +36,7 @@ from unienv_interface.space.spaces import ArraySpace, BoxSpace
 from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
 from ..base.mapped import MappedFile
-from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ._image_codec import pixel_shape
 from ._options import checks_options
 from ._raw_frames import RawFrames
@@ -260,7 +260,7 @@ class VideoStorage(SpaceStorage):
             return ReferenceVideos.load_from(path, single_instance_space, capacity=capacity, read_only=read_only)
         version = json_field(content, "format_version", int, file)
         if version > _VERSION:
-            raise ValueError(f"{file}: format version {version}, this release reads up to {_VERSION}")
+            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {_VERSION}")
         pixel_shape(single_instance_space)
         assert isinstance(single_instance_space, ArraySpace)
         names = {"codec": str, "fps": float, "gop": int, "crf": int, "pixel_format": str}
@@ -428,7 +428,7 @@ class VideoStorage(SpaceStorage):
         except FileNotFoundError:  # deleted since: what was there is overwritten
             self._look_for_clips()
             return wanted
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
         out[wanted[is_there]] = decoded
         return wanted[~is_there]
