@@ -71,6 +71,16 @@ def tasks() -> dict[str, str]:
     return {number: code.replace("import unienv\n", "").strip() for number, code in found}
 
 
+def test_the_program_with_workers_runs_where_processes_are_spawned(tmp_path: Path) -> None:
+    (block,) = re.findall(r"## With workers\n.*?```python\n(.*?)```", QUICKSTART.read_text(encoding="utf-8"), re.DOTALL)
+    spawned = '    import multiprocessing\n\n    multiprocessing.set_start_method("spawn")\n    main()\n'
+    (tmp_path / "program.py").write_text(block.replace("    main()\n", spawned), encoding="utf-8")
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"True \d+ episodes\n", done.stdout)
+
+
 def test_each_task_takes_few_lines() -> None:
     assert {number: len(code.splitlines()) <= MOST_LINES[number] for number, code in tasks().items()} == dict.fromkeys(
         MOST_LINES, True
