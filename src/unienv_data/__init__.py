@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from .batches import (
         CombinedBatch,
         FrameStackedBatch,
+        HindsightBatch,
+        NStepBatch,
         SliceStackedBatch,
         SubIndexedBatch,
         SubItemBatch,
         ToBackendOrDeviceBatch,
         TransformedBatch,
+        WindowedBatch,
+        seconds,
     )
     from .batches.split import split
     from .batches.statistics import ColumnStatistics, column_stats
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
         SliceSampler,
         StepSampler,
     )
+    from .storages.image_storage import Image
+    from .storages.video_storage import Video
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -75,11 +81,15 @@ else:
             ".batches": [
                 "CombinedBatch",
                 "FrameStackedBatch",
+                "HindsightBatch",
+                "NStepBatch",
                 "SliceStackedBatch",
                 "SubIndexedBatch",
                 "SubItemBatch",
                 "ToBackendOrDeviceBatch",
                 "TransformedBatch",
+                "WindowedBatch",
+                "seconds",
             ],
             ".batches.split": ["split"],
             ".batches.statistics": ["ColumnStatistics", "column_stats"],
@@ -104,6 +114,8 @@ else:
                 "SliceSampler",
                 "StepSampler",
             ],
+            ".storages.image_storage": ["Image"],
+            ".storages.video_storage": ["Video"],
         },
     )
 
@@ -121,11 +133,17 @@ __all__ = [
     "StorageCorruptedError",
     "CombinedBatch",
     "FrameStackedBatch",
+    "HindsightBatch",
+    "NStepBatch",
     "SliceStackedBatch",
     "SubIndexedBatch",
     "SubItemBatch",
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
+    "Image",
+    "Video",
+    "WindowedBatch",
+    "seconds",
     "split",
     "ColumnStatistics",
     "column_stats",

@@ -108,7 +108,17 @@ def number_in(value: dict[str, Any], leaves: str) -> int | None:
 class Recording:
     """Operations on a buffer, with the states, lists of numbers, that it had since it was durable last."""
 
-    def __init__(self, path: Path, leaves: str, capacity: int | None, lanes: int, durable: bool, seed: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        leaves: str,
+        capacity: int | None,
+        lanes: int,
+        durable: bool,
+        seed: int,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.leaves, self.capacity, self.lanes, self.durable = leaves, capacity, lanes, durable
         self.chance, self._last = random.Random(seed), 0
         self.path = path
@@ -119,6 +129,7 @@ class Recording:
             maintain_segment_metadata=True,
             durable=durable,
             lanes=lanes,
+            multiprocessing=shared,
         )
         self.numbers: list[int] = []
         self.is_open = False
@@ -335,19 +346,24 @@ def check_image(folder: Path, recording: Recording, what: str) -> None:
         if not findings:
             numbers = [number for number, is_right in found]
             assert _follows(numbers, states, recording.first), f"{what}: found {numbers}, and nothing is said; {states}"
-        _check_writing(folder, recording, [number for number, _ in found], bool(findings), what)
         if findings:
-            repaired = folder.with_name(f"{folder.name}-repaired")
-            try:
-                report = unienv_data.repair(folder, repaired)
-            except StorageCorruptedError as error:
-                if kept:
-                    raise AssertionError(f"{what}: {error}") from error
-                return
-            again, rest = _look(repaired, leaves, what)
-            assert again == [], f"{what}: {report}, then {again}"
-            missing = sorted(kept - {number for number, _ in rest})
-            assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
+            _check_repair(folder, kept, leaves, what)
+        _check_writing(folder, recording, [number for number, _ in found], bool(findings), what)
+
+
+def _check_repair(folder: Path, kept: set[int], leaves: str, what: str) -> None:
+    """What was durable is in the repaired folder; there may be none if nothing was."""
+    repaired = folder.with_name(f"{folder.name}-repaired")
+    try:
+        report = unienv_data.repair(folder, repaired)
+    except StorageCorruptedError as error:
+        if kept:
+            raise AssertionError(f"{what}: {error}") from error
+        return
+    again, rest = _look(repaired, leaves, what)
+    assert again == [], f"{what}: {report}, then {again}"
+    missing = sorted(kept - {number for number, _ in rest})
+    assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
 
 
 def _opened(folder: Path, *, read_only: bool) -> ReplayBuffer | str:

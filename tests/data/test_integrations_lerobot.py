@@ -26,8 +26,8 @@ av: Any = pytest.importorskip("av")
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
 
-from unienv_data.integrations._video_frames import FrameReader, FrameRequest  # noqa: E402
 from unienv_data.integrations.lerobot import FrameTimestampError, LeRobotAsUniEnvDataset, LeRobotWindows  # noqa: E402
+from unienv_data.storages.video_frames import FrameReader, FrameRequest  # noqa: E402
 
 NUMPY = NumpyComputeBackend
 FOLDER = Path(__file__).parent / "lerobot_folders"

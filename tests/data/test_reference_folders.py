@@ -357,7 +357,7 @@ def test_what_the_reference_wrote_is_copied_and_written_to(name: str, tmp_path: 
 @pytest.mark.parametrize("name", ["image_png_ring", "image_jpeg_grow", "video_ring"])
 def test_frames_are_read_and_not_written(name: str, tmp_path: Path) -> None:
     shutil.copytree(WRITTEN / name, tmp_path / "a")  # for a writer takes a lock
-    with pytest.raises(PermissionError, match="only read so far: load it with read_only=True"):
+    with pytest.raises(PermissionError, match="only read: load it with read_only=True"):
         open_written(name, tmp_path / "a", read_only=False)
     with open_written(name, WRITTEN / name) as buffer:
         with pytest.raises(NotImplementedError, match="copy the samples into a buffer with another storage"):

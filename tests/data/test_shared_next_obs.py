@@ -449,9 +449,9 @@ def test_samples_in_the_middle_stay_as_they_are() -> None:
     buffer = ReplayBuffer.create(SharedNextObsSpace(NUMPY, spaces_of("vector")))
     buffer.extend(play.steps(5)[0])
     before = buffer.get_at(...)
-    with pytest.raises(TypeError, match="set_at: samples cannot be overwritten, SharedNextObsStorage keeps"):
+    with pytest.raises(PermissionError, match=r"samples cannot be overwritten or moved.*extend_from"):
         buffer.set_at(0, play.step()[0])
-    with pytest.raises(TypeError, match=r"remove_at: only the oldest samples can be removed.*extend_from"):
+    with pytest.raises(PermissionError, match="the oldest samples can be removed"):
         buffer.remove_at(2)
     same(buffer.get_at(...), before)
     buffer.remove_at([0, 1])

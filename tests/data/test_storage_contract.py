@@ -59,7 +59,11 @@ def test_the_packed_storage_keeps_it_on_every_backend(backend: Any, tmp_path: Pa
     check_storage(PackedStorage, tmp_path, spaces=default_spaces(backend)[1:])
 
 
-@pytest.mark.parametrize("name", sorted({*registry.storage_names()} - {"image", "video"}))  # which only read
+#: What holds frames and nothing else (see test_storage_frames.py), or only reads.
+FRAMES = {"image", "video", "reference_images", "reference_videos"}
+
+
+@pytest.mark.parametrize("name", sorted({*registry.storage_names()} - FRAMES))
 def test_every_registered_storage_keeps_it(name: str, tmp_path: Path) -> None:
     try:
         storage_cls = registry.storage_by_name(name)

@@ -233,6 +233,15 @@ def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
     return fd, found
 
 
+def sync_file(path: Path) -> None:
+    """Make what a file has durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

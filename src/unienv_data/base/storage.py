@@ -34,6 +34,10 @@ class StorageCorruptedError(ValueError):
     """Stored data contradicts itself; the text says which file and what."""
 
 
+class UnsupportedFormatError(ValueError):
+    """Stored data may be sound, but not read here: it is of a later version, or of a storage that is not registered."""
+
+
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
 
@@ -69,6 +73,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_flattened_access: ClassVar[bool] = False
     #: `get_column` reads a column without the rest of the sample.
     has_column_access: ClassVar[bool] = False
+    #: The keys that `get_column` takes may end in `Columns`, several fields of a dict.
+    takes_columns: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
     #: Slots [start, stop) that can be written as they are, as long as this stays as it is.
@@ -79,10 +85,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     survives_kill: bool = False
     #: `check_rows` compares a checksum of each row.
     has_row_sums: bool = False
-    #: Samples lean on their neighbours: a buffer can add samples and drop the oldest, but change and move none.
-    is_append_only: ClassVar[bool] = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
+    #: It is told of episodes that end (`end_episode`), to keep their samples in another form.
+    wants_episodes: bool = False
     #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
     slots_read_as_one: int = 1
 
@@ -283,6 +289,22 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             self.append(encoded)
         else:
             self.set(slots, encoded)
+
+    def end_episode(self, slots: np.ndarray, number: int) -> None:
+        """The samples in these slots, of which `number` is the first one's, are an episode; see `wants_episodes`.
+
+        They count by now. The storage may be told of an episode more than once.
+        """
+
+    def check_rewritable(self, slots: np.ndarray) -> None:
+        """A PermissionError with the way out unless samples in these slots can be overwritten, or moved there."""
+
+    def column_rule(self) -> Any:
+        """The rule by which a column is kept in such a storage (`Image`, `Video`); None if there is none."""
+        return None
+
+    def settle(self) -> None:
+        """Wait for what the storage does in the background."""
 
     def raw_rows(self, slots: Any) -> Any:
         """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""

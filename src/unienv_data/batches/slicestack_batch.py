@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -116,6 +116,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     ------
     ValueError
         The offsets are not sorted integers with 0 among them.
+    TypeError
+        The offsets are given by column, which is for `WindowedBatch`.
 
     Examples
     --------
@@ -135,6 +137,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         fill_invalid_data: bool = True,
         stack_metadata: bool = False,
     ) -> None:
+        if isinstance(fixed_offset, Mapping):
+            raise TypeError(f"offsets by column are for WindowedBatch: WindowedBatch(batch, {dict(fixed_offset)!r})")
         offsets = parse_offsets(batch.backend, fixed_offset)
         single_space, count = batch.single_space, len(offsets)
         metadata_space = batch.single_metadata_space

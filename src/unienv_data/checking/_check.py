@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.files import PathLike
+from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
 from ._content import KINDS, Finding, content_checks
 from ._internals import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
@@ -70,7 +71,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     Parameters
     ----------
     path : str or path-like
-        The folder of a replay buffer.
+        The folder of a replay buffer, or of a LeRobot dataset.
     ignore : collection of str, optional
         Kinds of findings to leave out; `unienv_data.checking.KINDS` has all of them.
     progress : callable, optional
@@ -100,6 +101,10 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     for kind in ignore:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
+    if is_dataset(path):
+        samples, problems = dataset_problems(path, progress or unwatched)
+        found = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
+        return CheckReport(str(path), samples, found)
     try:
         buffer = _open(path)
     except Exception as error:

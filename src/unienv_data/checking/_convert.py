@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot import export_lerobot
 from ..replay_buffer import ReplayBuffer
+from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
 from ._internals import add_samples, shares_next_obs
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
@@ -48,11 +50,12 @@ class NewRecording:
         capacity: int,
         keeps_episodes: bool,
         lanes: int = 1,
+        columns: Mapping[str, ColumnRule] | None = None,
         shares_next_obs: bool = False,
     ) -> None:
-        """`capacity` is for formats that cannot grow; the others do.
+        """`capacity` is for formats that cannot grow; the others do. `columns` are for packed rows.
 
-        With `shares_next_obs` each observation is stored once, by the formats that can.
+        With `shares_next_obs` each observation is stored once, in packed rows.
         """
         if fmt not in FORMATS:
             raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
@@ -69,6 +72,7 @@ class NewRecording:
             "capacity": max(1, capacity) if fmt == "pt" else None,
             "maintain_segment_metadata": keeps_episodes,
             "lanes": lanes,
+            "columns": columns if fmt == "packed" else None,
         }
 
     def __enter__(self) -> Self:
@@ -130,8 +134,11 @@ def convert(
 ) -> ConvertReport:
     """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
 
-    Samples keep their order. An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot
-    datasets, see `export_lerobot`.
+    Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
+    encoded once more; other formats have them as they are decoded.
+
+    An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot datasets, see
+    `export_lerobot`.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:
@@ -146,15 +153,9 @@ def convert(
         ends = ends[np.argsort(ends[:, 1], kind="stable")]
         count = len(buffer)
         progress(0, count)
-        with NewRecording(
-            target,
-            fmt,
-            buffer.single_space,
-            capacity=count,
-            keeps_episodes=table is not None,
-            lanes=buffer.lanes,
-            shares_next_obs=shares_next_obs(buffer.storage),
-        ) as new:
+        options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
+        options |= {"columns": column_rules(buffer.storage), "shares_next_obs": shares_next_obs(buffer.storage)}
+        with NewRecording(target, fmt, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")
                 new.add(chunk.data, chunk.count, ends[first:stop])

@@ -16,6 +16,7 @@ from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import PathLike
 from ..replay_buffer import ReplayBuffer
+from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
 from ._internals import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
@@ -37,7 +38,7 @@ REWARD_NAMES = ("reward", "next/reward")
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """A leaf of the samples: its name, the keys that lead to it, and its space in words."""
+    """A leaf of the samples: its name, the keys that lead to it, and its space in words, and how frames are kept."""
 
     name: str
     keys: list[str]
@@ -92,6 +93,7 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
     path = Path(path)
     with open_folder(path) as buffer:
         columns, table = columns_of(buffer.single_space), episode_table(buffer)
+        rules = column_rules(buffer.storage)
         lengths, returns = _summaries(buffer, table, columns, progress or unwatched)
         return InfoReport(
             path=str(path),
@@ -111,7 +113,7 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
             bytes_on_disk=bytes_on_disk(path),
             last_written=_last_written(path),
             format_version=read_metadata(path).version,
-            columns=[_column_info(column) for column in columns],
+            columns=[_column_info(column, rules.get(column.name)) for column in columns],
         )
 
 
@@ -155,8 +157,9 @@ def summary(values: np.ndarray, points: int = 40) -> Summary | None:
     return Summary(*figures, curve, len(values) - len(finite))
 
 
-def _column_info(column: Column) -> ColumnInfo:
-    return ColumnInfo(column.name, [str(key) for key in column.keys], space_in_words(column.space))
+def _column_info(column: Column, rule: ColumnRule | None) -> ColumnInfo:
+    space = space_in_words(column.space) + ("" if rule is None else f", kept as {rule}")
+    return ColumnInfo(column.name, [str(key) for key in column.keys], space)
 
 
 def space_in_words(space: Space) -> str:

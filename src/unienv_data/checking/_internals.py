@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unienv_interface.backends import ComputeBackend
-from unienv_interface.space.row_layout import RowLayout
 
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
@@ -34,6 +33,7 @@ from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
+from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.shared_next_obs import SharedNextObsStorage
@@ -93,7 +93,8 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
     """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
-    return storage_by_name(metadata.storage).load_from(path, space, capacity=metadata.capacity, **options)
+    storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
+    return storage_cls.load_from(path, space, capacity=metadata.capacity, **options)
 
 
 def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
@@ -112,15 +113,15 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
-    if not isinstance(part, (PackedStorage, SharedNextObsStorage)):
+    if not part.has_row_sums and not isinstance(part, PackedStorage):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    has_sums = isinstance(part, (PackedStorage, SharedNextObsStorage))
-    return [] if has_sums or part.checks_when_read else part.verify()
+    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    return [] if tells else part.verify()
 
 
 def shares_next_obs(storage: SpaceStorage) -> bool:
@@ -172,9 +173,11 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     """The files that packed rows should have, and the bytes of the heap there is; None of a storage of another kind."""
     if not isinstance(storage, PackedStorage):
         return None
-    layout, heap = RowLayout(storage.single_instance_space), Path(str(storage.cache_filename), "heap.bin")
+    layout, heap = storage.layout, Path(str(storage.cache_filename), "heap.bin")
     is_old = (heap.parent / BLOCKS_FILE).exists() and not (heap.parent / SUMS_FILE).exists()
     others = {BLOCKS_FILE if is_old else SUMS_FILE, *([heap.name] if layout.has_heap else [])}
+    if isinstance(storage, ImageStorage):
+        others.add(IMAGE_METADATA)
     heap_bytes = heap.stat().st_size if layout.has_heap and heap.exists() else 0
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 
@@ -194,7 +197,7 @@ class Counters(NamedTuple):
     """What a header says: samples [tail, head) by number, the number in slot 0, and how many episodes count.
 
     `sizes` are the rows, the bytes of the heap and the records of episodes that the files had when they were closed in
-    order; None if they were not.
+    order; None if they were not. `flushed` is where the samples begin that a power cut may have taken, if any.
     """
 
     head: int
@@ -202,6 +205,7 @@ class Counters(NamedTuple):
     base: int
     segments: int
     sizes: tuple[int, int, int] | None = None
+    flushed: int | None = None
 
 
 def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
@@ -212,7 +216,13 @@ def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counte
         return _read_copy(path)
     if header.closed_sizes is None and not storage.survives_kill:
         return _flushed(path, header, notes)
-    return _plausible(header.counters, header.closed_sizes)
+    counters = _plausible(header.counters, header.closed_sizes)
+    if counters is None or not header.is_of_another_boot:
+        return counters
+    try:
+        return counters._replace(flushed=header.newest_half().head)
+    except StorageCorruptedError:
+        return counters._replace(flushed=0)
 
 
 def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:

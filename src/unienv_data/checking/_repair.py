@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..base.files import PathLike
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot_check import is_dataset
+from ..integrations.lerobot_repair import repair_dataset
 from ._content import end_flags
 from ._convert import NewRecording
 from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
@@ -56,14 +59,17 @@ def repair(
 ) -> RepairReport:
     """Write what is sound in a recording to a new one, as `unienv repair` does; the damaged one is only read.
 
-    The new recording is packed. Episodes come one after the other, in the order in which they began. One that has lost
+    The new recording is packed; columns of images or video are so in it, where JPEG and video are encoded once more.
+    Episodes come one after the other, in the order in which they began. One that has lost
     samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
     it is written and was opened again; if anything goes wrong before, nothing is left.
+
+    Of a LeRobot dataset the whole episodes that are sound become a LeRobot dataset, see `repair_dataset`.
 
     Parameters
     ----------
     path : str or path-like
-        The folder of the damaged recording.
+        The folder of the damaged recording: a replay buffer or a LeRobot dataset.
     output : str or path-like
         The folder to write, which must not be there yet.
     whole_episodes : bool, optional
@@ -97,6 +103,10 @@ def repair(
     >>> print(f"{report.samples} of {report.samples_before} samples are kept")
     """
     source, target, progress = Path(path), Path(output), progress or unwatched
+    if is_dataset(source):
+        saved = repair_dataset(source, target, progress=progress)
+        counts = (saved.frames_before, saved.frames, saved.episodes, 0)
+        return RepairReport(str(source), str(target), *counts, saved.left_out, saved.notes)
     old = salvage(source, None if like is None else Path(like))
     try:
         _find_unreadable(old, lambda done: progress(done, 2 * old.count))
@@ -107,8 +117,9 @@ def repair(
             why = [*old.lost, *old.notes, "it has none"]
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = old.episodes is not None
-        options = {"keeps_episodes": keeps_episodes, "shares_next_obs": old.shares_next_obs}
-        with NewRecording(target, "packed", old.space, capacity=kept, **options) as new:
+        options: Any = {"capacity": kept, "keeps_episodes": keeps_episodes, "columns": old.columns}
+        options["shares_next_obs"] = old.shares_next_obs
+        with NewRecording(target, "packed", old.space, **options) as new:
             for positions, ends in _batches(pieces, old.rows_at_once):
                 new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
                 progress(old.count + new.written, old.count + kept)

@@ -8,7 +8,7 @@ left. Everything else can be done without, at a price that the notes tell.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from unienv_interface.space.row_layout import RowLayout
 
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
+from ..storages.columns import ColumnRule, column_rules
 from . import _internals
 from ._internals import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ._reading import (
@@ -37,6 +38,7 @@ from ._reading import (
 
 _DAMAGED = "the bytes on disk are not those that were written"
 _ABSENT = "there is nothing on disk for them"
+_NOT_WRITTEN = "written after the last flush, and they have no checksum on disk"
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Salvage:
     gaps: np.ndarray
     blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
+    columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # those that are kept as images or video
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     shares_next_obs: bool = False
@@ -71,16 +74,21 @@ class Salvage:
             self.lost.append(f"{what}: {why}")
         self.is_lost |= new
 
-    def lose_damaged(self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> None:
+    def lose_damaged(
+        self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
+    ) -> None:
         """Leave out what does not match its checksum, unless reading it tells.
 
-        `slots` has where each sample lies, `numbers` which sample it is.
+        `slots` has where each sample lies, `numbers` which sample it is. Of those from `flushed` on the checksum may
+        not have reached the disk, nor the sample.
         """
         for part in _internals.storage_parts(storage):
             length = len(part)
             self.lose(_in_ranges(slots, _internals.absent_slots(part), length), _ABSENT)
             states = _internals.row_states(part, slots, numbers)
             self.lose(states == _internals.ROW_WRONG, _DAMAGED)
+            if flushed is not None and part.has_row_sums:
+                self.lose((states == _internals.ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
             unchecked = (states == _internals.ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
                 self.notes.append(_internals.without_checksum(part, int(unchecked.sum())))
@@ -139,6 +147,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         gaps=as_ranges([]) if table is None else table.gaps,
         blocks=_internals.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
+        columns=column_rules(buffer.storage),
     )
     salvaged.lose_damaged(buffer.storage, slots, numbers)
     return salvaged
@@ -193,10 +202,11 @@ def _of_storage(
         gaps=gaps,
         blocks=_internals.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),
+        columns=column_rules(storage),
         notes=notes,
     )
     salvaged.lose(slots >= _internals.slots_there(storage), "the files end before them")
-    salvaged.lose_damaged(storage, slots, numbers)
+    salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 
 

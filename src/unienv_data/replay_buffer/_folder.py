@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from ..base.files import (
     replace_folder,
     sync_folder,
 )
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
@@ -71,6 +72,14 @@ def create(
                 f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
                 f"cache_path and write it with dumps"
             )
+        if storage.wants_episodes:
+            if options.lanes > 1:
+                storage.close()
+                raise ValueError(
+                    f"{cls.__name__} keeps one episode after the other as video, so lanes must be 1, not "
+                    f"{options.lanes}: record each environment to a buffer of its own"
+                )
+            options = replace(options, maintains=True)
         state = BufferState.create(storage, folder, options, shared=shared)
         buffer = ReplayBuffer(storage, name, cache_path=folder, state=state)
         write_description(buffer, folder)
@@ -126,7 +135,7 @@ def load(
         if given != space:
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
-    cls = storage_by_name(metadata.storage)
+    cls = storage_by_name(metadata.storage, folder / FILE_NAME)
     with contextlib.ExitStack() as undo:
         lock = None
         if not read_only:
@@ -138,7 +147,7 @@ def load(
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
             storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
-        except StorageCorruptedError:
+        except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error
@@ -166,7 +175,10 @@ def _assemble(
         )
     if metadata.version > 0:
         state = BufferState.open(storage, folder, options, lock, shared=shared)
-        return ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
+        buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
+        if lock is not None:
+            buffer._locked(buffer._writer.tell_of_all)
+        return buffer
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
     check_segments(folder, metadata)

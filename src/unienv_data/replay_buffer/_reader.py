@@ -15,6 +15,7 @@ import numpy as np
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
+from ..base.nested import nested_item
 from ..base.storage import RowStorage
 from ..base.windows import (
     ColumnMask,
@@ -22,10 +23,12 @@ from ..base.windows import (
     Limits,
     Spans,
     WindowQuery,
+    Windows,
     nearest_valid,
     window_frames,
     window_spans,
 )
+from ._columns import column_source
 from ._segments import logical_segments
 from ._state import BufferState
 
@@ -235,7 +238,7 @@ class WindowReader:
         self.reach = -int(query.offsets[0]) * state.segments.lanes
         #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
         self.reads_whole = query.mask is not None or not (query.nested_keys and storage.has_column_access)
-        source: Any = storage if self.reads_whole else storage.get_column(query.nested_keys)
+        source: Any = storage if self.reads_whole else column_source(storage, query.nested_keys)
         self._gather_spans: Callable[[Spans, int, int], Any] | None = None
         if query.mask is not None:
             self._read_at = reader.by_slots(source.gather_rows)
@@ -245,7 +248,7 @@ class WindowReader:
             self._decode_mask_column = self._layout.leaves[self._mask_place].codec.gathered_decoder()
         else:
             self._read_at = reader.by_slots(source.gather_windows)
-            fills_one_piece = query.is_dense and query.fill and limits is None
+            fills_one_piece = query.is_dense and query.fill and limits is None and query.take is None
             if fills_one_piece and isinstance(source, RowStorage) and source.can_gather_spans(len(query.offsets)):
                 self._gather_spans = source.gather_spans
 
@@ -260,6 +263,10 @@ class WindowReader:
         frames, valid = window_frames(positions, self.query, bounds, self._limits, head - tail)
         values = self._read_at(frames, tail, head, base)
         return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
+
+    def shown(self, data: Any, valid: np.ndarray) -> Windows:
+        """What was read, as the query wants it."""
+        return Windows(nested_item(data, self.query.nested_keys) if self.reads_whole else data, valid)
 
     def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
         """Rows of windows as data, filled where the mask says that they are not valid."""

@@ -286,17 +286,18 @@ class SegmentIndex:
         return self._record(number)[1]
 
     def count_sound(self, first: int, count: int) -> int:
-        """How many of `count` records there are if those from `first` on end before one that is damaged or lost."""
-        first = max(first, self._oldest(count))
-        places = [self._place(number) for number in range(first, count)]
+        """How many of `count` records there are if those from `first` on end before one that is damaged or lost.
+
+        None (0) if the first one at hand is lost: what came before it cannot be read.
+        """
+        oldest = max(first, self._oldest(count))
+        places = [self._place(number) for number in range(oldest, count)]
         present = len(self._records) if self.file is None else self.file.length
         self._see(min(present, count if self._ring is None else min(count, self._ring)))
-        for number, place in zip(range(first, count), places, strict=True):
-            if place >= len(self._records):
-                return number
-            record = self._records[place].tolist()
+        for number, place in zip(range(oldest, count), places, strict=True):
+            record = self._records[place].tolist() if place < len(self._records) else (0, 0, 0, 0)
             if not is_sound(*record) or record[2] != number & 0xFFFFFFFF:
-                return number
+                return 0 if first < oldest == number else number
         return count
 
     def last_stop(self) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.utils.channel import no_interrupt
+
 from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
 from ._journal import Edit, Journal, finish, numbers_in
@@ -392,7 +394,8 @@ class BufferState:
             try:
                 edit.make(self.storage, counters, self.segments)
             except BaseException:  # interrupted: it must not stay half made
-                edit.make(self.storage, counters, self.segments)
+                with no_interrupt():
+                    edit.make(self.storage, counters, self.segments)
                 raise
             finally:
                 counters.edit = before + 2
@@ -407,7 +410,8 @@ class BufferState:
             finish(journal, self.storage, counters, self.segments)
         except BaseException:
             if counters.edit & 1:  # interrupted: it must not stay half made
-                finish(journal, self.storage, counters, self.segments)
+                with no_interrupt():
+                    finish(journal, self.storage, counters, self.segments)
             raise
         if durable:
             self.flush()
@@ -425,27 +429,30 @@ class BufferState:
         self.segments.sync()
 
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then, unless that has failed before.
+        """Give back files and locks; what was written is durable by then, unless that has failed or was interrupted.
 
         May be called more than once.
         """
-        if self.is_closed:
-            return
         is_ours = self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held
-        if is_ours and self.failure is None:
-            self.write_lock.run(self._finish)
-        self.is_closed = True
-        self.write_lock.close()  # before what others may be about to write to
-        self.storage.close()
-        self.segments.close()
-        self.header.close()
-        if self.journal is not None:
-            self.journal.close()
-        if self.folder_lock is not None:
-            self.folder_lock.release()
+        try:
+            if is_ours and self.failure is None and not self.is_closed:
+                self.write_lock.run(self._finish)
+        finally:
+            self.is_closed = True
+            self.write_lock.close()  # before what others may be about to write to
+            self.storage.close()
+            self.segments.close()
+            self.header.close()
+            if self.journal is not None:
+                self.journal.close()
+            if self.folder_lock is not None:
+                self.folder_lock.release()
 
     def _finish(self) -> None:
         """Flush, and record that the buffer was closed in order where no other process writes."""
+        if self.is_closed:  # by another thread
+            return
+        self.storage.settle()
         if not self.shared:
             self.storage.fit_to(self.used(self.counters.head), None)
             self.storage.trim()
@@ -453,6 +460,7 @@ class BufferState:
         if not self.shared:
             length = 0 if self.segments.file is None else self.segments.file.length
             self.header.seal((*self.storage.sizes(), length))
+        self.is_closed = True
 
 
 def _nothing() -> None:

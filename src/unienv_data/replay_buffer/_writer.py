@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 
 from ..base._index import resolve_index
@@ -45,10 +46,15 @@ class BufferWriter:
         capacity = state.storage.capacity
         self._capacity = None if capacity is None else int(capacity)
         self._ring = None if capacity is None else int(state.storage.ring or capacity)
-        self._appends = state.storage.is_segment_aware
+        self._appends, self._tells = state.storage.is_segment_aware, state.storage.wants_episodes
         self._is_closed = False
         self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+        self._first_path: tuple[Any, ...] = ()
+        self._block_ndim = -1  # of the first leaf: the axes it has in a block of steps
+        if self._lanes > 1 and state.storage.layout.leaves:
+            first = state.storage.layout.leaves[0]
+            self._first_path, self._block_ndim = first.path, len(first.codec.shape) + 2
         if not state.shared:
             _WRITERS.add(self)
 
@@ -150,14 +156,13 @@ class BufferWriter:
 
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
-        leaf, spec = value, self._storage.layout.leaves[0]
+        leaf = value
         try:
-            for key in spec.path:
+            for key in self._first_path:
                 leaf = leaf[key]
         except (LookupError, TypeError):
             return None  # which `encode` will say more about
-        shape: tuple[int, ...] = tuple(getattr(leaf, "shape", ()))
-        return int(shape[0]) if len(shape) == len(spec.codec.shape) + 2 else None
+        return int(leaf.shape[0]) if getattr(leaf, "ndim", 0) == self._block_ndim else None
 
     def _extend_open(self, encoded: Any, count: int, closing: list[int]) -> None:
         """Add samples to the open segments of the lanes.
@@ -244,6 +249,8 @@ class BufferWriter:
                 if interrupt is not None or self._appends:
                     raise
                 interrupt = error
+        if self._tells and ended:
+            self._tell(ended)
         if interrupt is not None:
             raise interrupt
 
@@ -285,6 +292,23 @@ class BufferWriter:
         except BaseException:
             self._put_segments(record, ranges, closed)
             raise
+        finally:
+            if self._tells:
+                self._tell(ranges)
+
+    def _tell(self, ended: Sequence[tuple[int, int]]) -> None:
+        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples."""
+        tail = self._counters.tail
+        for start, stop in ended:
+            numbers = np.arange(max(start, tail), stop)
+            if len(numbers):
+                self._storage.end_episode(self._state.slots(numbers), int(numbers[0]))
+
+    def tell_of_all(self) -> None:
+        """Tell the storage of all episodes: a process that was killed may have left some as they were written."""
+        if self._tells:
+            counters = self._counters
+            self._tell(self._segments.alive(counters.tail, counters.head).tolist())
 
     def _put_segments(self, record: int, ranges: Sequence[tuple[int, int]], closed: int | None) -> None:
         if self._maintains:
@@ -304,28 +328,21 @@ class BufferWriter:
             f"extend_lanes(value, ended) with a batch of {self._lanes}"
         )
 
-    def _wants_more_rows(self, what: str) -> TypeError:
-        return TypeError(
-            f"{what}, {type(self._storage).__name__} keeps in each row what the next sample needs: copy the samples "
-            f"into a buffer that stores next_obs in every row (extend_from)"
-        )
-
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
-        if self._storage.is_append_only:
-            raise self._wants_more_rows("set_at: samples cannot be overwritten")
         counters, storage = self._counters, self._storage
         position = resolve_index(storage.backend, idx, counters.head - counters.tail)
         count = None if isinstance(position, int) else len(position)
         numbers = np.atleast_1d(np.asarray(position) + counters.tail)
         slots = self._state.slots(numbers)
         if count is None:  # a batch of one, in the backend's arrays
-            rows = storage.layout.empty(1)
-            storage.layout.pack(rows, 0, value)
-            value = storage.layout.unpack(rows)
+            layout = RowLayout(storage.single_instance_space)  # that of the storage may lose detail
+            rows = layout.empty(1)
+            layout.pack(rows, 0, value)
+            value = layout.unpack(rows)
         total, space = len(slots), batch_space(storage.single_instance_space, len(slots))
         encoded = None
         if storage.has_raw_rows:
@@ -357,8 +374,6 @@ class BufferWriter:
                 f"remove_at: the buffer has {self._lanes} lanes, whose samples lie side by side: only whole vector "
                 f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
             )
-        if self._storage.is_append_only and not is_oldest:
-            raise self._wants_more_rows("remove_at: only the oldest samples can be removed")
         if is_oldest:
             counters.tail = tail + removed.size  # nothing has to be moved
             return
@@ -367,6 +382,7 @@ class BufferWriter:
         self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
 
     def _edit(self, edit: Edit) -> None:
+        self._storage.check_rewritable(edit.slots)
         before = self._counters.edit
         try:
             self._state.edit(edit)
@@ -401,6 +417,10 @@ class BufferWriter:
     def flush(self) -> None:
         """Make everything that was written survive a power cut."""
         self.check()
+        self._storage.settle()
+        self._flush()
+
+    def _flush(self) -> None:
         try:
             self._state.flush()
         except OSError as error:
@@ -409,7 +429,7 @@ class BufferWriter:
 
     def _flush_if_durable(self) -> None:
         if self._state.durable:
-            self.flush()
+            self._flush()
 
     def close(self) -> None:
         """Refuse all writes from here on, also those of threads that wait for the lock."""

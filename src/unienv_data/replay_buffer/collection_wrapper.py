@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
 from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.transformations import DataTransformation
 from unienv_interface.wrapper.autoreset import refuse_autoreset
 
 from ._recording import (
@@ -34,9 +35,11 @@ from ._recording import (
     PendingSteps,
     TransitionBuilder,
     check_builder,
+    check_extras,
     check_takes_parts,
     is_plain,
     make_recorder,
+    names_of,
     next_episode_id,
     owned_copy,
 )
@@ -63,8 +66,8 @@ class ReplayBufferCollectionWrapper(
     - `transition_builder`: a callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated,
       env_index, rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its
       fields that the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs,
-      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp and info;
-      `transition_space` makes such a space.
+      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and
+      extras; `transition_space` makes such a space.
     - `validate_transition`: check every transition against the buffer's space, which takes time.
     - `dump_on_episode_end`, `dump_on_reset_boundary`: `dumps` the buffers concerned, to `dump_path` or, if there are
       several, to a folder `env_0`, `env_1`, ... each under it. Repeated dumps overwrite the same path, which may be
@@ -116,7 +119,9 @@ class ReplayBufferCollectionWrapper(
         self._in_doubt = False  # whether a reset follows on something that has failed
         self._overwrites = is_plain(env)
         self._resetting: np.ndarray | None = None
-        self._stepping: tuple[Any] | PendingSteps | None = None  # the action of the step under way; of some slots
+        # The action and the extras of the step under way; of some slots.
+        self._stepping: tuple[Any, Any] | PendingSteps | None = None
+        self._extra_names: set[str] | None = set()  # from the first step on; None if a builder takes any
 
     @classmethod
     def shared(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
@@ -231,29 +236,39 @@ class ReplayBufferCollectionWrapper(
 
     # -- step ----------------------------------------------------------------------------------------------
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(
+        self, action: Any, *, extras: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment and record it.
+
+        `extras` are values of the learner's, such as `{"logp": logp, "value": value}`: those that the buffers have
+        columns for under `extras`. Of a batched environment each has an entry for each slot.
+        """
         if not self._is_known or self._recorder is None:
             self._prepare_step()
+        if extras is not None or self._extra_names:
+            self._check_extras(extras)
         self._is_known = False  # until the step is recorded
         result = self.env.step(action)
-        self._record(action, result)
+        self._record(action, result, extras)
         return result
 
-    def step_async(self, action: Any, index: Any = None) -> None:
+    def step_async(self, action: Any, index: Any = None, *, extras: Mapping[str, Any] | None = None) -> None:
         """Begin a step, where the environment has this; `step_wait` completes it.
 
         With `index` (slots, in any order) only these step, with one action each, while others may still be stepping.
-        This works in the modes per_env and shared.
+        This works in the modes per_env and shared, and without `extras`, which are those of `step`.
         """
         begin = self._asynchronous("step_async")
         if index is not None:
-            self._begin_some(begin, action, index)
+            self._begin_some(begin, action, index, extras)
             return
         self._prepare_step()
+        self._check_extras(extras)
         self._is_known = False
-        kept = owned_copy(action)  # the caller may reuse the array meanwhile
+        kept = owned_copy(action), owned_copy(extras)  # the caller may reuse the arrays meanwhile
         begin(action)
-        self._stepping = (kept,)
+        self._stepping = kept
 
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that was begun.
@@ -266,9 +281,9 @@ class ReplayBufferCollectionWrapper(
             raise RuntimeError(_PENDING_STEP)
         if min_envs is not None or isinstance(self._stepping, PendingSteps):
             return self._wait_for_some(wait, min_envs)
-        (action,), self._stepping = self._stepping, None
+        (action, extras), self._stepping = self._stepping, None
         result = wait()
-        self._record(action, result)
+        self._record(action, result, extras)
         return result
 
     def _prepare_step(self) -> None:
@@ -278,8 +293,21 @@ class ReplayBufferCollectionWrapper(
         if self._recorder is None:
             chosen, validates = self._chosen_builder, self._validates
             self._recorder = make_recorder(self._mode, self.env, self._buffers, chosen, validates)
+            is_function = chosen is not None and not isinstance(chosen, DataTransformation)
+            self._extra_names = None if is_function else names_of("extras", self._buffers)
 
-    def _record(self, action: Any, result: tuple[Any, Any, Any, Any, dict[str, Any]], part: Part | None = None) -> None:
+    def _check_extras(self, extras: Mapping[str, Any] | None) -> None:
+        """A KeyError, before the environment is asked to step, if these cannot be recorded."""
+        if self._extra_names is not None:
+            check_extras(extras, self._extra_names)
+
+    def _record(
+        self,
+        action: Any,
+        result: tuple[Any, Any, Any, Any, dict[str, Any]],
+        extras: Mapping[str, Any] | None = None,
+        part: Part | None = None,
+    ) -> None:
         """Record a step of all slots, or of some of them."""
         next_observation, reward, terminated, truncated, info = result
         if part is None:
@@ -313,6 +341,7 @@ class ReplayBufferCollectionWrapper(
             step,
             now,
             info,
+            {} if extras is None else extras,
         )
         recorder.record(data, ended)
         if slots is None:
@@ -340,9 +369,10 @@ class ReplayBufferCollectionWrapper(
 
     # -- steps of some slots -------------------------------------------------------------------------------
 
-    def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any) -> None:
+    def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any, extras: Mapping[str, Any] | None) -> None:
         check_takes_parts(self._mode, self._slots, "step_async with index")
         pending = self._pending()
+        self._refuse_extras_of_some(extras)
         if not pending.is_sound:
             raise RuntimeError(_UNKNOWN)
         slots = parse_index(index, self._slots, self.backend)
@@ -368,7 +398,7 @@ class ReplayBufferCollectionWrapper(
         if len(pending):
             self._stepping = pending
         with pending.in_doubt():
-            self._record(action, result, self._part(slots))
+            self._record(action, result, part=self._part(slots))
         self._is_known = pending.is_sound and self._stepping is None
         return result
 
@@ -380,9 +410,14 @@ class ReplayBufferCollectionWrapper(
         if self._stepping is None:
             self._prepare_step()
         else:
-            (action,) = self._stepping
+            action, extras = self._stepping
+            self._refuse_extras_of_some(extras)
             pending.add(pending.actions_for(range(self._slots), action))
         return pending
+
+    def _refuse_extras_of_some(self, extras: Mapping[str, Any] | None) -> None:
+        if extras or self._extra_names:
+            raise ValueError("extras: they are recorded with steps of all slots only, without index and min_envs")
 
     def _part(self, slots: list[int]) -> Part:
         if self._partial_recorders is None:

@@ -12,27 +12,30 @@ processes write to one buffer, one at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import local_path
-from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..storages.columns import ColumnRule, storages_of_columns
+from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
+from ._columns import column_source
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
@@ -107,6 +110,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._read_samples = self._reader.by_slots(storage.gather)
         self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
         self._last_windows: WindowReader | None = None
+        self._last_column_windows: list[WindowReader] = []
         self.is_segment_aware = state.maintains or storage.is_segment_aware
         storage.follow(state.open_length)
 
@@ -124,6 +128,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         keep_episodes: bool = False,
         durable: bool = False,
         lanes: int = 1,
+        columns: Mapping[str, ColumnRule] | None = None,
         **kwargs: Any,
     ) -> ReplayBuffer:
         """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
@@ -135,6 +140,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
         side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
         storage's.
+
+        With `columns` the leaves that a pattern names, such as "obs/cam_*", are kept by its rule: as still images
+        (`Image`), or as one video per episode (`Video`), encoded in the background; such a buffer keeps its episodes.
+        All other leaves are kept by the storage.
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -145,6 +154,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
         if isinstance(storage_cls, str):
             storage_cls = storage_by_name(storage_cls)
+        if columns:
+            kwargs = storages_of_columns(single_instance_space, columns, storage_cls or PackedStorage, kwargs)
+            storage_cls = DictStorage
         _check_lanes(lanes, capacity, storage_cls)
         if isinstance(single_instance_space, SharedNextObsSpace):
             if storage_cls not in (None, PackedStorage, SharedNextObsStorage):
@@ -287,7 +299,33 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         count = None if segments is None else len(segments)
         return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
 
+    def fingerprint(self) -> str | None:
+        if self._cache_path is None:
+            return None
+        counters = self._counters
+        return f"{counters.head}-{counters.tail}-{counters.edit}-{zlib.crc32(repr(self.single_space).encode()):08x}"
+
     # -- reading ---------------------------------------------------------------------------------------------
+
+    @property
+    def edit_timeout(self) -> float:
+        """Seconds that a read waits for a writer in the middle of `set_at` or `remove_at`, 30 by default; may be set.
+
+        A writer that was stopped (SIGSTOP, a debugger) never gets to the end: the read is then a TimeoutError with the
+        number of its process.
+
+        Examples
+        --------
+        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader.edit_timeout = 5.0
+        """
+        return self._state.edit_timeout
+
+    @edit_timeout.setter
+    def edit_timeout(self, seconds: float) -> None:
+        if not seconds > 0:  # a NaN is not, either
+            raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
+        self._state.edit_timeout = float(seconds)
 
     def get_at(self, idx: Any) -> Any:
         return self._reader.read(idx, self._read_samples)
@@ -306,7 +344,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
+        return self._reader.read(idx, self._reader.by_slots(column_source(self.storage, nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
@@ -315,7 +353,25 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
         data, valid = self._reader.read(positions, windows, windows.reach)
-        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
+        return windows.shown(data, valid)
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        readers = self._last_column_windows
+        are_known = len(readers) == len(queries) and all(
+            reader.query is query for reader, query in zip(readers, queries, strict=True)
+        )
+        if limits is not None or not are_known:
+            readers = [self._reader.window_reader(query, limits) for query in queries]
+        if limits is None:
+            self._last_column_windows = readers
+
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+            return [reader(*at) for reader in readers]
+
+        found = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
+        return [reader.shown(*windows) for reader, windows in zip(readers, found, strict=True)]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
@@ -534,9 +590,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
-        """Make what was written durable and give back files and memory. May be called more than once."""
-        if self._closed:
-            return
+        """Make what was written durable and give back files and memory. May be called more than once.
+
+        After an interrupt or an error the buffer is closed all the same: what was acknowledged is in its files, and may
+        not be durable.
+        """
         if self.is_mutable and not self._state.is_closed:
             self._locked(self._writer.close)  # threads that wait for the lock raise after this
         self._closed = True
@@ -563,13 +621,12 @@ class ClosedBuffer:
         raise RuntimeError("the buffer is closed")
 
 
-def index_with_offset(
-    backend: ComputeBackend, index: Any, len_transitions: int, offset: int, device: Any = None
-) -> Any:
+def index_with_offset(backend: BackendLike, index: Any, len_transitions: int, offset: int, device: Any = None) -> Any:
     """The slots of an index into a full ring of `len_transitions` samples, the oldest of which is in slot `offset`.
 
     An int for an int, else an array of the backend.
     """
+    backend = parse_backend(backend)
     position = resolve_index(backend, index, len_transitions)
     if isinstance(position, int):
         return (position + offset) % len_transitions

@@ -67,6 +67,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         self.has_raw_rows = all(part.has_raw_rows for part in self._parts)
         self.has_row_sums = all(part.has_row_sums for part in self._parts)
         self.survives_kill = all(part.survives_kill for part in self._parts)
+        self.wants_episodes = any(part.wants_episodes for part in self._parts)
         self._aware = [part for part in self._parts if part.is_segment_aware]
         self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
         self._spaces = BatchSpaces(single_instance_space)
@@ -105,8 +106,10 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         if isinstance(slots, int):
             encoded = self.encode(value, None)
             self.reserve(slots, slots + 1)
+            self.check_rewritable(np.array([slots]))
             self.write(slots, encoded, slots)
         else:
+            self.check_rewritable(slots)
             values = self._apart(self._checked(value, len(slots)), len(slots))
             for part, own in zip(self._parts, values, strict=True):
                 part.set(slots, own)
@@ -171,6 +174,18 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
             return
         for part, own in zip(self._parts, encoded.parts, strict=True):
             part.write(slots, own, number)
+
+    def end_episode(self, slots: np.ndarray, number: int) -> None:
+        for part in self._parts:
+            part.end_episode(slots, number)
+
+    def check_rewritable(self, slots: np.ndarray) -> None:
+        for part in self._parts:
+            part.check_rewritable(slots)
+
+    def settle(self) -> None:
+        for part in self._parts:
+            part.settle()
 
     # -- raw rows --------------------------------------------------------------------------------------------
 

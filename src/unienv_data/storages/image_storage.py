@@ -1,52 +1,109 @@
-"""Samples in image files, one `N.jpeg` or such per sample, as the reference implementation writes them."""
+"""Frames as still images, one per sample, many to a file."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from typing_extensions import Self
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
-from unienv_interface.utils.optional import need
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.spaces import ArraySpace
 
-from ..base.files import json_field, open_regular
-from ..base.storage import StorageCorruptedError
-from ._frame_storage import FrameStorage, PathLike, extension, read_frame_metadata, refuse_writing
+from ..base.files import json_field, read_json, write_json
+from ..base.storage import SpaceStorage
+from ._image_codec import ImageCodec, pixel_shape
+from ._options import checks_options
+from ._reference_frames import IMAGE_METADATA as IMAGE_METADATA
+from ._reference_frames import PathLike, ReferenceImages
+from .packed import PackedStorage
 from .registry import register_storage
 
-__all__ = ["ImageStorage"]
+__all__ = ["Image", "ImageStorage"]
 
-METADATA = "image_metadata.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Image:
+    """A rule for a column: its frames are kept as still images, in an `ImageStorage`.
+
+    Parameters
+    ----------
+    format : str
+        "jpeg", "png" or "webp" (lossless). Depth in 16 bits wants "png".
+    quality : int
+        Of JPEG, from 1 to 100.
+
+    Examples
+    --------
+    >>> ReplayBuffer.create(space, columns={"obs/depth": Image("png")})
+    """
+
+    format: str = "jpeg"
+    quality: int = 75
+
+    def __str__(self) -> str:
+        return self.format.upper()
+
+    def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
+        """The storage of the column, and its options."""
+        return ImageStorage, {"format": self.format, "quality": self.quality}
 
 
 @register_storage("image")
-class ImageStorage(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A folder with an image file per sample, of RGB, uint8; it is read, and not written so far.
+class ImageStorage(PackedStorage):
+    """Frames as still images: JPEG, PNG or lossless WebP, grey, RGB or RGBA, and PNG for 16-bit depth.
 
-    JPEG loses detail, PNG does not. Reading a slot whose file is missing is a StorageCorruptedError.
+    The images lie one after the other in a heap, each with its offset and length in a packed row, which has a checksum
+    of the image too. So all else is as in `PackedStorage`: in memory, in files, or in shared memory; what a `set` has
+    written survives the death of the process. JPEG loses detail, the others do not.
+
+    Folders that the reference implementation wrote, with a file per sample, are opened to be read.
     """
 
-    def __init__(
-        self,
-        single_instance_space: Space,
-        format: str,  # noqa: A002 - the documented name
-        quality: int,
-        cache_filename: PathLike,
-        mutable: bool = False,
-        capacity: int | None = None,
-        length: int = 0,
-    ) -> None:
-        refuse_writing(cache_filename, read_only=not mutable)
-        super().__init__(single_instance_space, cache_filename, capacity, length)
-        self.format, self.quality = format, quality
+    has_column_access = False
 
     @classmethod
-    def load_from(
+    @checks_options
+    def create(  # type: ignore[override]
+        cls,
+        single_instance_space: Space,
+        *,
+        format: str = "jpeg",  # noqa: A002 - the documented name
+        quality: int = 75,
+        capacity: int | None = None,
+        cache_path: PathLike | None = None,
+        multiprocessing: bool = False,
+    ) -> ImageStorage:
+        """A new storage of frames; a ValueError if the format does not keep those of the space.
+
+        Parameters
+        ----------
+        single_instance_space
+            A box of uint8 or uint16 of shape (height, width) or (height, width, channels).
+        format
+            "jpeg", "png" or "webp".
+        quality
+            Of JPEG, from 1 to 100.
+        capacity, cache_path, multiprocessing
+            As of `PackedStorage`.
+        """
+        layout = _layout(single_instance_space, format, quality)
+        return cls._create(layout, capacity, cache_path, multiprocessing)
+
+    @classmethod
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> Self:
+        storage = super()._create_files(layout, capacity, path)
+        codec: Any = layout.leaves[0].codec
+        content = {"storage_type": "image", "format_version": _VERSION}
+        write_json(path / IMAGE_METADATA, {**content, "format": codec.format, "quality": codec.quality})
+        return storage
+
+    @classmethod
+    def load_from(  # type: ignore[override]
         cls,
         path: PathLike,
         single_instance_space: Space,
@@ -54,32 +111,39 @@ class ImageStorage(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         capacity: int | None = None,
         read_only: bool = True,
         multiprocessing: bool = False,
+        accept_damaged: bool = False,
         **kwargs: Any,
-    ) -> ImageStorage:
-        """The storage in a folder, to be read. A growing one has as many slots as there are files."""
-        refuse_writing(path, read_only=read_only)
-        folder, file = Path(path), Path(path) / METADATA
-        content = read_frame_metadata(cls, file, capacity)
-        suffix = extension(content, "format", file)
-        length = 0
-        if capacity is None:
-            name = re.compile(rf"([0-9]+)\.{suffix}\Z")
-            length = max((int(found[1]) + 1 for found in map(name.match, os.listdir(folder)) if found), default=0)
-        quality = json_field(content, "quality", int, file, default=75)
-        return cls(single_instance_space, content["format"], quality, folder, capacity=capacity, length=length)
+    ) -> ImageStorage | ReferenceImages:
+        """The storage in a folder; see `PackedStorage.load_from`."""
+        folder = Path(path)
+        file = folder / IMAGE_METADATA
+        content = read_json(file, checksum=False)
+        if "format_version" not in content:
+            return ReferenceImages.load_from(path, single_instance_space, capacity=capacity, read_only=read_only)
+        version = json_field(content, "format_version", int, file)
+        if version > _VERSION:
+            raise ValueError(f"{file}: format version {version}, this release reads up to {_VERSION}")
+        options = (json_field(content, "format", str, file), json_field(content, "quality", int, file))
+        return cls._load(_layout(single_instance_space, *options), folder, capacity, read_only, accept_damaged)
 
-    def _frames(self, slots: Sequence[int]) -> list[np.ndarray]:
-        return [self._frame(self._folder / f"{slot}.{self.format.lower()}") for slot in slots]
+    def column_rule(self) -> Image:
+        return Image(self.format, self.quality)
 
-    def _frame(self, path: Path) -> np.ndarray:
-        pillow = need("PIL.Image", extra="image")
-        height, width = self.layout.leaves[0].codec.shape[:2]
-        with os.fdopen(open_regular(path, writable=False), "rb") as file:
-            try:
-                with pillow.open(file, formats=[self.format]) as image:
-                    if image.size != (width, height):  # known before anything is unpacked
-                        raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
-                    return np.asarray(image.convert("RGB"))
-            except (OSError, ValueError, SyntaxError) as error:
-                wanted = f"a {self.format} {height} high and {width} wide"
-                raise StorageCorruptedError(f"{path}: not {wanted}: {error}") from error
+    @property
+    def format(self) -> str:
+        """The format of the images: "JPEG", "PNG" or "WEBP"."""
+        codec: Any = self.layout.leaves[0].codec
+        return str(codec.format)
+
+    @property
+    def quality(self) -> int:
+        """The quality of JPEG images."""
+        codec: Any = self.layout.leaves[0].codec
+        return int(codec.quality)
+
+
+def _layout(space: Space, format: str, quality: int) -> RowLayout:  # noqa: A002 - the documented name
+    """Rows that refer to images in a heap."""
+    pixel_shape(space)
+    assert isinstance(space, ArraySpace)
+    return RowLayout(space, {(): ImageCodec(space, format.upper(), quality)})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import Self
 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
@@ -24,7 +25,15 @@ from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
-from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
+from ._row_memory import (
+    FileHeap,
+    MappedMemory,
+    PrivateHeap,
+    PrivateMemory,
+    RowMemory,
+    check_references,
+    copy_references,
+)
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
@@ -46,6 +55,7 @@ class PackedStorage(RowStorage):
     """
 
     has_column_access = True
+    takes_columns = True
 
     def __init__(
         self,
@@ -86,9 +96,14 @@ class PackedStorage(RowStorage):
         multiprocessing: bool = False,
     ) -> PackedStorage:
         """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
+        return cls._create(RowLayout(single_instance_space), capacity, cache_path, multiprocessing)
+
+    @classmethod
+    def _create(
+        cls, layout: RowLayout, capacity: int | None, cache_path: str | os.PathLike[str] | None, multiprocessing: bool
+    ) -> Self:
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
-        layout = RowLayout(single_instance_space)
         if cache_path is not None:
             return cls._create_files(layout, capacity, Path(cache_path))
         if multiprocessing:
@@ -96,10 +111,10 @@ class PackedStorage(RowStorage):
             memory: RowMemory = MappedMemory.create(layout, shared_heap, None, capacity or 0)
         else:
             memory = PrivateMemory(layout, PrivateHeap() if layout.has_heap else None, capacity or 0)
-        return cls(single_instance_space, memory, capacity=capacity)
+        return cls(layout.space, memory, capacity=capacity)
 
     @classmethod
-    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> PackedStorage:
+    def _create_files(cls, layout: RowLayout, capacity: int | None, path: Path) -> Self:
         with new_folder(path):
             heap = FileHeap.create(path / "heap.bin") if layout.has_heap else None
             memory = MappedMemory.create(layout, heap, path, capacity or 0)
@@ -124,7 +139,13 @@ class PackedStorage(RowStorage):
         `accept_damaged`, to read only, opens files that were cut or are too long, with the rows that all of them have,
         and does without the file of the checksums.
         """
-        folder, layout, writable = Path(path), RowLayout(single_instance_space), not read_only
+        return cls._load(RowLayout(single_instance_space), Path(path), capacity, read_only, accept_damaged)
+
+    @classmethod
+    def _load(
+        cls, layout: RowLayout, folder: Path, capacity: int | None, read_only: bool, accept_damaged: bool
+    ) -> Self:
+        writable = not read_only
         heap = FileHeap.open(folder / "heap.bin", writable=writable) if layout.has_heap else None
         if accept_damaged and read_only:
             return cls._open_rest(layout, heap, folder, capacity)
@@ -139,7 +160,7 @@ class PackedStorage(RowStorage):
         return storage
 
     @classmethod
-    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> PackedStorage:
+    def _open_rest(cls, layout: RowLayout, heap: FileHeap | None, folder: Path, capacity: int | None) -> Self:
         memory = MappedMemory.open(layout, heap, folder, None, writable=False)
         sums: RowSums | BlockSums | None
         try:
@@ -174,15 +195,24 @@ class PackedStorage(RowStorage):
         memory = self._memory
         if length != memory.used:
             memory.see(length)
-        if type(slots) is int:
-            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
-        return self.layout.gather(memory.rows, slots, "wrap")
+        try:
+            if self.layout.has_heap:
+                check_references(memory.rows, slots)
+            if type(slots) is int:
+                return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+            return self.layout.gather(memory.rows, slots, "wrap")
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:  # bytes that are no text, or no value of the heap's
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
     def can_gather_spans(self, count: int) -> bool:
-        return _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
+        return not self.layout.has_heap and _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
@@ -336,16 +366,27 @@ class PackedStorage(RowStorage):
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return _to_bytes(self._memory.rows.take(slots))
+        return self._to_bytes(self._memory.rows.take(slots))
 
     def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
         rows = self.layout.empty(1 if count is None else count, self._memory.heap)
         self.layout.write(rows, 0 if count is None else slice(None), encoded)
-        return _to_bytes(rows)
+        return self._to_bytes(rows)
+
+    def _to_bytes(self, rows: Rows) -> bytes:
+        parts = [column.tobytes() for column in (rows.records, *rows.blocks.values())]
+        if self._has_heap_sums:
+            parts.append(self._sums.heap_sums(rows.records).tobytes())  # type: ignore[union-attr]
+        return b"".join(parts)
+
+    @property
+    def _has_heap_sums(self) -> bool:
+        """Whether a raw row has the checksum of what it refers to, which a power cut may take from the heap."""
+        return self.layout.has_heap and isinstance(self._sums, RowSums)
 
     @property
     def row_nbytes(self) -> int:
-        return self.layout.nbytes
+        return self.layout.nbytes + (8 if self._has_heap_sums else 0)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
@@ -359,7 +400,8 @@ class PackedStorage(RowStorage):
             column[slots] = part
             start += part.nbytes
         if isinstance(self._sums, RowSums):
-            self._sums.put_at(slots, numbers)
+            heap_sums = np.frombuffer(raw, np.uint64, len(slots), start) if self._has_heap_sums else None
+            self._sums.put_at(slots, numbers, heap_sums)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -434,7 +476,7 @@ class PackedStorage(RowStorage):
             self.snapshot(path, [(0, self._memory.used)])
 
     def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
-        copy = self.create(self.single_instance_space, capacity=self.capacity, cache_path=path)
+        copy = self._create_files(self.layout, self.capacity, Path(path))
         try:
             if self.capacity is None:
                 copy._grow(max((stop for _, stop in slots), default=0), exactly=True)
@@ -467,7 +509,9 @@ class PackedStorage(RowStorage):
     def get_column(self, nested_keys: Sequence[Any]) -> PackedColumn:
         keys = tuple(nested_keys)
         if keys not in self._columns:
-            self._columns[keys] = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column.cache_filename = self.cache_filename
+            self._columns[keys] = column
         return self._columns[keys]
 
     def close(self) -> None:
@@ -476,7 +520,3 @@ class PackedStorage(RowStorage):
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()
-
-
-def _to_bytes(rows: Rows) -> bytes:
-    return b"".join(column.tobytes() for column in (rows.records, *rows.blocks.values()))

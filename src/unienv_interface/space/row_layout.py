@@ -27,14 +27,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
-from ._row_codecs import Heap, LeafCodec, MemoryHeap, leaf_codec, need_heap
+from ..backends.serialization import BackendLike
+from ._row_codecs import ArrayCodec, Heap, HeapCodec, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from .mismatch import at_path
 from .row_structure import builder, leaf_fetcher, structure_finding, walk
 from .space import Space
 from .spaces import CompositeSpace, DictSpace
 
-__all__ = ["PAGE_SIZE", "Heap", "MemoryHeap", "Patch", "RowLayout", "RowLeaf", "Rows"]
+__all__ = [
+    "PAGE_SIZE",
+    "ArrayCodec",
+    "Heap",
+    "HeapCodec",
+    "LeafCodec",
+    "MemoryHeap",
+    "Patch",
+    "RowLayout",
+    "RowLeaf",
+    "Rows",
+    "need_heap",
+]
 
 Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
 
@@ -123,12 +135,12 @@ class Rows:
 class RowLayout:
     """The fixed record of a space; see the module's docstring.
 
-    The space must not change afterwards (a `DictSpace` can).
+    The space must not change afterwards (a `DictSpace` can). Leaves at the paths in `codecs` lie in rows as these say.
     """
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        found = [(path, leaf, leaf_codec(leaf)) for path, leaf in walk(space, ())]
+    def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:
+        self.space, self._own_codecs = space, codecs or {}
+        found = [(path, leaf, self._own_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())]
         self.leaves: tuple[RowLeaf, ...] = tuple(
             RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in found
         )
@@ -165,7 +177,7 @@ class RowLayout:
             self.plain_value = self._checks[0][:2]
 
     @classmethod
-    def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
+    def from_json(cls, json_data: Any, backend: BackendLike, device: Any = None) -> RowLayout:
         """The layout of the space whose JSON this is."""
         from .space_utils.serialization_utils import json_to_space
 
@@ -182,8 +194,8 @@ class RowLayout:
     def __hash__(self) -> int:
         return hash(self.space)
 
-    def __reduce__(self) -> tuple[type[RowLayout], tuple[Space]]:
-        return RowLayout, (self.space,)
+    def __reduce__(self) -> tuple[type[RowLayout], tuple[Any, ...]]:
+        return RowLayout, (self.space, self._own_codecs)
 
     def __repr__(self) -> str:
         blocks = f", blocks={[leaf.name for leaf in self.block_leaves]}" if self.block_leaves else ""

@@ -1,0 +1,323 @@
+"""Frames of video files by their time, decoded with PyAV."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ._threads import MOST_THREADS, map_in_threads
+
+__all__ = ["FrameForm", "FrameReader", "FrameRequest", "FrameTimestampError", "VideoFile"]
+
+# A seek empties the decoder: about the cost of decoding this many frames.
+_SEEK_COST = 2
+# So many frames at least are worth a thread of their own.
+_FRAMES_PER_THREAD = 8
+_MOST_TABLES = 1024
+
+
+class FrameTimestampError(ValueError):
+    """A video has no frame at a time that the data asks for."""
+
+
+class FrameForm(NamedTuple):
+    """The form in which frames are wanted.
+
+    `pixels` is a pixel format of FFmpeg that NumPy arrays have: "rgb24", "rgba", "gray", "gray16le". `crop` is (top,
+    left, height, width), and `resize` (height, width), of what is left then.
+    """
+
+    pixels: str = "rgb24"
+    crop: tuple[int, int, int, int] | None = None
+    resize: tuple[int, int] | None = None
+
+
+class FrameConverter:
+    """Brings decoded frames, or arrays, to a form."""
+
+    def __init__(self, form: FrameForm) -> None:
+        self._av, self._form = need("av", extra="video"), form
+        # Converting must not start threads: a forked process that frees the converter waits for them for ever.
+        self._reformatter = self._av.video.reformatter.VideoReformatter()
+        self._options = {"threads": 1} if int(self._av.__version__.partition(".")[0]) >= 17 else {}
+
+    def convert(self, frame: Any) -> np.ndarray:
+        """A decoded frame as an array."""
+        if self._form.crop is not None:
+            return self.fit(self._to_array(frame, None))
+        return self._to_array(frame, self._form.resize)
+
+    def fit(self, pixels: np.ndarray) -> np.ndarray:
+        """An array of all pixels, cropped and resized."""
+        if self._form.crop is not None:
+            top, left, height, width = self._form.crop
+            pixels = pixels[top : top + height, left : left + width]
+        if self._form.resize in (None, pixels.shape[:2]):
+            return pixels
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format=self._form.pixels)
+        return self._to_array(frame, self._form.resize)
+
+    def _to_array(self, frame: Any, size: tuple[int, int] | None) -> np.ndarray:
+        options: dict[str, Any] = dict(self._options)
+        if size is not None:
+            options.update(height=size[0], width=size[1], interpolation="AREA")
+        found: np.ndarray = self._reformatter.reformat(frame, format=self._form.pixels, **options).to_ndarray()
+        return found
+
+
+class FrameTable(NamedTuple):
+    """The times of all frames in ticks, the numbers of the key frames, and the times to seek these at."""
+
+    times: np.ndarray
+    keys: np.ndarray
+    key_seeks: np.ndarray
+
+
+class VideoFile:
+    """One open video, and where its decoder stands. `table` is what an earlier one of the same file has found."""
+
+    def __init__(self, path: Path, form: FrameForm | None = None, table: FrameTable | None = None) -> None:
+        av = need("av", extra="video")
+        self.path = path
+        self._container = av.open(os.fspath(path))
+        if not self._container.streams.video:
+            self._container.close()
+            raise ValueError(f"{path}: there is no video stream in it")
+        self._stream = self._container.streams.video[0]
+        # Threads that work on several frames at once delay the first frame after each seek.
+        self._stream.codec_context.thread_type = "SLICE"
+        self._stream.codec_context.thread_count = 1
+        self._converter = FrameConverter(form or FrameForm())
+        self._seconds_per_tick = float(self._stream.time_base)
+        self.table = self._index() if table is None else table
+        self._times, self._keys, self._key_seeks = self.table
+        if not len(self._times) or not len(self._keys):
+            self._container.close()
+            raise ValueError(f"{path}: the video has no frames")
+        self._decoded: Iterator[Any] = iter(())
+        self._current: Any = None  # the frame decoded last
+        self._next = -1  # the number of the frame that the decoder gives next; -1 before the first seek
+
+    def _index(self) -> FrameTable:
+        stream = self._stream
+        entries = getattr(stream, "index_entries", None)  # PyAV 17; without it the packets are read once
+        if entries is not None and stream.frames and len(entries) == stream.frames:
+            decoded = np.array([entry.timestamp for entry in entries], np.int64)
+            keys = np.flatnonzero([entry.is_keyframe for entry in entries])
+            # Each frame is decoded a constant delay before it is shown, but for those that are shown out of order.
+            return FrameTable(decoded + ((stream.start_time or 0) - decoded[0]), keys, decoded[keys])
+        packets = [(p.pts, p.dts, p.is_keyframe) for p in self._container.demux(stream) if p.pts is not None]
+        table = np.array(sorted(packets), np.int64).reshape(-1, 3)
+        keys = np.flatnonzero(table[:, 2])
+        return FrameTable(table[:, 0], keys, table[keys, 1])
+
+    def close(self) -> None:
+        self._decoded = iter(())
+        self._container.close()
+
+    def groups_of(self, seconds: np.ndarray) -> np.ndarray:
+        """The number of the group of pictures that the frame at each of these times is in."""
+        numbers = self._numbers(seconds / self._seconds_per_tick)
+        return np.searchsorted(self._keys, numbers, side="right") - 1
+
+    def _numbers(self, ticks: np.ndarray) -> np.ndarray:
+        return np.clip(np.searchsorted(self._times, ticks + 0.5) - 1, 0, None)
+
+    def read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        """Decode the frames nearest to sorted times into `out[places]`; each group of pictures is decoded once."""
+        ticks = seconds / self._seconds_per_tick
+        numbers = self._numbers(ticks)
+        pixels: Any = None
+        known: Any = None
+        for second, tick, number, tolerance, place in zip(seconds, ticks, numbers, tolerances, places, strict=True):
+            frame = self._frame_at(float(tick), int(number))
+            apart = abs(frame.pts * self._seconds_per_tick - second)
+            if apart > tolerance:
+                raise FrameTimestampError(
+                    f"{self.path}: no frame at {second:.6f} s, the nearest is {apart:.6f} s away and the tolerance is "
+                    f"{tolerance:.6f} s: the timestamps of the data are not those of the video"
+                )
+            if frame is not known:
+                known, pixels = frame, self._converter.convert(frame)
+            if pixels.shape != out.shape[1:]:
+                raise ValueError(f"{self.path}: frames of shape {pixels.shape}, the features say {out.shape[1:]}")
+            out[place] = pixels
+
+    def _frame_at(self, tick: float, number: int) -> Any:
+        """The frame nearest to a time, which should be this number in the order shown."""
+        key = int(np.searchsorted(self._keys, number, side="right")) - 1
+        from_key = number - int(self._keys[max(key, 0)]) + _SEEK_COST
+        is_behind = self._current is not None and self._current.pts > tick + 0.5
+        if self._next < 0 or is_behind or number - self._next > from_key:
+            while True:
+                key = max(key, 0)
+                self._seek(key)
+                if key == 0 or self._current.pts <= tick + 0.5:
+                    break
+                key -= 1  # frames of an open group are shown before its key frame
+        before = self._current
+        while self._current.pts < tick - 0.5:
+            before = self._current
+            if not self._advance():
+                break
+        return min((before, self._current), key=lambda frame: abs(frame.pts - tick))
+
+    def _seek(self, key: int) -> None:
+        number = int(self._keys[key])
+        self._container.seek(int(self._key_seeks[key]), stream=self._stream)
+        self._decoded = self._container.decode(self._stream)
+        self._current, self._next = None, number
+        if not self._advance():
+            raise ValueError(f"{self.path}: nothing can be decoded from frame {number} on: the file is damaged")
+
+    def _advance(self) -> bool:
+        frame = next(self._decoded, None)
+        if frame is None:
+            self._next = -1  # the decoder has ended, only a seek revives it
+            return False
+        self._current = frame
+        self._next += 1
+        return True
+
+
+class FrameRequest(NamedTuple):
+    """The frames wanted of one camera: of which file, at which second of it, how far off it may be."""
+
+    paths: Sequence[Path]
+    seconds: np.ndarray
+    tolerances: np.ndarray
+    shape: tuple[int, ...]  # of a frame as it is wanted, such as (height, width, 3)
+    form: FrameForm = FrameForm()
+
+
+_READERS: weakref.WeakSet[FrameReader] = weakref.WeakSet()
+
+
+def _renew_readers() -> None:
+    for reader in list(_READERS):
+        reader._begin()  # the parent moves the offsets of the files, and may hold the lock
+
+
+os.register_at_fork(after_in_child=_renew_readers)
+
+
+class FrameReader:
+    """Reads frames from many videos, of which it keeps a few open.
+
+    Requests are grouped by file and by group of pictures, each of which is decoded once, by a few threads. Open videos
+    are left behind in pickles and in processes that are forked.
+    """
+
+    def __init__(self, most_open: int = 16) -> None:
+        self._most_open = most_open
+        self._begin()
+        _READERS.add(self)
+
+    def _begin(self) -> None:
+        self._open: OrderedDict[tuple[Path, FrameForm], list[VideoFile]] = OrderedDict()
+        self._tables: OrderedDict[Path, FrameTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> int:
+        return self._most_open
+
+    def __setstate__(self, most_open: int) -> None:
+        self.__init__(most_open)  # type: ignore[misc]
+
+    def read(self, requests: Sequence[FrameRequest]) -> list[np.ndarray]:
+        """The frames of each request, of shape (count, height, width, channels) or without channels.
+
+        Raises
+        ------
+        FrameTimestampError
+            A file has no frame within the tolerance of a time.
+        """
+        results = [
+            np.empty((len(request.paths), *request.shape), np.uint16 if "16" in request.form.pixels else np.uint8)
+            for request in requests
+        ]
+        by_file: dict[tuple[int, Path], list[int]] = {}
+        for number, request in enumerate(requests):
+            for place, path in enumerate(request.paths):
+                by_file.setdefault((number, path), []).append(place)
+        tasks: list[tuple[int, Path, np.ndarray]] = []
+        for (number, path), found in by_file.items():
+            request, places = requests[number], np.array(found)
+            places = places[np.argsort(request.seconds[places], kind="stable")]
+            tasks += [(number, path, part) for part in self._split(request, path, places, len(by_file))]
+
+        def read_part(task: tuple[int, Path, np.ndarray]) -> None:
+            number, path, places = task
+            request = requests[number]
+            video = self._take(path, request.form)
+            try:
+                video.read(request.seconds[places], request.tolerances[places], results[number], places)
+            except BaseException:
+                video.close()
+                raise
+            self._give_back(video, request.form)
+
+        map_in_threads(read_part, tasks)
+        return results
+
+    def _split(self, request: FrameRequest, path: Path, places: np.ndarray, files: int) -> list[np.ndarray]:
+        """The frames wanted of one file, in order, in as many parts as there are threads for; no group in two parts."""
+        parts = min(MOST_THREADS, os.cpu_count() or 1) // files
+        if parts < 2 or len(places) < 2 * _FRAMES_PER_THREAD:
+            return [places]
+        video = self._take(path, request.form)
+        groups = video.groups_of(request.seconds[places])
+        self._give_back(video, request.form)
+        begins = np.flatnonzero(np.diff(groups)) + 1
+        if not len(begins):
+            return [places]
+        wanted = np.arange(1, parts) * len(places) // parts
+        return np.split(places, np.unique(begins[np.minimum(np.searchsorted(begins, wanted), len(begins) - 1)]))
+
+    def _take(self, path: Path, form: FrameForm) -> VideoFile:
+        """A video for one caller alone: another that wants the same file at the same time opens it again."""
+        with self._lock:
+            videos, table = self._open.get((path, form)), self._tables.get(path)
+            if videos:
+                return videos.pop()
+        return VideoFile(path, form, table)
+
+    def _give_back(self, video: VideoFile, form: FrameForm) -> None:
+        surplus: list[VideoFile] = []
+        with self._lock:
+            self._tables[video.path] = video.table
+            self._tables.move_to_end(video.path)
+            while len(self._tables) > _MOST_TABLES:
+                self._tables.popitem(last=False)
+            self._open.setdefault((video.path, form), []).append(video)
+            self._open.move_to_end((video.path, form))
+            while sum(map(len, self._open.values())) > self._most_open:
+                surplus += self._open.popitem(last=False)[1]
+        for other in surplus:
+            other.close()
+
+    def forget(self, path: Path) -> None:
+        """Close a video that is gone."""
+        with self._lock:
+            self._tables.pop(path, None)
+            keys = [key for key in self._open if key[0] == path]
+            videos = [video for key in keys for video in self._open.pop(key)]
+        for video in videos:
+            video.close()
+
+    def close(self) -> None:
+        """Close all videos; the next read opens them again."""
+        with self._lock:
+            videos = [video for group in self._open.values() for video in group]
+            self._open = OrderedDict()
+        for video in videos:
+            video.close()
