@@ -21,7 +21,9 @@ from transition_play import Play, same, spaces_of
 import unienv_data
 from unienv_data import (
     FrameStackedBatch,
+    HindsightBatch,
     MultiprocessingSampler,
+    NStepBatch,
     PrioritizedSampler,
     ReplayBuffer,
     ReplayBufferCollectionWrapper,
@@ -347,6 +349,7 @@ def test_samplers_draw_the_same(tmp_path: Path) -> None:
             lambda buffer: StepSampler(buffer, 16, seed=1),
             lambda buffer: StepSampler(buffer, 16, seed=1, sampler=PrioritizedSampler()),
             lambda buffer: StepSampler(FrameStackedBatch(buffer, 3), 16, seed=1),
+            lambda buffer: StepSampler(NStepBatch(buffer, 3, 0.9), 16, seed=1),
         ):
             once, twice = make(pair.once), make(pair.twice)
             for _ in range(5):
@@ -360,6 +363,20 @@ def test_samplers_draw_the_same(tmp_path: Path) -> None:
             with MultiprocessingSampler(inner, n_workers=2) as workers:
                 for _ in range(4):
                     same(workers.sample(), alone.sample())
+
+
+def test_hindsight_relabels_the_same(tmp_path: Path) -> None:
+    def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        return -np.abs(achieved - desired).sum(axis=-1)
+
+    with playing("goal", "memory", 3, 60, tmp_path, 3) as pair:
+        for _ in range(40):
+            pair._write()
+        once, twice = (HindsightBatch(buffer, reward=reward, seed=4) for buffer in pair.both)
+        for _ in range(5):
+            same(once.get_at(np.arange(60)), twice.get_at(np.arange(60)))
+            ours, theirs = (NStepBatch(view, 3, 0.9).get_at(np.arange(60)) for view in (once, twice))
+            same(ours, theirs)
 
 
 @pytest.mark.parametrize("capacity", [None, 48])
