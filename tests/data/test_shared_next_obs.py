@@ -277,6 +277,21 @@ def test_an_interrupt_anywhere(on_disk: bool, tmp_path: Path) -> None:
     assert 1 < at < 990
 
 
+def test_observations_that_are_alike_belong_to_their_samples(tmp_path: Path) -> None:
+    space = SharedNextObsSpace(NUMPY, spaces_of("scalar"))
+    count = 9
+    batch = {key: np.zeros((count, *leaf.shape), leaf.dtype) for key, leaf in space.spaces.items()}
+    with ReplayBuffer.create(space, cache_path=tmp_path / "buffer", capacity=4) as buffer:
+        for size in (3, 9, 2, 4, 1, 1):
+            buffer.extend({key: column[:size] for key, column in batch.items()})
+            assert buffer.verify() == []
+            if size == 2:
+                buffer.clear()
+    with ReplayBuffer.load_from(tmp_path / "buffer", backend=NUMPY, read_only=False) as buffer:
+        buffer.extend(batch)
+        assert buffer.verify() == []
+
+
 def test_a_reader_sees_no_torn_samples() -> None:
     space = SharedNextObsSpace(NUMPY, spaces_of("scalar"))
     buffer = ReplayBuffer.create(space, capacity=5)
@@ -302,11 +317,28 @@ def test_a_reader_sees_no_torn_samples() -> None:
         writing.result()
 
 
-@pytest.mark.parametrize("place", ["memory", "disk"])
-def test_processes_write_and_read_one_buffer(place: str, tmp_path: Path) -> None:
-    path = None if place == "memory" else tmp_path / "buffer"
+def test_writers_take_turns(tmp_path: Path) -> None:
+    play, space = Play("vector", 1, 5), SharedNextObsSpace(NUMPY, spaces_of("vector"))
+    options: Any = {"capacity": 70, "keep_episodes": True}
+    twice = ReplayBuffer.create(play.space, **options)
+    first = ReplayBuffer.create(space, cache_path=tmp_path / "buffer", multiprocessing=True, **options)
+    second = ReplayBuffer.load_from(tmp_path / "buffer", backend=NUMPY, read_only=False, multiprocessing=True)
+    for turn, writer in enumerate([first, second] * 6):
+        for _ in range(40 if turn < 2 else 5):
+            play.ended[0] = True  # so that each has a first observation
+            batch, _ = play.steps(1)
+            for buffer in (twice, writer):
+                buffer.extend(batch)
+        for reader in (first, second):
+            same(reader.get_at(...), twice.get_at(...))
+            assert reader.verify() == []
+    first.close()
+    second.close()
+
+
+def test_processes_write_and_read_one_buffer() -> None:
     space = SharedNextObsSpace(NUMPY, spaces_of("vector"))
-    buffer = ReplayBuffer.create(space, cache_path=path, capacity=500, multiprocessing=True, keep_episodes=True)
+    buffer = ReplayBuffer.create(space, capacity=500, multiprocessing=True, keep_episodes=True)
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_episodes, args=(buffer, seed)) for seed in (1, 2)]
     for writer in writers:
