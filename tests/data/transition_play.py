@@ -21,11 +21,12 @@ def spaces_of(kind: str, backend: ComputeBackend = NUMPY) -> dict[str, Any]:
     if kind == "mixed":
         image = BoxSpace(backend, 0, 255, "uint8", shape=(65, 64))  # which has a block of its own
         obs = DictSpace(backend, {"image": image, "state": vector, "mission": TextSpace(backend, 6)})
-    elif kind == "image":
-        obs = BoxSpace(backend, 0, 255, "uint8", shape=(65, 64))
+    elif kind == "goal":
+        obs = DictSpace(backend, {"observation": vector, "achieved_goal": vector, "desired_goal": vector})
     elif kind == "scalar":
         obs = BoxSpace(backend, 0, 1000, "int64", shape=())
     spaces: dict[str, Any] = {"obs": obs, "next_obs": obs, "terminated": BinarySpace(backend, ())}
+    spaces["reward"] = BoxSpace(backend, -np.inf, np.inf, "float32", shape=())
     spaces["action"] = BoxSpace(backend, -1, 1, "float32", shape=(2,))
     if kind == "mixed":
         spaces["extra"] = BoxSpace(backend, 0, 255, "uint8", shape=(5000,))
@@ -71,6 +72,7 @@ class Play:
         terminated = self.chance.random() < 0.2
         following = self._observation()
         value = {"obs": self.last[lane], "next_obs": following, "terminated": np.bool_(terminated), "action": action}
+        value["reward"] = np.float32(self.chance.random())
         if "extra" in self.space.spaces:
             self.rng, value["extra"] = self.space["extra"].sample(self.rng)
         self.last[lane], self.ended[lane] = following, terminated or self.chance.random() < 0.1

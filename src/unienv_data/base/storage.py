@@ -85,8 +85,6 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     survives_kill: bool = False
     #: `check_rows` compares a checksum of each row.
     has_row_sums: bool = False
-    #: Samples lean on their neighbours: a buffer can add samples and drop the oldest, but change and move none.
-    is_append_only: ClassVar[bool] = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
     #: It is told of episodes that end (`end_episode`), to keep their samples in another form.

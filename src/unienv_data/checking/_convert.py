@@ -55,7 +55,7 @@ class NewRecording:
     ) -> None:
         """`capacity` is for formats that cannot grow; the others do. `columns` are for packed rows.
 
-        With `shares_next_obs` each observation is stored once, by the formats that can.
+        With `shares_next_obs` each observation is stored once, in packed rows.
         """
         if fmt not in FORMATS:
             raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
@@ -158,8 +158,7 @@ def convert(
         count = len(buffer)
         progress(0, count)
         options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
-        options["columns"] = column_rules(buffer.storage)
-        options["shares_next_obs"] = shares_next_obs(buffer.storage)
+        options |= {"columns": column_rules(buffer.storage), "shares_next_obs": shares_next_obs(buffer.storage)}
         with NewRecording(target, fmt, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")

@@ -340,19 +340,11 @@ class BufferWriter:
             f"extend_lanes(value, ended) with a batch of {self._lanes}"
         )
 
-    def _wants_more_rows(self, what: str) -> TypeError:
-        return TypeError(
-            f"{what}, {type(self._storage).__name__} keeps in each row what the next sample needs: copy the samples "
-            f"into a buffer that stores next_obs in every row (extend_from)"
-        )
-
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
-        if self._storage.is_append_only:
-            raise self._wants_more_rows("set_at: samples cannot be overwritten")
         counters, storage = self._counters, self._storage
         position = resolve_index(storage.backend, idx, counters.head - counters.tail)
         count = None if isinstance(position, int) else len(position)
@@ -394,8 +386,6 @@ class BufferWriter:
                 f"remove_at: the buffer has {self._lanes} lanes, whose samples lie side by side: only whole vector "
                 f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
             )
-        if self._storage.is_append_only and not is_oldest:
-            raise self._wants_more_rows("remove_at: only the oldest samples can be removed")
         if is_oldest:
             counters.tail = tail + removed.size  # nothing has to be moved
             return

@@ -34,7 +34,7 @@ from unienv_interface.space.spaces import DictSpace
 from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_folder, write_json
 from ..base.nested import nested_item
-from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._packed_column import take_column
@@ -91,7 +91,6 @@ class SharedNextObsStorage(SpaceStorage):
     """
 
     has_column_access = True
-    is_append_only = True
 
     def __init__(
         self,
@@ -187,7 +186,8 @@ class SharedNextObsStorage(SpaceStorage):
         content = read_json(folder / _FILE, checksum=False)
         version = json_field(content, "format_version", int, folder / _FILE)
         if version > _FORMAT_VERSION:
-            raise ValueError(f"{folder / _FILE}: format version {version}, this release reads up to {_FORMAT_VERSION}")
+            rule = f"this release reads up to {_FORMAT_VERSION}"
+            raise UnsupportedFormatError(f"{folder / _FILE}: format version {version}, {rule}")
         lanes = json_field(content, "lanes", int, folder / _FILE, least=1)
         options: Any = {"read_only": read_only, "multiprocessing": multiprocessing, "accept_damaged": accept_damaged}
         row_space, first_space = _part_spaces(single_instance_space)
@@ -433,6 +433,13 @@ class SharedNextObsStorage(SpaceStorage):
         column = np.zeros(count, codec.dtype)
         codec.write(column, slice(None), leaf)
         return _as_bytes(column)
+
+    def check_rewritable(self, slots: np.ndarray) -> None:
+        raise PermissionError(
+            "the observations of a sample are stored once, with its neighbours: samples cannot be overwritten or "
+            "moved; copy them into a buffer that stores next_obs in every row (extend_from), and change them there; "
+            "the oldest samples can be removed"
+        )
 
     # -- durability ------------------------------------------------------------------------------------------
 
