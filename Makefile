@@ -22,7 +22,7 @@ comma := ,
 space := $(subst ,, )
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lowest test-newest soak dist lint docs format bench bench-check bench-report bench-profile clean
+.PHONY: help demo test test-lowest test-newest soak learn dist lint docs format bench bench-check bench-report bench-profile clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test-newest: ## run the tests with the newest versions of everything, in build/n
 	$(PYTHON) -m venv build/newest
 	build/newest/bin/python -m pip install -q -U -e '.[$(subst $(space),$(comma),$(TEST_EXTRAS))]'
 	build/newest/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+learn: ## run the recipes of examples/ over three seeds and check that they learn; half an hour
+	$(SETUP) $(TEST_EXTRAS) sb3
+	$(RUN) tools/learn.py $(ARGS)
 
 dist: ## build the source distribution and the wheel into dist/, and test what the first one holds
 	$(SETUP) $(TEST_EXTRAS)

@@ -1,0 +1,82 @@
+"""The recipes in their short form: each trains a little, draws its curve, and says how it does.
+
+Whether they learn is for `make learn`: here they hardly have the time to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+for library in ("torch", "typer", "PIL", "gymnasium"):
+    pytest.importorskip(library)
+
+# What each is run with, and what it has to reach at least.
+SHORT: dict[str, tuple[dict[str, Any], float]] = {
+    "behaviour_cloning": ({"steps": 1500, "epochs": 3}, 60),
+    "dqn": ({"steps": 1280, "n_step": 3, "per": True}, 8),
+    "her": ({"episodes": 8}, -0.1),
+    "ppo": ({"steps": 3072}, 25),
+    "sac": ({"steps": 540}, -1900),
+}
+
+
+def learn() -> Any:
+    """The module behind `make learn`."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module("learn")
+    finally:
+        sys.path.pop(0)
+
+
+def load(name: str) -> Any:
+    """A recipe that evaluates on few episodes."""
+    recipe = learn().load_recipe(name)
+    evaluate = recipe.evaluate
+    recipe.evaluate = lambda policy, episodes, seed: evaluate(policy, min(episodes, 3), seed)
+    return recipe
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_short_form_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    curve, (options, least) = tmp_path / "curve.png", SHORT[name]
+    score = load(name).main(**options, seed=0, curve=curve)
+    assert score > least
+    with Image.open(curve) as image:
+        assert (image.format, image.size) == ("PNG", (680, 440))
+    out, err = capsys.readouterr()
+    assert f"learning curve in {curve}" in out
+    assert "100%" in err  # the progress bar
+
+
+def test_the_same_on_the_buffer_of_stable_baselines3(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    recipe = load("dqn")
+    learn().put_on_sb3(recipe)
+    assert recipe.main(steps=1152, seed=0, curve=tmp_path / "curve.png") > SHORT["dqn"][1]
+
+
+def test_every_recipe_is_run_by_make_learn_and_short() -> None:
+    files = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"demo"}
+    assert files == set(learn().RECIPES)
+    for path in (ROOT / "examples").glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 200
+    assert {*SHORT, "ppo_jax"} == files

@@ -1,0 +1,135 @@
+"""Runs every recipe of `examples/` over several seeds and checks that it learns: `make learn`.
+
+Pictures go to `build/learn`. Where the algorithm learns from a replay buffer of transitions, the same runs on
+Stable-Baselines3's buffer, and both curves stand side by side. Takes about half an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES = ("behaviour_cloning", "dqn", "her", "ppo", "ppo_jax", "sac")
+ON_SB3 = ("dqn", "sac")
+PPO_JAX_GOAL = 475  # the others say theirs
+
+
+def load_recipe(name: str) -> ModuleType:
+    """A recipe as a module of its own."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(f"there is no recipe {name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def put_on_sb3(recipe: ModuleType) -> None:
+    """Have a recipe record into, and draw from, the buffer of Stable-Baselines3."""
+    import gymnasium
+    import numpy as np
+    from stable_baselines3.common.buffers import ReplayBuffer
+
+    from unienv_interface import Wrapper
+    from unienv_interface.wrapper import AutoresetWrapper
+
+    class Recorder(Wrapper):
+        """Adds each step to the buffer."""
+
+        def __init__(self, env: Any, buffer: ReplayBuffer) -> None:
+            super().__init__(env)
+            self.buffer = buffer
+
+        def reset(self, *args: Any, mask: Any = None, **kwargs: Any) -> Any:
+            context, observation, info = self.env.reset(*args, mask=mask, **kwargs)
+            self.observation = observation
+            if mask is not None:
+                self.observation = self.env.update_observation_post_reset(self.after, observation, mask)
+            return context, observation, info
+
+        def step(self, action: Any) -> Any:
+            result = self.env.step(action)
+            self.after, reward, terminated, truncated, _ = result
+            cut = (truncated & ~terminated).tolist()
+            arrays = [np.asarray(value) for value in (self.observation, self.after, action, reward)]
+            done = np.asarray(terminated | truncated)
+            self.buffer.add(*arrays, done, [{"TimeLimit.truncated": flag} for flag in cut])
+            self.observation = self.after
+            return result
+
+    class Sampler:
+        """Draws batches in the form that the recipe knows."""
+
+        def __init__(self, buffer: ReplayBuffer) -> None:
+            self.buffer = buffer
+
+        def sample(self) -> dict[str, Any]:
+            found = self.buffer.sample(recipe.BATCH)
+            action = found.actions[:, 0] if recipe.ID == "CartPole-v1" else found.actions
+            batch = {"obs": found.observations, "action": action, "next_obs": found.next_observations}
+            ended = found.dones[:, 0]
+            return {
+                **batch,
+                "reward": found.rewards[:, 0],
+                "terminated": ended > 0,
+                "discount": recipe.GAMMA * (1 - ended),
+            }
+
+        def sample_with_metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
+            return self.sample(), {}
+
+    def make_replay(env: Any, *settings: Any) -> tuple[Any, Sampler]:
+        np.random.seed(settings[-1])  # the seed; SB3 draws with the generator that all share
+        with gymnasium.make(recipe.ID) as one:
+            spaces = one.observation_space, one.action_space
+        buffer = ReplayBuffer(
+            recipe.CAPACITY, *spaces, device="cpu", n_envs=env.batch_size, handle_timeout_termination=True
+        )
+        return AutoresetWrapper(Recorder(env, buffer), mode="same_step"), Sampler(buffer)
+
+    recipe.make_replay = make_replay  # type: ignore[attr-defined]
+
+
+def side_by_side(left: Path, right: Path, path: Path) -> None:
+    """Two pictures as one."""
+    from PIL import Image
+
+    with Image.open(left) as one, Image.open(right) as other:
+        both = Image.new("RGB", (one.width + other.width, one.height), "white")
+        both.paste(one, (0, 0))
+        both.paste(other, (one.width, 0))
+    both.save(path, format="png")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", default=list(RECIPES), metavar="RECIPE", help=", ".join(RECIPES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "learn")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    missed = []
+    for name in options.recipes:
+        for seed in range(options.seeds):
+            recipe, curve = load_recipe(name), options.out / f"{name}-{seed}.png"
+            score, goal = recipe.main(seed=seed, curve=curve), getattr(recipe, "GOAL", PPO_JAX_GOAL)
+            said = f"{name}, seed {seed}: {score:.2f}, wanted {goal}"
+            if name in ON_SB3:
+                put_on_sb3(recipe)
+                theirs = options.out / f"{name}-{seed}-sb3.png"
+                said += f"; on the buffer of Stable-Baselines3 {recipe.main(seed=seed, curve=theirs):.2f}"
+                side_by_side(curve, theirs, options.out / f"{name}-{seed}-both.png")
+            print(said, flush=True)
+            if score < goal:
+                missed.append(said)
+    print("\n".join(["", *("missed: " + said for said in missed)]) if missed else "all of them learn")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
