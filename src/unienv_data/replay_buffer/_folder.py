@@ -26,6 +26,7 @@ from ..base.files import (
     sync_folder,
 )
 from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 _SNAPSHOT_ATTEMPTS = 10
+# Options of `load` that say how frames of videos are wanted.
+_OF_FRAMES = {"columns", "resize", "crop", "frame_cache"}
 
 
 # -- making and opening ------------------------------------------------------------------------------------
@@ -131,6 +134,9 @@ def load(
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
     cls = storage_by_name(metadata.storage)
+    wanted = sorted(_OF_FRAMES & storage_options.keys())
+    if wanted and not (cls.decodes_frames or issubclass(cls, DictStorage)):
+        raise ValueError(f"{folder} has no columns of video, which {wanted} is for")
     with contextlib.ExitStack() as undo:
         lock = None
         if not read_only:
@@ -148,6 +154,7 @@ def load(
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
         buffer = _assemble(folder, metadata, storage, lock, shared)
+        buffer._storage_options = storage_options
         undo.pop_all()
     return buffer
 

@@ -33,6 +33,7 @@ class RawFrames:
 
     def __init__(self, space: Space, folder: Path, capacity: int | None, bound: int, *, writable: bool) -> None:
         self.layout, self._folder, self._writable = RowLayout(space), folder, writable
+        self.dtype = self.layout.leaves[0].codec.dtype.base
         self.piece_slots = min(_PIECE_SLOTS, max(1, min(_PIECE_BYTES, bound // 8) // self.layout.nbytes))
         if capacity is not None:
             self.piece_slots = min(self.piece_slots, capacity)

@@ -37,6 +37,7 @@ from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
 from ..base.mapped import MappedFile
 from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ._frame_cache import FrameCache, bytes_of
 from ._image_codec import pixel_shape
 from ._options import checks_options
 from ._raw_frames import RawFrames
@@ -45,7 +46,7 @@ from ._video_encoding import VideoSettings, array_format, crc_of, encode_video, 
 from .registry import register_storage
 from .video_frames import FrameConverter, FrameForm, FrameReader, FrameRequest
 
-__all__ = ["Video", "VideoStorage"]
+__all__ = ["Decode", "Video", "VideoStorage"]
 
 _VERSION = 1
 _PLACES = "places.bin"
@@ -109,6 +110,27 @@ def _threads(task: str, count: int) -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_POOLS.clear)
 
 
+@dataclass(frozen=True)
+class Decode:
+    """How frames of a column of video are wanted when a buffer is loaded to be read.
+
+    Parameters
+    ----------
+    resize : (height, width), optional
+        Their size; what is cropped first.
+    crop : (top, left, height, width), optional
+        The part of them.
+
+    Examples
+    --------
+    >>> wanted = {"obs/cam_*": Decode(resize=(96, 128))}
+    >>> ReplayBuffer.load_from("data/", backend=backend, columns=wanted, frame_cache="20GB")
+    """
+
+    resize: tuple[int, int] | None = None
+    crop: tuple[int, int, int, int] | None = None
+
+
 class _Clip(NamedTuple):
     """A video: of the samples with numbers [first, stop)."""
 
@@ -140,6 +162,7 @@ class VideoStorage(SpaceStorage):
     has_raw_rows = True
     has_row_sums = True
     wants_episodes = True
+    decodes_frames = True
 
     def __init__(
         self,
@@ -152,6 +175,7 @@ class VideoStorage(SpaceStorage):
         raw_bytes: int,
         mutable: bool,
         form: FrameForm | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         super().__init__(space if form is None else _form_space(space, form))
         self.capacity, self.cache_filename, self.is_mutable = capacity, folder, mutable
@@ -167,6 +191,10 @@ class VideoStorage(SpaceStorage):
         self._clips: list[_Clip] = []
         self._look_for_clips()
         self._reader = FrameReader()
+        self._cache_bytes, self._cache = cache_bytes, None
+        if cache_bytes:
+            name = "-".join(map(str, (*(self._form.crop or ()), *self._wanted_shape)))
+            self._cache = FrameCache(folder, name, self._wanted_shape, self._raw.dtype, cache_bytes)
         # Of what the threads that encode share with the writer.
         self._changed = threading.Condition()
         self._jobs: dict[Future[None], _Job] = {}
@@ -239,6 +267,7 @@ class VideoStorage(SpaceStorage):
         accept_damaged: bool = False,
         resize: tuple[int, int] | None = None,
         crop: tuple[int, int, int, int] | None = None,
+        frame_cache: int | str = 0,
         **kwargs: Any,
     ) -> VideoStorage | ReferenceVideos:
         """The storage in a folder.
@@ -250,6 +279,9 @@ class VideoStorage(SpaceStorage):
         resize, crop
             To read only: frames come cropped to (top, left, height, width), and then resized to (height, width). The
             space is that of such frames.
+        frame_cache
+            Keep decoded frames on disk beside the videos, in at most so many bytes, such as "20GB". Processes share
+            them, and they are found again the next time.
         """
         folder = Path(path)
         file = folder / VIDEO_METADATA
@@ -283,12 +315,13 @@ class VideoStorage(SpaceStorage):
             raw_bytes=raw_bytes,
             mutable=not read_only,
             form=form,
+            cache_bytes=bytes_of(frame_cache),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_mutable:
             raise TypeError(f"{self._folder} has one writer, this process: load it with read_only=True in the other")
-        return _loaded, (self._folder, self._source, self.capacity, self._form)
+        return _loaded, (self._folder, self._source, self.capacity, self._form, self._cache_bytes)
 
     # -- the verbs -------------------------------------------------------------------------------------------
 
@@ -379,7 +412,7 @@ class VideoStorage(SpaceStorage):
 
     def _frames(self, slots: np.ndarray) -> np.ndarray:
         """The frames in these slots, which are in order and without duplicates, as they are wanted."""
-        out = np.zeros((len(slots), *self._wanted_shape), self._raw.layout.leaves[0].codec.dtype.base)
+        out = np.zeros((len(slots), *self._wanted_shape), self._raw.dtype)
         pending = np.arange(len(slots))
         for _ in range(_ATTEMPTS):
             places = self._places[slots[pending]]
@@ -418,20 +451,36 @@ class VideoStorage(SpaceStorage):
             self._look_for_clips()
             clips = [self._clip_of(number) for number in numbers.tolist()]
         is_there = np.array([clip is not None for clip in clips])
-        found = [clip for clip in clips if clip is not None]
-        paths = [clip.path for clip in found]
-        frames = numbers[is_there].astype(np.int64) - np.array([clip.first for clip in found], np.int64)
-        seconds = frames / self.settings.fps
-        request = FrameRequest(paths, seconds, np.full(len(paths), 0.5 / self.settings.fps), out.shape[1:], self._form)
+        found, wanted_found = [clip for clip in clips if clip is not None], wanted[is_there]
+        if found and not self._decode(numbers[is_there].astype(np.int64), found, wanted_found, out):
+            return wanted
+        return wanted[~is_there]
+
+    def _decode(self, numbers: np.ndarray, clips: list[_Clip], wanted: np.ndarray, out: np.ndarray) -> bool:
+        """Decode frames of videos, those that the cache does not have; False if a video is gone."""
+        marks = np.array([clip.crc for clip in clips], np.int64)
+        pending = np.arange(len(numbers))
+        if self._cache is not None:
+            cached = np.empty((len(numbers), *out.shape[1:]), out.dtype)
+            is_cached = self._cache.get(numbers, marks, cached)
+            out[wanted[is_cached]] = cached[is_cached]
+            pending = np.flatnonzero(~is_cached)
+            if not len(pending):
+                return True
+        paths, fps = [clips[index].path for index in pending.tolist()], self.settings.fps
+        seconds = (numbers[pending] - np.array([clips[index].first for index in pending.tolist()])) / fps
+        request = FrameRequest(paths, seconds, np.full(len(paths), 0.5 / fps), out.shape[1:], self._form)
         try:
             (decoded,) = self._reader.read([request])
         except FileNotFoundError:  # deleted since: what was there is overwritten
             self._look_for_clips()
-            return wanted
+            return False
         except (OSError, ValueError) as error:
             raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
-        out[wanted[is_there]] = decoded
-        return wanted[~is_there]
+        out[wanted[pending]] = decoded
+        if self._cache is not None:
+            self._cache.put(numbers[pending], marks[pending], decoded)
+        return True
 
     def _clip_of(self, number: int) -> _Clip | None:
         clips = self._clips
@@ -595,7 +644,7 @@ class VideoStorage(SpaceStorage):
 
     def _raw_frames(self, slots: np.ndarray) -> Iterator[np.ndarray]:
         shape = pixel_shape(self._source)
-        frame = np.empty((1, *self._source.shape), self._raw.layout.leaves[0].codec.dtype.base)
+        frame = np.empty((1, *self._source.shape), self._raw.dtype)
         for slot in slots:
             if self._raw.read(slot[None], frame).any():
                 raise StorageCorruptedError(
@@ -792,7 +841,7 @@ class VideoStorage(SpaceStorage):
             copy._file.reserve(0, len(copy._places))
             copy._places[pending[encoded]] = places[encoded]
             raw = pending[places == _RAW]
-            frames = np.empty((len(raw), *self._source.shape), self._raw.layout.leaves[0].codec.dtype.base)
+            frames = np.empty((len(raw), *self._source.shape), self._raw.dtype)
             is_missing = self._raw.read(raw, frames)
             if not is_missing.all():
                 kept = raw[~is_missing]
@@ -809,6 +858,8 @@ class VideoStorage(SpaceStorage):
         self.settle()
         self._await_piece()
         self._reader.close()
+        if self._cache is not None:
+            self._cache.close()
         self._raw.close()
         self._file.close()
 
@@ -835,5 +886,6 @@ def _form_space(space: ArraySpace, form: FrameForm) -> ArraySpace:
     return BoxSpace(backend, 0, high, space.dtype, space.device, shape)
 
 
-def _loaded(folder: Path, space: Space, capacity: int | None, form: FrameForm) -> Any:
-    return VideoStorage.load_from(folder, space, capacity=capacity, resize=form.resize, crop=form.crop)
+def _loaded(folder: Path, space: Space, capacity: int | None, form: FrameForm, cache_bytes: int) -> Any:
+    options: Any = {"resize": form.resize, "crop": form.crop, "frame_cache": cache_bytes}
+    return VideoStorage.load_from(folder, space, capacity=capacity, **options)
