@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -17,11 +20,40 @@ import pytest
 import torch
 
 import unienv
+import unienv_data
+import unienv_interface
 from unienv_data import BatchBase, ReplayBuffer, transition_space
+from unienv_data.base.common import convert_index_to_backendarray
+from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_data.replay_buffer.replay_buffer import index_with_offset
+from unienv_data.storages.backend_compat import ToBackendOrDeviceStorage
 from unienv_data.storages.registry import storage_by_name
 from unienv_interface import AsyncVecEnv, Env, SyncVecEnv
-from unienv_interface.backends import JaxComputeBackend, NumpyComputeBackend, PyTorchComputeBackend, parse_backend
-from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, GraphSpace, TextSpace, TupleSpace, UnionSpace
+from unienv_interface.backends import (
+    JaxComputeBackend,
+    NumpyComputeBackend,
+    PyTorchComputeBackend,
+    deserialize_dtype,
+    get_backend_from_tensor,
+    parse_backend,
+    serialize_backend,
+)
+from unienv_interface.env_base.stacking import data_stack
+from unienv_interface.space import (
+    BinarySpace,
+    BoxSpace,
+    DictSpace,
+    DynamicBoxSpace,
+    GraphSpace,
+    TextSpace,
+    TupleSpace,
+    UnionSpace,
+)
+from unienv_interface.space.row_layout import RowLayout
+from unienv_interface.space.space_utils import reshape_batch_size_in_data, swap_batch_dims_in_data
+from unienv_interface.space.space_utils.gym_utils import from_gym_space
+from unienv_interface.space.space_utils.serialization_utils import space_to_json
+from unienv_interface.transformations.image_compress import ImageCompressTransformation
 from unienv_interface.wrapper import AutoresetWrapper, TimeLimitWrapper
 
 QUICKSTART = Path(__file__).parent.parent / "docs" / "getting_started.md"
@@ -337,6 +369,101 @@ def test_storages_by_name_and_episodes_by_another() -> None:
         assert buffer.maintain_segment_metadata
     with pytest.raises(ValueError, match=r"no storage is registered as 'hfd5', .* did you mean 'hdf5'\?"):
         ReplayBuffer.create("hfd5", space, capacity=4)
+
+
+LEROBOT = Path(__file__).parent / "data" / "lerobot_folders" / "v3_pick"
+BOX = BoxSpace(NumpyComputeBackend, 0, 1, "float32", shape=(2,))
+# Each takes a backend and returns what tells on which one it has worked.
+TAKES_A_BACKEND: dict[str, Callable[[Any], Any]] = {
+    "LeRobotAsUniEnvDataset.from_local": lambda b: LeRobotAsUniEnvDataset.from_local(LEROBOT, b).backend,
+    "ToBackendOrDeviceStorage.create": lambda b: (
+        ToBackendOrDeviceStorage.create(BOX, capacity=2, backend=b).inner_storage.backend
+    ),
+    "from_gym_space": lambda b: from_gym_space(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3)), b).backend,
+    "data_stack": lambda b: get_backend_from_tensor(data_stack([1.0, 2.0], b)),
+    "RowLayout.from_json": lambda b: RowLayout.from_json(space_to_json(BOX), b).space.backend,
+    "reshape_batch_size_in_data": lambda b: get_backend_from_tensor(
+        reshape_batch_size_in_data(b, parse_backend(b).from_numpy(np.arange(4.0)), (4,), (2, 2))
+    ),
+    "swap_batch_dims_in_data": lambda b: get_backend_from_tensor(
+        swap_batch_dims_in_data(b, parse_backend(b).from_numpy(np.ones((2, 3))), 0, 1)
+    ),
+    "DynamicBoxSpace.pad_array_on_axis": lambda b: get_backend_from_tensor(
+        DynamicBoxSpace.pad_array_on_axis(b, parse_backend(b).from_numpy(np.ones(2)), 0, 3)
+    ),
+    "DynamicBoxSpace.unpad_array_on_axis": lambda b: get_backend_from_tensor(
+        DynamicBoxSpace.unpad_array_on_axis(b, parse_backend(b).from_numpy(np.ones(2)), 0)
+    ),
+    "DictSpace.with_children": lambda b: (
+        DictSpace("numpy", {"a": BOX}).with_children([BOX.to("torch")], b).backend
+        if b in ("torch", PyTorchComputeBackend)
+        else parse_backend(b)
+    ),
+    "serialize_backend": lambda b: parse_backend(serialize_backend(b)),  # type: ignore[arg-type]
+    "deserialize_dtype": lambda b: (
+        parse_backend(b) if deserialize_dtype(b, "float32") == parse_backend(b).dtype_from_name("float32") else None
+    ),
+    "convert_index_to_backendarray": lambda b: get_backend_from_tensor(convert_index_to_backendarray(b, [0, 1], 3)),
+    "index_with_offset": lambda b: get_backend_from_tensor(index_with_offset(b, [0, 1], 3, 1)),
+    "get_uint8_dtype": lambda b: (
+        parse_backend(b)
+        if ImageCompressTransformation.get_uint8_dtype(b) == parse_backend(b).dtype_from_name("uint8")
+        else None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("taker", TAKES_A_BACKEND)
+def test_a_backend_is_taken_by_name(taker: str, name: str) -> None:
+    assert TAKES_A_BACKEND[taker](name) is parse_backend(name)  # type: ignore[arg-type]
+
+
+def public_callables() -> dict[str, Any]:
+    """Functions and methods behind the names that the packages export."""
+    found = {}
+    for package in (unienv, unienv_interface, unienv_data):
+        for module in [
+            package.__name__,
+            *(m.name for m in pkgutil.iter_modules(package.__path__, package.__name__ + ".")),
+        ]:
+            if module.rpartition(".")[2].startswith("_"):
+                continue
+            names = getattr(importlib.import_module(module), "__all__", ())
+            for name in names:
+                thing = getattr(importlib.import_module(module), name)
+                methods = vars(thing) if inspect.isclass(thing) else {"": thing}
+                for key, method in methods.items():
+                    function = getattr(method, "__func__", method)
+                    if inspect.isfunction(function) and (not key.startswith("_") or key == "__init__"):
+                        found[f"{function.__module__}.{function.__qualname__}"] = function
+    return found
+
+
+def test_every_public_parameter_of_that_name_takes_one() -> None:
+    # A backend's own parts, and helpers of the sampling and stepping paths, are given the backend itself.
+    internal = {
+        "unienv_interface.backends.base.RandomFunctions.__init__",
+        "unienv_interface.space.spaces.array.ArraySpace.__init__",
+    }
+    refusing = {
+        name
+        for name, function in public_callables().items()
+        if (parameter := inspect.signature(function).parameters.get("backend")) is not None
+        and "BackendLike" not in str(parameter.annotation)
+        and "Any" not in str(parameter.annotation)
+    }
+    assert refusing - internal == set()
+
+
+def test_a_folder_of_lerobot_is_loaded() -> None:
+    with unienv.load(LEROBOT, backend="torch") as data:
+        episodes = data.episodes
+        batch, metadata = data.windows(after=3).sampler(8, seed=0).sample_with_metadata()
+    assert episodes is not None
+    assert episodes[-1][1] == len(data)
+    assert isinstance(batch["action"], torch.Tensor)
+    assert metadata["slice_valid_mask"].shape == (8, 4)
 
 
 def spaces_on(backend: Any) -> list[Any]:

@@ -14,6 +14,7 @@ SUBJECTS = (
     "sampling",
     "images",
     "windows",
+    "shared",
     "prioritized",
     "functional",
     "writing",

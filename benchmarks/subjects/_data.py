@@ -56,7 +56,7 @@ def filled(
     count: int = ROWS, backend: ComputeBackend = NumpyComputeBackend, *, chunk: int = 100_000, **options: Any
 ) -> ReplayBuffer:
     """A buffer of ours that is full of transitions, written `chunk` (an episode, where they are kept) at a time."""
-    buffer = ReplayBuffer.create(transition_space(backend), **{"capacity": count, **options})
+    buffer = ReplayBuffer.create(transition_space(backend), **{"capacity": count, "keep_episodes": False, **options})
     for batch in in_chunks(count, chunk):
         buffer.extend({name: backend.from_numpy(column) for name, column in batch.items()})
     return buffer

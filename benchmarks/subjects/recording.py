@@ -61,8 +61,9 @@ def recording(env: Any, buffers: int = 1, **options: Any) -> Any:
     from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 
     space = transition_space(env)
-    made = [ReplayBuffer.create(space, capacity=CAPACITY, **options) for _ in range(buffers)]
-    return ReplayBufferCollectionWrapper(env, made)
+    options = {"capacity": CAPACITY, "keep_episodes": False, **options}
+    made = [ReplayBuffer.create(space, **options) for _ in range(buffers)]
+    return ReplayBufferCollectionWrapper(env, made, episodes="ignore")
 
 
 def _actions(slots: int) -> list[np.ndarray]:

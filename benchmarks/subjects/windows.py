@@ -158,7 +158,7 @@ def _with_episode_ids(**options: Any) -> ReplayBuffer:
     """Transitions that say which episode they are of."""
     ids = BoxSpace(NumpyComputeBackend, 0, ROWS, "int64", shape=())
     space = DictSpace(NumpyComputeBackend, {**transition_space().spaces, "episode_id": ids})
-    buffer = ReplayBuffer.create(space, capacity=ROWS, **options)
+    buffer = ReplayBuffer.create(space, **{"capacity": ROWS, "keep_episodes": False, **options})
     episode = transitions(EPISODE)
     for number in range(ROWS // EPISODE):
         buffer.extend({**episode, "episode_id": np.full(EPISODE, number)})

@@ -142,7 +142,7 @@ def appending(name: str, capacity: int, setting: str, *, segments: bool = False,
 
 
 def _buffer(capacity: int, segments: bool, full: bool) -> ReplayBuffer:
-    options: dict[str, Any] = {"maintain_segment_metadata": segments}
+    options: dict[str, Any] = {"keep_episodes": segments}
     if full:
         return filled(capacity, chunk=EPISODE, **options)
     return ReplayBuffer.create(transition_space(), capacity=capacity, **options)

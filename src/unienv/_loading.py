@@ -22,6 +22,8 @@ from unienv_data import (
     ToBackendOrDeviceBatch,
 )
 from unienv_data.checking import open_folder
+from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_data.integrations.lerobot_check import is_dataset
 from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import construct_space_from_data
@@ -119,8 +121,9 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     Parameters
     ----------
     source
-        A recording, which may still be written to; the id of a Minari dataset, which is taken from the local Minari
-        folder or downloaded; or a file of arrays of one length, ".npz", ".h5", ".hdf5" or ".parquet".
+        A recording, which may still be written to; the folder of a LeRobot dataset; the id of a Minari dataset, which
+        is taken from the local Minari folder or downloaded; or a file of arrays of one length, ".npz", ".h5", ".hdf5"
+        or ".parquet".
     backend, device
         Where samples go.
 
@@ -140,6 +143,9 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")
     """
     backend, path = parse_backend(backend), Path(source)
+    if is_dataset(path):
+        dataset = LeRobotAsUniEnvDataset.from_local(path, backend, device)
+        return Data(dataset, dataset)
     if path.is_dir():
         return _open_recording(path, backend, device)
     if path.is_file():

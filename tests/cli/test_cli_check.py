@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from recordings import episodes, fingerprint, flip, read_all, rewrite, write
 
+from unienv_data import ReplayBuffer
+from unienv_interface.backends import NumpyComputeBackend
+
 LENGTHS = (30, 7, 1)
 
 
@@ -32,7 +35,17 @@ def test_a_line_for_each_finding(tmp_path: Path, run: Any) -> None:
 def test_findings_as_json(tmp_path: Path, run_json: Any) -> None:
     path = rewrite(write(tmp_path / "r", episodes(LENGTHS)), slice(3, 4), reward=np.nan)
     finding = {"kind": "not-finite", "text": "reward: NaN in sample 3"}
-    assert run_json("check", path, status=1) == {"path": str(path), "samples": 38, "findings": [finding]}
+    report = {"path": str(path), "samples": 38, "findings": [finding], "cut_episodes": []}
+    assert run_json("check", path, status=1) == report
+
+
+def test_cut_episodes_are_listed_and_are_no_finding(tmp_path: Path, run: Any) -> None:
+    path = write(tmp_path / "r", episodes(LENGTHS))
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False) as buffer:
+        buffer.append(buffer.get_at(0))
+        buffer.mark_segment_end(cut=True)
+    line = "cut episodes: 1 closed before they had ended, samples 38 to 38"
+    assert line in run("check", path, "--ignore", "duplicated-episodes").stdout.splitlines()
 
 
 def test_what_cannot_be_checked_at_all_is_another_status(tmp_path: Path, run: Any) -> None:

@@ -24,7 +24,7 @@ from recordings import (
 from unienv_data import ReplayBuffer
 from unienv_data.checking import _reading
 from unienv_data.cli._render import in_bytes, sparkline
-from unienv_interface.space import DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
+from unienv_interface.space import BoxSpace, DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,15 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 INFO_KEYS = {
     *("path", "storage", "samples", "capacity", "written", "lanes", "episodes", "unfinished_episodes", "lengths"),
-    *("returns", "is_durable", "is_being_written", "bytes_per_sample", "bytes_on_disk", "last_written"),
+    *(
+        "returns",
+        "is_durable",
+        "is_being_written",
+        "bytes_per_sample",
+        "shares_next_obs",
+        "bytes_on_disk",
+        "last_written",
+    ),
     *("format_version", "columns"),
 }
 
@@ -174,10 +182,27 @@ def test_stats_are_those_of_all_samples(tmp_path: Path, run_json: Any) -> None:
     by_name = {column["name"]: column for column in found["columns"]}
     for name, values in {"obs/joints": whole["obs"]["joints"], "action": whole["action"]}.items():
         column = by_name[name]
-        assert set(column) == {"name", "dtype", "shape", "count", "nan", "infinite", "min", "max", "mean", "std"}
+        figures = {"count", "nan", "infinite", "min", "max", "mean", "std"}
+        assert set(column) == {"name", "dtype", "shape", "dimensions", *figures}
+        rows = values.reshape(len(values), -1).astype(float)
+        assert np.reshape(column["dimensions"]["mean"], -1) == pytest.approx(rows.mean(axis=0))
+        assert np.reshape(column["dimensions"]["q90"], -1) == pytest.approx(np.quantile(rows, 0.9, axis=0))
         assert (column["count"], column["min"], column["max"]) == (values.size, values.min(), values.max())
         assert (column["mean"], column["std"]) == pytest.approx((values.mean(dtype=float), values.std(dtype=float)))
     assert by_name["terminated"]["max"] == 1
+
+
+def test_stats_have_a_row_for_each_dimension(tmp_path: Path, run: Any) -> None:
+    values = np.arange(30, dtype=np.float32).reshape(10, 3)
+    space = BoxSpace(BACKEND, -np.inf, np.inf, "float32", shape=(3,))
+    path = write(tmp_path / "r", [values], space)
+    for _ in range(2):  # the second time from what was kept
+        lines = run("stats", path).stdout.splitlines()
+        assert [line.split()[:4] for line in lines if line.strip().startswith("[")] == [
+            ["[0]", "0", "27", "13.5"],
+            ["[1]", "1", "28", "14.5"],
+            ["[2]", "2", "29", "15.5"],
+        ]
 
 
 def test_stats_leave_out_what_is_not_finite_and_count_it(tmp_path: Path, run_json: Any) -> None:

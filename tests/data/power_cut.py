@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ import pytest
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.replay_buffer import _counters
+from unienv_data.storages.shared_next_obs import SharedNextObsSpace
 from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space.space_utils import concatenate
 from unienv_interface.space.spaces import BoxSpace, DictSpace, DynamicBoxSpace
 
 CODE = os.path.dirname(unienv_data.__file__)
@@ -30,6 +32,8 @@ PAGE = 4096
 NUMPY = NumpyComputeBackend
 #: How many bytes a sample has in its row, in a block of its own and in the heap.
 LEAVES = {"small": (60, 0, 0), "rows": (900, 0, 0), "blocks": (40, 4200, 0), "heap": (200, 0, 600)}
+#: The same of a storage that keeps each observation once; the block is one.
+SHARED = {"shared": (60, 0, 0), "shared blocks": (40, 4200, 0)}
 
 Files = dict[str, bytes]
 
@@ -38,7 +42,13 @@ Files = dict[str, bytes]
 
 
 def space_of(leaves: str) -> DictSpace:
-    row, block, heap = LEAVES[leaves]
+    row, block, heap = {**LEAVES, **SHARED}[leaves]
+    if leaves in SHARED:
+        obs = {"row": BoxSpace(NUMPY, 0, 255, "uint8", shape=(row,))}
+        if block:
+            obs["block"] = BoxSpace(NUMPY, 0, 255, "uint8", shape=(block,))
+        number = BoxSpace(NUMPY, 0, 2**40, "int64", shape=())
+        return SharedNextObsSpace(NUMPY, {"id": number, "obs": obs, "next_obs": obs})
     spaces: dict[str, Any] = {
         "id": BoxSpace(NUMPY, 0, 2**40, "int64", shape=()),
         "row": BoxSpace(NUMPY, 0, 255, "uint8", shape=(row,)),
@@ -51,7 +61,13 @@ def space_of(leaves: str) -> DictSpace:
 
 
 def sample(number: int, leaves: str) -> dict[str, Any]:
-    row, block, heap = LEAVES[leaves]
+    row, block, heap = {**LEAVES, **SHARED}[leaves]
+    if leaves in SHARED:
+        before = -number if number % 5 == 0 else number - 1  # every fifth begins an episode
+        obs, following = ({"row": _bytes_of(of, row), "block": _bytes_of(of, block)} for of in (before, number))
+        if not block:
+            del obs["block"], following["block"]
+        return {"id": np.int64(number), "obs": obs, "next_obs": following}
     content: dict[str, Any] = {"id": np.int64(number), "row": _bytes_of(number, row)}
     if block:
         content["block"] = _bytes_of(number + 1, block)
@@ -66,6 +82,8 @@ def _bytes_of(number: int, count: int) -> np.ndarray:
 
 def batch(numbers: list[int], leaves: str) -> dict[str, Any]:
     values = [sample(number, leaves) for number in numbers]
+    if leaves in SHARED:
+        return concatenate(space_of(leaves), values)
     columns: dict[str, Any] = {name: [value[name] for value in values] for name in values[0]}
     stacked = {name: np.stack(column) for name, column in columns.items() if name != "heap"}
     if "heap" in columns:
@@ -78,7 +96,10 @@ def number_in(value: dict[str, Any], leaves: str) -> int | None:
     """The number of a sample; None if it is not as it was written."""
     number = int(value["id"])
     wanted = sample(number, leaves)
-    return number if all(np.array_equal(value[name], wanted[name]) for name in wanted) else None
+    pairs = [(value[name], wanted[name]) for name in wanted]
+    if leaves in SHARED:
+        pairs = [(value[key][name], wanted[key][name]) for key in ("obs", "next_obs") for name in wanted[key]]
+    return number if all(np.array_equal(one, other) for one, other in pairs) else None
 
 
 # -- what a recording goes through ------------------------------------------------------------------------
@@ -87,7 +108,17 @@ def number_in(value: dict[str, Any], leaves: str) -> int | None:
 class Recording:
     """Operations on a buffer, with the states, lists of numbers, that it had since it was durable last."""
 
-    def __init__(self, path: Path, leaves: str, capacity: int | None, lanes: int, durable: bool, seed: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        leaves: str,
+        capacity: int | None,
+        lanes: int,
+        durable: bool,
+        seed: int,
+        *,
+        shared: bool = False,
+    ) -> None:
         self.leaves, self.capacity, self.lanes, self.durable = leaves, capacity, lanes, durable
         self.chance, self._last = random.Random(seed), 0
         self.path = path
@@ -98,6 +129,7 @@ class Recording:
             maintain_segment_metadata=True,
             durable=durable,
             lanes=lanes,
+            multiprocessing=shared,
         )
         self.numbers: list[int] = []
         self.is_open = False
@@ -116,6 +148,8 @@ class Recording:
         if self.lanes > 1:
             kind = "lanes" if kind in ("append", "extend") else kind
             kind = "front" if kind == "remove" else kind
+        if self.leaves in SHARED:
+            kind = {"set": "append", "remove": "front"}.get(kind, kind)
         if kind == "extend" and self.is_open:
             kind = "end"
         if kind in ("set", "remove", "front") and len(self.numbers) < self.lanes:
@@ -244,13 +278,13 @@ class _Snapshot:
         return self.trace if self.taken is None else None
 
 
-def cut(path: Path, seed: int) -> tuple[Recording, Files, Files]:
+def cut(path: Path, seed: int, kinds: Sequence[str]) -> tuple[Recording, Files, Files]:
     """Record until the power is cut; the recording, and its files as they are durable and as they are in memory."""
     chance = random.Random(seed)
-    lanes = chance.choice([1, 1, 2])
+    lanes = chance.choice([1, 1, 2]) if set(kinds).isdisjoint(SHARED) else 1
     recording = Recording(
         path,
-        leaves=chance.choice(sorted(LEAVES)[1:] if lanes > 1 else sorted(LEAVES)),
+        leaves=chance.choice(kinds[1:] if lanes > 1 else kinds),
         capacity=chance.choice([None, 24, 60]),
         lanes=lanes,
         durable=chance.random() < 0.5,
@@ -312,19 +346,24 @@ def check_image(folder: Path, recording: Recording, what: str) -> None:
         if not findings:
             numbers = [number for number, is_right in found]
             assert _follows(numbers, states, recording.first), f"{what}: found {numbers}, and nothing is said; {states}"
-        _check_writing(folder, recording, [number for number, _ in found], bool(findings), what)
         if findings:
-            repaired = folder.with_name(f"{folder.name}-repaired")
-            try:
-                report = unienv_data.repair(folder, repaired)
-            except StorageCorruptedError as error:
-                if kept:
-                    raise AssertionError(f"{what}: {error}") from error
-                return
-            again, rest = _look(repaired, leaves, what)
-            assert again == [], f"{what}: {report}, then {again}"
-            missing = sorted(kept - {number for number, _ in rest})
-            assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
+            _check_repair(folder, kept, leaves, what)
+        _check_writing(folder, recording, [number for number, _ in found], bool(findings), what)
+
+
+def _check_repair(folder: Path, kept: set[int], leaves: str, what: str) -> None:
+    """What was durable is in the repaired folder; there may be none if nothing was."""
+    repaired = folder.with_name(f"{folder.name}-repaired")
+    try:
+        report = unienv_data.repair(folder, repaired)
+    except StorageCorruptedError as error:
+        if kept:
+            raise AssertionError(f"{what}: {error}") from error
+        return
+    again, rest = _look(repaired, leaves, what)
+    assert again == [], f"{what}: {report}, then {again}"
+    missing = sorted(kept - {number for number, _ in rest})
+    assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
 
 
 def _opened(folder: Path, *, read_only: bool) -> ReplayBuffer | str:
@@ -391,12 +430,14 @@ def _check_writing(folder: Path, recording: Recording, found: list[int], has_fin
         assert bool(buffer.verify()) == has_findings or recording.capacity is not None, what
 
 
-def run(folder: Path, images: int, seed: int, per_recording: int = 6) -> int:
+def run(
+    folder: Path, images: int, seed: int, per_recording: int = 6, kinds: Sequence[str] = tuple(sorted(LEAVES))
+) -> int:
     """Look at so many images of recordings; how many of them had something wrong that was reported."""
     total = 0
     for number in range(-(-images // per_recording)):
         path = folder / f"recording{number}"
-        recording, durable, present = cut(path, seed + number)
+        recording, durable, present = cut(path, seed + number, kinds)
         chance = random.Random(seed + number)
         for image in range(min(per_recording, images - total)):
             target = folder / f"image{number}-{image}"

@@ -105,7 +105,7 @@ def buffers_for(mode: str, env: Env, *, infos: bool = True, **options: Any) -> A
         return [ReplayBuffer.create(space, maintain_segment_metadata=True, **options) for _ in range(slots)]
     if mode == "interleaved":
         return ReplayBuffer.create(space, lanes=slots, **options)
-    return ReplayBuffer.create(space, maintain_segment_metadata=slots == 1, **options)
+    return ReplayBuffer.create(space, keep_episodes=slots == 1, **options)
 
 
 class Log:

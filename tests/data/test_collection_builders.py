@@ -28,10 +28,10 @@ def step(env: Env, space: Space, times: int = 1, mode: Any = "auto", **options: 
     """Record a few steps into new buffers of a space."""
     slots = env.batch_size or 1
     if mode == "per_env":
-        buffers = [ReplayBuffer.create(space) for _ in range(slots)]
+        buffers = [ReplayBuffer.create(space, keep_episodes=False) for _ in range(slots)]
     else:
-        buffers = [ReplayBuffer.create(space, lanes=slots if mode == "interleaved" else 1)]
-    wrapper = ReplayBufferCollectionWrapper(env, buffers, mode, **options)
+        buffers = [ReplayBuffer.create(space, keep_episodes=False, lanes=slots if mode == "interleaved" else 1)]
+    wrapper = ReplayBufferCollectionWrapper(env, buffers, mode, on_ended="ignore", **options)
     wrapper.reset()
     for _ in range(times):
         wrapper.step(np.zeros((2,) if env.batch_size is None else (slots, 2), np.float32))
@@ -72,7 +72,10 @@ def test_exactly_the_keys_of_the_space_are_filled_and_cast() -> None:
 def test_a_key_that_cannot_be_filled_is_named_before_the_step(key: str, slots: Any, mode: Any, builder: Any) -> None:
     env = TallyEnv(has_context=False) if slots is None else vector("sync", slots, has_context=False)
     chosen = Identity() if builder else None
-    buffers = [ReplayBuffer.create(DictSpace(NUMPY, {key: number()})) for _ in range(slots if mode == "per_env" else 1)]
+    buffers = [
+        ReplayBuffer.create(DictSpace(NUMPY, {key: number()}), keep_episodes=False)
+        for _ in range(slots if mode == "per_env" else 1)
+    ]
     wrapper = ReplayBufferCollectionWrapper(env, buffers, mode, transition_builder=chosen)
     wrapper.reset()
     with pytest.raises(KeyError, match=key):
@@ -156,7 +159,7 @@ def test_an_integer_column_takes_no_number_that_it_does_not_hold(mode: Any, valu
     env = envs[0] if mode == "one" else SyncVecEnv([lambda env=env: env for env in envs])
     space = transition_space(env, info={"told": BoxSpace(NUMPY, 0, 255, dtype, shape=())})
     count = SLOTS if mode == "per_env" else 1
-    buffers = [ReplayBuffer.create(space) for _ in range(count)]
+    buffers = [ReplayBuffer.create(space, keep_episodes=False) for _ in range(count)]
     wrapper = ReplayBufferCollectionWrapper(env, buffers, "auto" if mode == "one" else mode)
     action = np.zeros((2,) if mode == "one" else (SLOTS, 2), np.float32)
     wrapper.reset()

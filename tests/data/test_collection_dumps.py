@@ -28,7 +28,7 @@ def length(path: Path) -> int | None:
 
 
 def make(env: Env, count: int = 1, **options: Any) -> list[ReplayBuffer]:
-    return [ReplayBuffer.create(transition_space(env), **options) for _ in range(count)]
+    return [ReplayBuffer.create(transition_space(env), **{"keep_episodes": False, **options}) for _ in range(count)]
 
 
 @pytest.mark.parametrize("flag", ["dump_on_episode_end", "dump_on_reset_boundary"])
@@ -120,6 +120,8 @@ def test_a_dump_to_its_own_place_is_a_flush(tmp_path: Path) -> None:
     wrapper = ReplayBufferCollectionWrapper(env, buffer, dump_on_episode_end=True, dump_path=tmp_path / "a")
     wrapper.reset()
     act(wrapper, 3)
+    assert length(tmp_path / "a") == 3
+    wrapper.reset()
     act(wrapper)
     assert length(tmp_path / "a") == 4
     assert buffer.verify() == []
@@ -132,7 +134,7 @@ def test_a_dump_removes_nothing_but_the_buffer_that_it_replaces(tmp_path: Path) 
     wrapper.reset()
     act(wrapper)
     wrapper.reset()
-    live = ReplayBuffer.create(transition_space(env), cache_path=tmp_path / "a" / "live")
+    live = ReplayBuffer.create(transition_space(env), cache_path=tmp_path / "a" / "live", keep_episodes=False)
     wrapper.set_replay_buffers(live)
     act(wrapper)
     with pytest.raises(

@@ -53,7 +53,9 @@ def test_what_a_failing_step_has_left_is_an_episode_of_its_own(mode: str) -> Non
     env: Any = vector("sync", 2)
     space = transition_space(env, episode_id=True, info={"tag": BoxSpace(env.backend, 0, 9, "float32", shape=())})
     options: dict[str, Any] = {"maintain_segment_metadata": True} if mode == "per_env" else {"lanes": 2}
-    buffers = [ReplayBuffer.create(space, **options) for _ in range(2 if mode == "per_env" else 1)]
+    buffers = [
+        ReplayBuffer.create(space, **{"keep_episodes": False, **options}) for _ in range(2 if mode == "per_env" else 1)
+    ]
     wrapper = ReplayBufferCollectionWrapper(env, buffers, mode)  # type: ignore[arg-type]
     step, flags = env.step, [True, False]
     env.step = lambda action: (*step(action)[:4], {"tag": np.ones(2, np.float32), "_tag": np.array(flags)})
@@ -176,7 +178,7 @@ def _without_infos(mode: str, env: Any) -> Any:
     space = transition_space(env, done=True, context=True, env_index=True, episode_id=True, step=True)
     if mode == "per_env":
         return [ReplayBuffer.create(space, maintain_segment_metadata=True) for _ in range(env.batch_size)]
-    return ReplayBuffer.create(space, lanes=env.batch_size if mode == "interleaved" else 1)
+    return ReplayBuffer.create(space, keep_episodes=False, lanes=env.batch_size if mode == "interleaved" else 1)
 
 
 @pytest.mark.parametrize("mode", ["shared", "interleaved"])

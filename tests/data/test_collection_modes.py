@@ -22,7 +22,7 @@ def batch(slots: int = SLOTS) -> Env:
 
 
 def plain(env: Env, count: int = 1, **options: Any) -> list[ReplayBuffer]:
-    return [ReplayBuffer.create(transition_space(env), **options) for _ in range(count)]
+    return [ReplayBuffer.create(transition_space(env), **{"keep_episodes": False, **options}) for _ in range(count)]
 
 
 def tracking(env: Env, count: int = 1, **options: Any) -> list[ReplayBuffer]:
@@ -348,7 +348,7 @@ def test_buffers_for_another_mode_want_it_said() -> None:
 def test_another_space() -> None:
     env = TallyEnv(0)
     wrapper = ReplayBufferCollectionWrapper(env, plain(env))
-    other = ReplayBuffer.create(transition_space(env, next_obs=False))
+    other = ReplayBuffer.create(transition_space(env, next_obs=False), keep_episodes=False)
     with pytest.raises(ValueError, match="different single_space"):
         wrapper.set_replay_buffers(other)
     wrapper.set_replay_buffers(other, require_same_space=False)

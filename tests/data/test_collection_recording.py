@@ -109,7 +109,7 @@ def test_times_are_looked_at_at_every_step() -> None:
     space = DictSpace(
         NumpyComputeBackend, {**space.spaces, "timestamp": BoxSpace(NumpyComputeBackend, 0, 9, "int64", shape=())}
     )
-    buffer = ReplayBuffer.create(space)
+    buffer = ReplayBuffer.create(space, keep_episodes=False)
     wrapper = ReplayBufferCollectionWrapper(env, buffer, clock=lambda: next(times))
     wrapper.reset()
     wrapper.step(np.zeros((SLOTS, 2), np.float32))
@@ -123,7 +123,7 @@ def test_actions_of_another_form_are_seen_at_any_step(mode: str) -> None:
     """What the environment gives is looked at once, but what the caller gives at every step."""
     env = vector("sync", SLOTS)
     (buffer,) = wrapper_buffers = [buffers_for(mode, env, infos=False)]
-    with ReplayBufferCollectionWrapper(env, wrapper_buffers, mode) as wrapper:  # type: ignore[arg-type]
+    with ReplayBufferCollectionWrapper(env, wrapper_buffers, mode, on_ended="ignore") as wrapper:  # type: ignore[arg-type]
         wrapper.reset()
         action = np.arange(2.0 * SLOTS, dtype=np.float32).reshape(SLOTS, 2)
         for given in (
@@ -315,7 +315,7 @@ def test_infos_that_nobody_has_asked_for_do_no_harm(mode: str, more: Any) -> Non
 def test_stepping_on_after_the_end_gives_episodes_of_one_step() -> None:
     env = TallyEnv(0)  # its first episode has three steps
     buffer = buffers_for("shared", env)
-    wrapper = ReplayBufferCollectionWrapper(env, buffer)
+    wrapper = ReplayBufferCollectionWrapper(env, buffer, on_ended="ignore")
     wrapper.reset()
     for _ in range(5):
         wrapper.step(np.zeros(2, np.float32))
@@ -422,8 +422,8 @@ def test_episode_numbers_go_on_where_the_buffer_ends() -> None:
 @pytest.mark.parametrize("slots", [None, 2])
 def test_episode_numbers_go_on_also_with_fewer_slots(slots: int | None) -> None:
     several = vector("sync", 4, has_context=False)
-    buffer = ReplayBuffer.create(transition_space(several, episode_id=True))
-    wrapper = ReplayBufferCollectionWrapper(several, buffer)
+    buffer = ReplayBuffer.create(transition_space(several, episode_id=True), keep_episodes=False)
+    wrapper = ReplayBufferCollectionWrapper(several, buffer, on_ended="ignore")
     wrapper.reset()
     for _ in range(4):
         wrapper.step(np.zeros((4, 2), np.float32))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unienv_data import ReplayBuffer, column_stats
+from unienv_data import ReplayBuffer, check, column_stats
 from unienv_data.batches import statistics
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.backends.base import ComputeBackend
@@ -183,7 +183,7 @@ def test_memory_stays_bounded() -> None:
     script = """
 import resource, sys
 import numpy as np
-from unienv_data import ReplayBuffer, column_stats
+from unienv_data import ReplayBuffer, check, column_stats
 from unienv_interface.backends import NumpyComputeBackend as B
 from unienv_interface.space import BoxSpace, DictSpace
 space = DictSpace(B, {"x": BoxSpace(B, -1, 1, "float32", shape=(16,))})
@@ -197,3 +197,85 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // (1024 if 
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert int(done.stdout) < 60, done.stderr
+
+
+# -- kept beside the recording -----------------------------------------------------------------------------
+
+
+def on_disk(folder: Any, count: int = 100) -> ReplayBuffer:
+    space = DictSpace(
+        NUMPY,
+        {
+            "x": BoxSpace(NUMPY, -np.inf, np.inf, "float32", shape=(2,)),
+            "level": BoxSpace(NUMPY, -(2**62), 2**62, "int64", shape=()),
+            "image": BoxSpace(NUMPY, 0, 255, "uint8", shape=(4, 5, 3)),
+        },
+    )
+    buffer = ReplayBuffer.create(space, cache_path=folder)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, 2)).astype(np.float32)
+    x[3, 0] = np.nan
+    buffer.extend(
+        {
+            "x": x,
+            "level": rng.integers(-(2**62), 2**62, count),
+            "image": rng.integers(0, 255, (count, 4, 5, 3), np.uint8),
+        }
+    )
+    return buffer
+
+
+def reads(buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The columns that are read of a buffer from now on."""
+    seen: list[Any] = []
+    read = type(buffer).get_column_at
+
+    def watched(self: ReplayBuffer, keys: Any, idx: Any) -> Any:
+        seen.append(tuple(keys))
+        return read(self, keys, idx)
+
+    monkeypatch.setattr(ReplayBuffer, "get_column_at", watched)
+    return seen
+
+
+def test_statistics_are_kept_and_used_again(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = on_disk(tmp_path / "buffer")
+    first = column_stats(buffer, ["x"]) | column_stats(buffer)
+    buffer.close()
+    with ReplayBuffer.load_from(tmp_path / "buffer", backend=NUMPY) as loaded:
+        seen = reads(loaded, monkeypatch)
+        again = column_stats(loaded)
+        assert seen == []
+        for name, stats in first.items():
+            for figure, values in vars(stats).items():
+                kept = getattr(again[name], figure)
+                np.testing.assert_array_equal(kept, values)
+                assert kept.dtype == values.dtype
+        column_stats(loaded, ["image"], image_frames=10)
+        assert set(seen) == {("image",)}  # of other frames
+    report = check(tmp_path / "buffer", ignore=["not-finite"])
+    assert report.is_sound
+
+
+def test_changed_samples_have_new_statistics(tmp_path: Any) -> None:
+    with on_disk(tmp_path / "buffer") as buffer:
+        assert column_stats(buffer, ["x"])["x"].count.tolist() == [99, 100]
+        one = buffer.get_at(3)
+        buffer.set_at(3, {**one, "x": np.array([7e6, 0], np.float32)})
+        assert column_stats(buffer, ["x"])["x"].max[0] == 7e6
+        buffer.append({**one, "x": np.array([9e6, 0], np.float32)})
+        assert column_stats(buffer, ["x"])["x"].max[0] == 9e6
+        buffer.remove_at(len(buffer) - 1)
+        assert column_stats(buffer, ["x"])["x"].max[0] == 7e6
+
+
+def test_what_was_kept_may_be_damaged_or_absent(tmp_path: Any) -> None:
+    with on_disk(tmp_path / "buffer") as buffer:
+        wanted = column_stats(buffer)["x"]
+        kept = tmp_path / "buffer" / "column_stats.json"
+        for text in ("", "[1, 2]", kept.read_text().replace("float32", "nothing")):
+            kept.write_text(text)
+            np.testing.assert_array_equal(column_stats(buffer)["x"].mean, wanted.mean)
+        kept.unlink()
+        kept.mkdir()  # which nobody can write a file to
+        np.testing.assert_array_equal(column_stats(buffer)["x"].mean, wanted.mean)

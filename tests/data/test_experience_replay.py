@@ -74,7 +74,7 @@ def test_empty_begins_anew() -> None:
     assert replay.extend(numbers(7)).tolist() == [0]
     replay.empty()
     assert replay.write_count == 0
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError, match="Cannot sample from an empty storage"):
         replay.sample()
 
 
@@ -119,7 +119,7 @@ def test_sample_and_its_infos() -> None:
     assert set(replay.sample(7, include_info=False).keys()) == {"x", "next"}
     with pytest.raises(ValueError, match="batch_size is 0"):
         replay.sample(0)
-    with pytest.raises(ValueError, match="no batch_size"):
+    with pytest.raises(ValueError, match="batch_size not specified"):
         ExperienceReplay(storage=4).sample()
 
 

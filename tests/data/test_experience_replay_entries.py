@@ -249,7 +249,9 @@ def test_add_and_extend_check_what_they_get() -> None:
         replay.add(numbers(3))
     with pytest.raises(ValueError, match=r"samples with axes \(1,\)"):
         replay.extend(numbers(2).unsqueeze(1))
-    for data in (7, None, [numbers(1)], numbers(1)[0]):
+    with pytest.raises(ValueError, match=r"samples with axes \(1,\)"):
+        replay.extend([numbers(1)])
+    for data in (7, None, [], [7], numbers(1)[0]):
         with pytest.raises(TypeError, match="extend wants a TensorDict with a leading axis"):
             replay.extend(data)
     assert replay.extend(numbers(0)).tolist() == []

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -25,6 +26,54 @@ def numbers(count: int, *, start: int = 0) -> TensorDict:
 
 def make(storage: Any = 8, **options: Any) -> ExperienceReplay:
     return ExperienceReplay(**{"storage": storage, "sampler": RandomSampler(seed=1), "batch_size": 3, **options})
+
+
+SPACE = DictSpace(NumpyComputeBackend, {"x": BoxSpace(NumpyComputeBackend, -999, 999, "int64", shape=())})
+
+
+def a_buffer(lanes: int, *, is_filled: bool) -> ReplayBuffer:
+    """A ring that has gone around, with episodes of several lengths, the last of which are open."""
+    buffer = ReplayBuffer.create(SPACE, capacity=12, keep_episodes=True, lanes=lanes)
+    if is_filled and lanes == 1:
+        for start, length in ((0, 5), (5, 3), (8, 6), (14, 1)):
+            buffer.extend({"x": np.arange(start, start + length)})
+    elif is_filled:
+        ended = np.zeros((8, lanes), bool)
+        ended[[2, 5, 6], [0, 1, 0]] = True
+        buffer.extend_lanes({"x": np.arange(8 * lanes).reshape(8, lanes)}, ended)
+    return buffer
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("way", ["state", "folder"])
+def test_a_buffer_keeps_numbers_and_episodes(way: str, lanes: int, used: bool, tmp_path: Path) -> None:
+    buffer, other = a_buffer(lanes, is_filled=True), a_buffer(lanes, is_filled=used)
+    replay = make(buffer, sampler=PrioritizedSampler(seed=0))
+    replay.update_priority([0, 1], torch.tensor([90.0, 0.1]))
+    if way == "state" and lanes == 1:
+        buffer.append({"x": np.int64(70)})  # an open episode, which dumps refuses
+    restored = make(other, sampler=PrioritizedSampler(seed=7))
+    if way == "state":
+        restored.load_state_dict(replay.state_dict())
+    else:
+        replay.dumps(tmp_path / "saved")
+        restored.loads(tmp_path / "saved")
+    assert (restored[:] == replay[:]).all()
+    assert other.get_segments() == buffer.get_segments()
+    assert other.has_open_segment == buffer.has_open_segment
+    assert restored.storage.sample_numbers == replay.storage.sample_numbers == buffer.sample_numbers
+    for _ in range(4):  # the priorities are those of the same samples
+        assert (restored.sample() == replay.sample()).all()
+
+
+def test_a_load_hook_leaves_the_episodes_of_a_buffer(tmp_path: Path) -> None:
+    replay, restored = make(a_buffer(1, is_filled=True)), make(a_buffer(1, is_filled=False))
+    replay.dumps(tmp_path / "saved")
+    restored.register_load_hook(lambda data: data.set("x", data["x"] + 100))
+    restored.loads(tmp_path / "saved")
+    assert restored[:]["x"].tolist() == (replay[:]["x"] + 100).tolist()
+    assert restored.storage.batch.get_segments() == replay.storage.batch.get_segments()  # type: ignore[attr-defined]
 
 
 # -- hooks -------------------------------------------------------------------------------------------------

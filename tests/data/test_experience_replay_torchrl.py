@@ -230,3 +230,97 @@ def test_a_pool_and_a_generator_give_the_same_numbers(tmp_path: Path) -> None:
             found.append(storage.get_column(("noisy",), np.arange(12)).tolist())
             storage.close()
     assert found[0] == found[1] == found[2]
+
+
+# -- what TorchRL's own tests of these methods ask for -------------------------------------------------------
+
+
+def test_the_hooks_of_torchrl_are_told_of_the_storage(tmp_path: Path) -> None:
+    for written in (6, 10, 12):
+        data = numbers(written)
+        steps = {"observation": data["x"], "next": {"observation": data["x"] + 1, "done": data["x"] % 4 == 3}}
+        replay, other = (ExperienceReplay(storage=10, batch_size=4) for _ in range(2))
+        hook = torchrl.TED2Flat(done_keys=("done",), reward_keys=())
+        replay.register_save_hook(hook)
+        other.register_load_hook(torchrl.Flat2TED(done_keys=("done",), reward_keys=()))
+        ends = steps["next"]["done"][:, None].clone()
+        ends[-1] = True
+        replay.extend(
+            TensorDict({"observation": steps["observation"], "next": {**steps["next"], "done": ends}}, [written])
+        )
+        replay.dumps(tmp_path / str(written))
+        assert (hook.shift, hook.is_full) == ((written - 1) % 10 + 1, written >= 10)
+        other.loads(tmp_path / str(written))
+        for key in ("observation", ("next", "observation")):
+            assert torch.equal(other[key], replay[key]), (written, key)
+
+
+def test_a_storage_is_read_by_index_and_iterated_over(ours: ExperienceReplay) -> None:
+    wanted = ours[:]
+    assert (ours.storage[2] == wanted[2]).all()
+    assert (ours.storage[1:4] == wanted[1:4]).all()
+    assert (ours.storage[torch.tensor([3, 0])] == wanted[[3, 0]]).all()
+    assert torch.equal(torch.stack([sample["x"] for sample in ours.storage]), wanted["x"])
+
+
+def test_a_list_of_samples_is_added(tmp_path: Path) -> None:
+    replay = ExperienceReplay(storage=10)
+    assert replay.extend([numbers(1, start=n)[0] for n in range(3)]).tolist() == [0, 1, 2]
+    assert replay["x"].tolist() == [0, 1, 2]
+
+
+def test_what_cannot_be_drawn_is_a_runtime_error_too() -> None:
+    replay = ExperienceReplay(storage=10)
+    with pytest.raises(RuntimeError, match="Cannot sample from an empty storage"):
+        replay.sample(3)
+    replay.extend(numbers(4))
+    with pytest.raises(RuntimeError, match="batch_size not specified"):
+        replay.sample()
+    with pytest.raises(RuntimeError, match="Cannot iterate over the replay buffer"):
+        next(iter(replay))
+    with pytest.raises(ValueError, match="drop_last=True need batches of one size"):
+        ExperienceReplay(storage=10, sampler=SamplerWithoutReplacement(drop_last=True))
+    with pytest.raises(ValueError, match="index 3 for 0 transforms"):
+        replay.insert_transform(3, lambda data: data)
+
+
+def test_slices_end_with_an_entry_where_there_is_no_key_of_trajectories() -> None:
+    sampler = torchrl.SliceSampler(slice_len=3, traj_key="missing", end_key=("next", "done"))
+    replay = ExperienceReplay(storage=12, sampler=sampler, batch_size=9)
+    replay.extend(numbers(12))  # done at 0, 3, 6 and 9
+    slices = replay.sample()["x"].reshape(3, 3)
+    assert (slices[:, 0] % 3 == 1).all()
+    assert (slices.diff(dim=1) == 1).all()
+
+
+class CountingSampler(torchrl.RandomSampler):  # type: ignore[misc]
+    """Notes the indices that it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[int] = []
+
+    def extend(self, index: Any) -> None:
+        self.told += index.tolist()
+
+
+def test_a_sampler_of_torchrl_hears_of_what_another_replay_writes() -> None:
+    storage, sampler = TensorDictStorage(8), CountingSampler()
+    one, other = ExperienceReplay(storage=storage), ExperienceReplay(storage=storage, sampler=sampler)
+    one.extend(numbers(5))
+    other.sample(2)
+    assert sampler.told == [0, 1, 2, 3, 4]
+    other.extend(numbers(1))
+    one.extend(numbers(3))
+    other.sample(2)
+    assert sampler.told == [0, 1, 2, 3, 4, 5, 6, 7, 0]
+
+
+def test_a_trajectory_gets_the_highest_of_its_priorities() -> None:
+    sampler = PrioritizedSampler(seed=0, alpha=1.0, eps=0.0)
+    replay = ExperienceReplay(storage=4, sampler=sampler)
+    replay.extend(TensorDict({"x": torch.zeros(3, 5)}, [3, 5]))
+    batch = replay.sample(64)
+    batch["td_error"] = torch.where(batch["index"] == 1, 7.0, 0.0) * torch.arange(5.0)
+    replay.update_tensordict_priority(batch)
+    assert set(replay.sample(64)["index"][:, 0].tolist()) == {1}

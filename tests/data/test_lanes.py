@@ -264,8 +264,8 @@ def test_interrupted_between_the_records_and_the_head(monkeypatch: pytest.Monkey
     buffer.extend_lanes(numbers([1, 2]))
     put, interrupts = buffer._state.segments.put, [KeyboardInterrupt]
 
-    def interrupted(number: int, ranges: Any) -> None:
-        put(number, ranges)
+    def interrupted(*given: Any) -> None:
+        put(*given)
         while interrupts:
             raise interrupts.pop()
 
@@ -447,7 +447,7 @@ def test_lanes_are_copied_to_lanes_or_one_after_the_other(lanes: int, chunk_size
 
 
 def test_a_source_without_episodes_adds_none() -> None:
-    source = ReplayBuffer.create(number_space())
+    source = ReplayBuffer.create(number_space(), keep_episodes=False)
     source.extend(numbers(range(20)))
     copied = ReplayBuffer.create(number_space(), maintain_segment_metadata=True)
     copied.extend_from(source)

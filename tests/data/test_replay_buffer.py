@@ -123,7 +123,7 @@ def test_appended_samples_are_a_segment_once_it_ends(make: Any) -> None:
 
 
 def test_without_metadata_there_are_no_segments(make: Any) -> None:
-    buffer = make(capacity=3)
+    buffer = make(capacity=3, keep_episodes=False)
     buffer.extend(numbers([1]))
     assert buffer.get_segments() is None
     assert buffer.segment_of(0) is None

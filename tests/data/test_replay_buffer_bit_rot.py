@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import shutil
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from buffers import number, number_space, numbers
-from power_cut import LEAVES, batch, space_of
+from power_cut import LEAVES, batch, number_in, space_of
 
 import unienv_data
 from unienv_data import ReplayBuffer, SpaceStorage, StorageCorruptedError
 from unienv_data.storages.dict_storage import DictStorage
 from unienv_data.storages.packed import PackedStorage
+from unienv_data.storages.registry import storage_by_name
 from unienv_interface.backends import NumpyComputeBackend
 
 LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
@@ -27,11 +29,21 @@ FOLDERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] =
     "heap": (PackedStorage, {}, "heap", None),
     "columns": (DictStorage, {"storage_cls_map": {"*": PackedStorage}}, "small", None),
 }
+# storages whose format has bytes that mean nothing: damage is what changes samples, and that is reported
+OTHERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] = {
+    "npz": (storage_by_name("npz"), {}, "small", 12)
+}
+if importlib.util.find_spec("h5py"):
+    hdf5 = storage_by_name("hdf5")
+    OTHERS["hdf5"] = (hdf5, {}, "rows", None)
+    OTHERS["hdf5 ring"] = (hdf5, {"chunks": 5, "compression": "gzip"}, "small", 12)
+if importlib.util.find_spec("pyarrow"):
+    OTHERS["parquet"] = (storage_by_name("parquet"), {"piece_size": 5}, "blocks", None)
 LENGTH = 12
 
 
 def make(folder: Path, name: str) -> None:
-    storage_cls, options, leaves, capacity = FOLDERS[name]
+    storage_cls, options, leaves, capacity = {**FOLDERS, **OTHERS}[name]
     space = space_of(leaves)
     with ReplayBuffer.create(
         storage_cls, space, capacity=capacity, cache_path=folder, maintain_segment_metadata=True, **options
@@ -61,14 +73,19 @@ def is_reported(folder: Path) -> bool:
         return True
 
 
+def is_unharmed(folder: Path, leaves: str) -> bool:
+    with ReplayBuffer.load_from(folder, **LOAD) as buffer:
+        found = [number_in(buffer.get_at(index), leaves) for index in range(len(buffer))]
+    return found in (list(range(LENGTH)), [*range(LENGTH), 1000], [*range(1, LENGTH), 1000])
+
+
 def goes_on(folder: Path, leaves: str) -> bool:
-    """Whether a recording can be opened to write; a sample is appended to it then."""
+    """Whether a recording can be opened to write, and a sample appended to it."""
     try:
-        buffer = ReplayBuffer.load_from(folder, read_only=False, **LOAD)
+        with ReplayBuffer.load_from(folder, read_only=False, **LOAD) as buffer:
+            buffer.extend(batch([1000], leaves))
     except StorageCorruptedError:
         return False
-    with buffer:
-        buffer.extend(batch([1000], leaves))
     return True
 
 
@@ -102,6 +119,41 @@ def test_a_hundred_flipped_bits(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_two_thousand_flipped_bits(tmp_path: Path) -> None:
     attack(tmp_path, 2000, seed=1)
+
+
+def attack_others(folder: Path, name: str, count: int, seed: int) -> int:
+    """The same on a storage of another format; how many flips were reported."""
+    chance, reported = random.Random(seed), 0
+    leaves = OTHERS[name][2]
+    origin, work = folder / "origin", folder / "work"
+    make(origin, name)
+    assert not is_reported(origin)
+    for path, bit in flips(origin, count, chance):
+        shutil.copytree(origin, work)
+        place = path.relative_to(origin)
+        flip(work / place, bit)
+        what = f"seed {seed}, {name}: bit {bit} of {place}"
+        if is_reported(work):
+            reported += 1
+            assert unienv_data.check(work).findings, f"{what}: nothing found by check"
+        else:
+            assert is_unharmed(work, leaves), f"{what}: not reported"
+        if goes_on(work, leaves):
+            assert is_reported(work) or is_unharmed(work, leaves), f"{what}: not reported any more after an append"
+        shutil.rmtree(work)
+    return reported
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_flipped_bits_in_formats_of_others(name: str, tmp_path: Path) -> None:
+    assert attack_others(tmp_path, name, 20, seed=2) > 5
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", OTHERS)
+def test_two_thousand_flipped_bits_in_formats_of_others(name: str, tmp_path: Path) -> None:
+    assert attack_others(tmp_path, name, 2000, seed=3) > 700
 
 
 @pytest.fixture

@@ -2,69 +2,263 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import fcntl
 import itertools
 import os
+import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from buffers import contents, number, number_space, numbers
-from interrupter import Interrupter, interrupt
+from interrupter import Interrupter, press
+from power_cut import batch, number_in, sample, space_of
 
+import unienv_data
+import unienv_interface
 from unienv_data import ReplayBuffer
-from unienv_data.replay_buffer import _journal, _lanes, _locks, _segments, _state, _writer
-from unienv_data.storages import _checks, packed
+from unienv_data.replay_buffer._locks import SharedWriteLock
 from unienv_data.storages.parquet import ParquetStorage
+from unienv_interface.backends import NumpyComputeBackend
 
-OURS = (_journal, _lanes, _locks, _segments, _state, _writer, _checks, packed)
-MOST_POINTS = 2000
-ACTS: dict[str, Callable[[ReplayBuffer], None]] = {
-    "append": lambda buffer: buffer.append(number(10)),
-    "extend": lambda buffer: buffer.extend(numbers([10, 11, 12])),
-    "end": lambda buffer: buffer.mark_segment_end(),
-    "set": lambda buffer: buffer.set_at([1, 6], numbers([1, 6])),
-    "remove": lambda buffer: buffer.remove_at(7),
-    "remove oldest": lambda buffer: buffer.remove_at([0, 1]),
-    "clear": lambda buffer: buffer.clear(),
+OURS = (unienv_data, unienv_interface)
+MOST = 12
+LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
+
+
+# -- at every point of every verb ----------------------------------------------------------------------------
+
+
+class Subject:
+    """A buffer with two closed episodes of five samples each, or in two lanes, before an act.
+
+    It is filled anew for each interrupt, so that what an earlier one has left would show as well.
+    """
+
+    def __init__(self, place: str, capacity: int | None, leaves: str, lanes: int, folder: Path) -> None:
+        self.leaves, self.lanes, self.folder, self.path = leaves, lanes, folder, None
+        if place.endswith("disk"):
+            self.path = folder / "buffer"
+        self.shared = place.startswith("shared")
+        self.buffer = ReplayBuffer.create(
+            space_of(leaves),
+            capacity=capacity,
+            cache_path=self.path,
+            multiprocessing=self.shared,
+            maintain_segment_metadata=True,
+            lanes=lanes,
+        )
+
+    def samples(self, *numbers: int) -> Any:
+        return batch(list(numbers), self.leaves)
+
+    def add(self, *numbers: int) -> None:
+        """Samples of the open episode, or of those of the lanes."""
+        for first in range(0, len(numbers), self.lanes):
+            if self.lanes == 1:
+                self.buffer.append(sample(numbers[first], self.leaves))
+            else:
+                self.buffer.extend_lanes(self.samples(*numbers[first : first + self.lanes]))
+
+    def fill(self, *, is_open: bool = False) -> None:
+        self.buffer.mark_segment_end()
+        self.buffer.clear()
+        for first in (0, 6):
+            self.add(*range(first, first + 6))
+            if not first or not is_open:
+                self.buffer.mark_segment_end()
+
+    def look(self, buffer: ReplayBuffer | None = None) -> Any:
+        buffer = buffer or self.buffer
+        found = [number_in(buffer.get_at(index), self.leaves) for index in range(len(buffer))]
+        return found, buffer.get_segments(), buffer.has_open_segment, buffer.verify()
+
+    def go_on(self) -> Any:
+        """What is found after each of some more writes."""
+        buffer, found = self.buffer, []
+        writes: list[Callable[[], None]] = [
+            lambda: self.add(20, 21),
+            lambda: buffer.mark_segment_end(),
+            lambda: self.add(22, 23),
+            lambda: buffer.set_at(0, sample(24, self.leaves)),
+            lambda: buffer.remove_at([0] if self.lanes == 1 else [0, 1]),
+        ]
+        for write in writes:
+            write()
+            found.append(self.look())
+        return found
+
+    def reopen(self) -> None:
+        """After a close, as another process would; in memory, where nothing is left, a new one."""
+        if self.path is None:
+            options = {"capacity": self.buffer.capacity, "multiprocessing": self.shared}
+            self.buffer = ReplayBuffer.create(
+                space_of(self.leaves), maintain_segment_metadata=True, lanes=self.lanes, **options
+            )
+        else:
+            self.buffer = ReplayBuffer.load_from(self.path, read_only=False, multiprocessing=self.shared, **LOAD)
+
+
+Act = Callable[[Subject], None]
+
+
+def _extend_lanes(subject: Subject, steps: int) -> None:
+    ended = np.zeros((steps, 2), bool)
+    ended[0, 0] = ended[-1, 1] = True
+    values = subject.samples(*range(12, 12 + 2 * steps))
+    if steps > 1:
+        values = {name: value.reshape(steps, 2, *value.shape[1:]) for name, value in values.items()}
+    subject.buffer.extend_lanes(values, ended if steps > 1 else ended[0])
+
+
+class Verb(NamedTuple):
+    act: Act
+    lanes: int = 1
+    is_open: bool = False
+
+
+VERBS = {
+    "append": Verb(lambda subject: subject.add(12)),
+    "extend": Verb(lambda subject: subject.buffer.extend(subject.samples(12, 13, 14))),
+    "lanes": Verb(lambda subject: _extend_lanes(subject, 1), 2, True),
+    "block of lanes": Verb(lambda subject: _extend_lanes(subject, 3), 2, True),
+    "end": Verb(lambda subject: subject.buffer.mark_segment_end(), 1, True),
+    "end lanes": Verb(lambda subject: subject.buffer.mark_segment_end([True, False]), 2, True),
+    "set": Verb(lambda subject: subject.buffer.set_at([1, 8], subject.samples(15, 16))),
+    "remove": Verb(lambda subject: subject.buffer.remove_at(8), 1, True),
+    "remove older": Verb(lambda subject: subject.buffer.remove_at([2, 3])),
+    "remove oldest": Verb(lambda subject: subject.buffer.remove_at([0, 1]), 2),
+    "clear": Verb(lambda subject: subject.buffer.clear(), 1, True),
+    "flush": Verb(lambda subject: subject.buffer.flush(), 2, True),
+    "dumps": Verb(lambda subject: subject.buffer.dumps(subject.folder / "copy"), 2),
+    "dumps to itself": Verb(lambda subject: subject.buffer.dumps(subject.path or subject.folder / "other")),
+    "close": Verb(lambda subject: subject.buffer.close(), 2),
 }
+PLACES = ["memory", "disk", "shared memory", "shared disk"]
+FORMS = list(itertools.product([12, None], ["small", "blocks", "heap"]))  # the ring of twelve is full
 
 
-def _made(name: str, path: Path | None) -> ReplayBuffer:
-    """Two closed episodes, 0 to 4 and 5 to 9; before `end` the second one is open."""
-    buffer = ReplayBuffer.create(number_space(), capacity=12, maintain_segment_metadata=True, cache_path=path)
-    buffer.extend(numbers(range(5)))
-    for value in range(5, 10):
-        buffer.append(number(value))
-    if name != "end":
-        buffer.mark_segment_end()
-    return buffer
-
-
-# What is moved within a buffer goes by way of a journal only on disk.
-@pytest.mark.parametrize(("name", "is_on_disk"), [(name, on) for name in ACTS for on in {name == "remove", True}])
-def test_an_interrupt_anywhere(name: str, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for at in range(1, MOST_POINTS):
-        with _made(name, tmp_path / str(at) if is_on_disk else None) as buffer:
-            with contextlib.suppress(KeyboardInterrupt), Interrupter(OURS, at, interrupt) as points:
-                ACTS[name](buffer)
-            buffer.mark_segment_end()
-            last = len(buffer)
-            buffer.append(number(20))
-            buffer.append(number(21))
-            buffer.mark_segment_end()
-            values, segments = contents(buffer), buffer.get_segments()
-            assert segments is not None
-            assert values[-2:] == [20, 21], f"point {at}"
-            assert values == sorted(values), f"point {at}"
-            assert segments[-1] == (min(last, 10), min(last, 10) + 2), f"point {at}: {segments}"
-            assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(segments)), segments
-            assert buffer.verify() == [], f"point {at}"
+def interrupt_everywhere(verb: Verb, place: str, form: tuple[int | None, str], folder: Path, most: int) -> int:
+    """Interrupt an act at about `most` of its points, in turn; how many were interrupted."""
+    (capacity, leaves), count = form, 0
+    subject = Subject(place, capacity, leaves, verb.lanes, folder)
+    subject.fill(is_open=verb.is_open)
+    before = subject.look()
+    wanted = {False: [before, *subject.go_on()]}
+    subject.fill(is_open=verb.is_open)
+    with Interrupter(OURS, 0, press) as points:
+        verb.act(subject)
+    if subject.buffer.is_closed:
+        subject.reopen()
+    wanted[True] = [subject.look(), *subject.go_on()]
+    step = max(1, points.count // most)
+    for at in itertools.count(1 + len(place) % step, step):
+        what = f"{place}, {form}, point {at}"
+        subject.fill(is_open=verb.is_open)
+        try:
+            with Interrupter(OURS, at, press) as points:
+                verb.act(subject)
+        except KeyboardInterrupt:
+            count += 1
+        except Exception as error:
+            raise AssertionError(what) from error
         if points.count < at:
             break
-    assert 1 < at < MOST_POINTS - 1
+        _check_after(subject, wanted, what)
+    subject.buffer.close()
+    return count
+
+
+def _check_after(subject: Subject, wanted: dict[bool, list[Any]], what: str) -> None:
+    """The act has happened or has not, and what comes next is as if there had been no interrupt."""
+    buffer = subject.buffer
+    assert is_free(buffer), f"{what}: other writers wait for ever"
+    if buffer._writer._is_closed:  # it goes on when it is closed once more
+        with pytest.raises(RuntimeError, match="the buffer is closed"):
+            subject.add(20, 21)
+        buffer.close()
+        is_lost = subject.path is None
+        subject.reopen()
+        if is_lost:
+            return
+    if (subject.folder / "copy").exists():
+        with ReplayBuffer.load_from(subject.folder / "copy", **LOAD) as copied:
+            assert subject.look(copied) == wanted[False][0], f"{what}: the copy is not whole"
+    found = subject.look()
+    try:
+        has_happened = found != wanted[False][0]
+        assert found == wanted[has_happened][0]
+        assert subject.go_on() == wanted[has_happened][1:]
+    except Exception as error:
+        raise AssertionError(f"{what}: {found}, wanted {wanted[False][0]} or {wanted[True][0]}") from error
+
+
+def is_free(buffer: ReplayBuffer) -> bool:
+    """Whether another process could take the lock among processes."""
+    lock = buffer._state.write_lock
+    if not isinstance(lock, SharedWriteLock) or sys.platform != "linux" or lock._file.fd < 0:
+        return True
+    fd = os.open(f"/proc/self/fd/{lock._file.fd}", os.O_RDWR)  # a lock of an open file meets our own as another's
+    try:
+        layout = struct.Struct("hhqqi4x")
+        asked = layout.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        return layout.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0] == fcntl.F_UNLCK
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", VERBS)
+def test_an_interrupt_anywhere(name: str, place: str, tmp_path: Path) -> None:
+    form = FORMS[(list(VERBS).index(name) + PLACES.index(place)) % len(FORMS)]
+    assert interrupt_everywhere(VERBS[name], place, form, tmp_path, most=MOST) > 3
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("name", ["set", "remove"])
+def test_an_edit_is_finished_however_often_ctrl_c_is_pressed(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject(place, 12, "small", 1, tmp_path)
+    subject.fill()
+    VERBS[name].act(subject)
+    after, storage, presses = subject.look(), type(subject.buffer.storage), 0
+
+    def write(*arguments: Any) -> None:
+        nonlocal presses
+        presses += 1
+        press()
+        written(*arguments)
+
+    written = storage.write_raw_rows
+    subject.fill()
+    monkeypatch.setattr(storage, "write_raw_rows", write)
+    with pytest.raises(KeyboardInterrupt):
+        VERBS[name].act(subject)
+    monkeypatch.undo()
+    assert presses == 2
+    assert subject.look() == after
+    subject.buffer.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", VERBS)
+def test_an_interrupt_at_every_point(name: str, place: str, form: tuple[int | None, str], tmp_path: Path) -> None:
+    assert interrupt_everywhere(VERBS[name], place, form, tmp_path, most=10**9) > 3
+
+
+# -- edits that are flushed ----------------------------------------------------------------------------------
+
+DURABLE: dict[str, Callable[[ReplayBuffer], None]] = {
+    "set": lambda buffer: buffer.set_at([1, 6], numbers([1, 6])),
+    "remove": lambda buffer: buffer.remove_at(7),
+}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")], ids=["Ctrl-C", "EIO"])
@@ -90,7 +284,7 @@ def test_a_flush_of_a_durable_edit_that_does_not_end_well(
             buffer.extend(numbers(range(10)))
             fails_at, count = at, 0
             try:
-                ACTS[name](buffer)
+                DURABLE[name](buffer)
             except type(error):
                 is_over = False
             else:

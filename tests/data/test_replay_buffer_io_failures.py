@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -65,8 +66,9 @@ def attack(folder: Path, seed: int) -> bool:
     name = chance.choice(sorted(CALLS))
     where, code = CALLS[name]
     leaves, capacity = chance.choice(["small", "rows", "blocks", "heap"]), chance.choice([None, None, 24])
-    recording = Recording(folder, leaves, capacity, 1, chance.random() < 0.5, seed)
-    what = f"seed {seed}, {name}, {leaves}, capacity {capacity}"
+    lanes, shared = chance.choice([1, 1, 2]), chance.random() < 0.3
+    recording = Recording(folder, leaves, capacity, lanes, chance.random() < 0.5, seed, shared=shared)
+    what = f"seed {seed}, {name}, {leaves}, capacity {capacity}, lanes {lanes}, shared {shared}"
     for _ in range(chance.randrange(12)):
         recording.step()()
     acknowledged, is_half_made = recording.numbers, False
@@ -74,6 +76,11 @@ def attack(folder: Path, seed: int) -> bool:
         failing = Failing(getattr(where, name), code, chance.randrange(1, 6), for_good=chance.random() < 0.5)
         patch.setattr(where, name, failing if name != "mmap" else _mmap_that(failing))
         for _ in range(14):
+            if chance.random() < 0.15:
+                reopen(recording, failing, shared=shared)
+                continue
+            if chance.random() < 0.1 and not (lanes == 1 and recording.buffer.has_open_segment):
+                dump(recording, failing, acknowledged, what)
             do = recording.step()
             wanted = recording.states[-1]
             try:
@@ -121,6 +128,42 @@ def attack(folder: Path, seed: int) -> bool:
     return failing.has_failed
 
 
+def reopen(recording: Recording, failing: Failing, *, shared: bool) -> None:
+    """Close, which may fail and gives back the folder all the same; open to write, which may fail until it does not."""
+
+    def load() -> ReplayBuffer:
+        return ReplayBuffer.load_from(recording.path, read_only=False, multiprocessing=shared, **LOAD)
+
+    with contextlib.suppress(OSError):
+        recording.buffer.close()
+    try:
+        recording.buffer = load()
+    except OSError:
+        failing.is_off = True
+        recording.buffer = load()
+        failing.is_off = False
+
+
+def dump(recording: Recording, failing: Failing, acknowledged: list[int], what: str) -> None:
+    """Dump to another folder; when that has failed there is the copy from before, or none."""
+    copy, wanted = recording.path.with_name(f"{recording.path.name}-copy"), [acknowledged]
+    is_there = copy.exists()
+    if is_there:
+        failing.is_off = True
+        with ReplayBuffer.load_from(copy, **LOAD) as before:
+            wanted.append(contents(before, recording.leaves))
+        failing.is_off = False
+    with contextlib.suppress(OSError):
+        recording.buffer.dumps(copy)
+    failing.is_off = True
+    if is_there or copy.exists():
+        with ReplayBuffer.load_from(copy, **LOAD) as after:
+            found = contents(after, recording.leaves)
+            assert found in wanted, f"{what}: the copy is {found}, wanted {wanted}"
+            assert after.verify() == [], what
+    failing.is_off = False
+
+
 def _mmap_that(failing: Failing) -> type[mmap.mmap]:
     class Mapping(mmap.mmap):
         def __new__(cls, *args: Any, **options: Any) -> Any:
@@ -148,6 +191,7 @@ def run(folder: Path, count: int, seed: int) -> int:
     for number in range(count):
         failed += attack(folder / f"recording{number}", seed + number)
         shutil.rmtree(folder / f"recording{number}")
+        shutil.rmtree(folder / f"recording{number}-copy", ignore_errors=True)
     return failed
 
 

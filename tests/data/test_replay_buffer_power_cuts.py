@@ -7,12 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from buffers import contents, number, number_space, numbers
-from power_cut import run
+from power_cut import SHARED, another_boot, batch, run, sample, space_of
 
-from unienv_data import ReplayBuffer
+import unienv_data
+from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
 
 HERE = Path(__file__).parent
@@ -20,6 +23,16 @@ HERE = Path(__file__).parent
 
 def test_three_hundred_power_cuts(tmp_path: Path) -> None:
     assert run(tmp_path, 300, seed=0) == 300
+
+
+def test_sixty_power_cuts_of_observations_stored_once(tmp_path: Path) -> None:
+    assert run(tmp_path, 60, seed=0, kinds=sorted(SHARED)) == 60
+
+
+@pytest.mark.soak
+def test_five_thousand_power_cuts_of_observations_stored_once(tmp_path: Path) -> None:
+    for part in range(10):
+        assert run(tmp_path / str(part), 500, seed=1000 * (part + 1), kinds=sorted(SHARED)) == 500
 
 
 @pytest.mark.soak
@@ -120,3 +133,67 @@ def test_small_blocks_are_filled_five_times(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_small_blocks_are_filled_two_hundred_times(tmp_path: Path) -> None:
     fill_small_blocks(tmp_path, 200)
+
+
+# -- records of episodes that did not reach the disk --------------------------------------------------------
+
+
+def test_a_ring_of_which_no_record_of_an_episode_is_there_can_be_read(tmp_path: Path) -> None:
+    """Of more episodes than the ring has samples the oldest are not looked at, nor counted."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), capacity=4, cache_path=path, keep_episodes=True)
+    for value in range(8):
+        buffer.extend(numbers([value]))
+    buffer._state.folder_lock.release()
+    os.truncate(path / "segments.bin", 0)
+    with another_boot():
+        with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as found:
+            assert contents(found) == []
+            assert "records of episodes did not reach the disk" in str(found.verify())
+        with pytest.raises(StorageCorruptedError, match="unienv repair"):
+            ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False)
+
+
+def test_repair_keeps_no_sample_whose_checksum_did_not_reach_the_disk(tmp_path: Path) -> None:
+    path, repaired = tmp_path / "buffer", tmp_path / "repaired"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, keep_episodes=True)
+    buffer.extend(numbers([1, 2]))
+    buffer.flush()
+    buffer.extend(numbers([3, 4, 5]))
+    buffer._state.folder_lock.release()
+    os.truncate(path / "storage" / "sums.bin", 3 * 8)
+    with another_boot():
+        report = unienv_data.repair(path, repaired)
+    assert report.samples == 3
+    assert report.left_out == ["samples 3 to 4: written after the last flush, and they have no checksum on disk"]
+
+
+# -- an edit whose values did not reach the disk -------------------------------------------------------------
+
+
+def test_values_that_an_edit_refers_to_and_a_power_cut_has_taken_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make the edit again must not give what is left of them a checksum that it matches."""
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(space_of("heap"), cache_path=path)
+    buffer.extend(batch([1, 2, 3], "heap"))
+    buffer.flush()
+    heap = path / "storage" / "heap.bin"
+    durable = heap.stat().st_size
+
+    def cut(*arguments: Any) -> None:
+        raise GeneratorExit  # the edit is written down, and not made
+
+    monkeypatch.setattr(_state, "finish", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.set_at(1, sample(4, "heap"))
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    with heap.open("r+b") as file:
+        file.seek(durable)
+        file.write(bytes(heap.stat().st_size - durable))
+    with another_boot():
+        ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False).close()
+        with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as found:
+            assert "samples 1 to 1 do not match their checksum" in str(found.verify())

@@ -92,7 +92,8 @@ def parts(batch: Any, backend: Any = NUMPY) -> tuple[list[int], list[int] | None
         values = read(data, backend)
     else:  # copies lie before the number
         values = backend.to_numpy(data)[:, -1].astype(int).tolist()
-    return values, None if metadata is None else backend.to_numpy(metadata["copy"]).tolist()
+    shows_copies = metadata is not None and "copy" in metadata
+    return values, backend.to_numpy(metadata["copy"]).tolist() if shows_copies else None
 
 
 # -- what is in a batch --------------------------------------------------------------------------------------
@@ -463,3 +464,22 @@ def test_a_batch_takes_few_calls(backend: Any) -> None:
     finally:
         sys.setprofile(None)
     assert len(calls) <= 18, calls
+
+
+# -- which samples they are ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_the_metadata_has_the_index_and_number_of_each_sample(backend: Any, prefetch: int) -> None:
+    ring = filled(20, backend, capacity=20, maintain_segment_metadata=True)
+    ring.extend(numbers(range(20, 26), backend))
+    for data in (ring, ring.get_slice(slice(4, None)), ring.get_column(["number"])):
+        sampler = StepSampler(data, 8, seed=0, prefetch=prefetch)
+        found = [sampler.sample_with_metadata(), *sampler.epoch_iter_with_metadata()]
+        assert found[0][1] in sampler.sampled_metadata_space
+        for batch, metadata in found:
+            values = backend.to_numpy(batch["number"] if isinstance(batch, dict) else batch)
+            index, number = (backend.to_numpy(metadata[key]) for key in ("index", "number"))
+            assert number.tolist() == values.tolist()  # a sample's value is its number here
+            assert index.tolist() == (values - data.sample_numbers.start).tolist()

@@ -93,7 +93,7 @@ def test_shares_that_leave_episodes_over() -> None:
 
 
 def test_samples_can_be_divided_too() -> None:
-    with ReplayBuffer.create(SPACE, capacity=50) as buffer:
+    with ReplayBuffer.create(SPACE, capacity=50, keep_episodes=False) as buffer:
         buffer.extend({"x": np.arange(50)})
         parts = split(buffer, {"a": 0.8, "b": 0.2}, by="sample")
         found = [part.get_at(...)["x"].tolist() for part in parts.values()]

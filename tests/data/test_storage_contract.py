@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from catalogue import SPACES, backend_cases
+from transition_play import spaces_of
 
 from unienv_data.base import SpaceStorage
 from unienv_data.storages import registry
@@ -18,6 +19,7 @@ from unienv_data.testing import StorageContract, StorageContractError, check_sto
 from unienv_data.testing._storage_probe import CLAUSES
 from unienv_data.testing.storage_contract import default_spaces
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
+from unienv_interface.space.spaces import DictSpace
 from unienv_interface.transformations import IdentityTransformation
 
 
@@ -70,6 +72,8 @@ def test_every_registered_storage_keeps_it(name: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {}
     if name == "pytorch":
         options = {"spaces": default_spaces(deserialize_backend("pytorch")), "grows": False}
+    elif name == "shared_next_obs":
+        options = {"spaces": [DictSpace(NumpyComputeBackend, spaces_of(kind)) for kind in ("vector", "mixed")]}
     elif name == "transformed":
         options = {"data_transformation": IdentityTransformation()}
     check_storage(storage_cls, tmp_path, **options)

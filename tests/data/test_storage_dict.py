@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,6 @@ def test_a_part_of_another_capacity_is_found(tmp_path: Path) -> None:
         ({"storages": {}}, "no storage for 'inner/copies'"),
         ({"nested_separator": 3}, "'nested_separator' is 3"),
         ({"nested_separator": ""}, "nested_separator is ''"),
-        ({"format_version": 2}, "format version 2"),
     ],
     ids=str,
 )
@@ -264,6 +264,19 @@ def test_metadata_that_makes_no_sense_is_refused(change: dict[str, Any], text: s
     _write(tmp_path / "a", {**content, **change})
     with pytest.raises(StorageCorruptedError, match=text):
         ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY)
+
+
+def test_what_a_later_release_wrote_is_refused_and_not_called_corrupted(tmp_path: Path) -> None:
+    content = _described(tmp_path / "a")
+    file = tmp_path / "a" / "storage" / "dict_storage_metadata.json"
+    for change, text in (
+        ({"format_version": 2}, "format version 2, this release reads up to 1"),
+        ({"storages": {"*": {"storage_type": "lance", "storage_path": "a"}}}, "no storage is registered as 'lance'"),
+    ):
+        _write(tmp_path / "a", {**content, **change})
+        with pytest.raises(ValueError, match=re.escape(f"{file}: {text}")) as refused:
+            ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY)
+        assert not isinstance(refused.value, StorageCorruptedError)
 
 
 @pytest.mark.parametrize("path", ["part-0", "part-0/inside", "../outside", "/etc", "..", "part-7"])

@@ -77,7 +77,7 @@ def growing(backend: ComputeBackend, first: int = 0) -> tuple[ReplayBuffer, Held
 
 
 def without_episodes(backend: ComputeBackend, first: int = 0) -> tuple[ReplayBuffer, Held]:
-    buffer = ReplayBuffer.create(number_space(backend), capacity=12)
+    buffer = ReplayBuffer.create(number_space(backend), capacity=12, keep_episodes=False)
     held = _fill(buffer, first, [5, 10], open_length=0)
     return buffer, Held(held.samples[-12:], [0] * 12)
 

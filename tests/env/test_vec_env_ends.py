@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
-from interrupter import Interrupter, interrupt
+from interrupter import Interrupter, press
 from vec_envs import (
     CounterEnv,
     counters,
@@ -41,9 +42,8 @@ from vec_processes import (
     wait_until,
 )
 
+import unienv_interface
 from unienv_interface import SyncVecEnv
-from unienv_interface.env_base.vector import async_vec_env, base, pool, sync_vec_env
-from unienv_interface.utils import channel
 
 pytestmark = [only_on_linux, *forks_with_threads]
 
@@ -177,43 +177,66 @@ def test_ctrl_c_at_any_moment_never_confuses_what_comes_after_it(shared_memory: 
     close_in_time(env)
 
 
-def test_ctrl_c_at_every_point_of_a_step_in_this_process() -> None:
-    env = SyncVecEnv(counters(3))
+class TellingEnv(CounterEnv):
+    """Its infos are numbers, which go into rows."""
 
-    def play() -> None:
-        env.reset(seed=0)
-        env.step(ACTIONS)
-        env.reset(seed=0, mask=[True, False, True])
-
-    with Interrupter((base, sync_vec_env), 0, interrupt) as counter:
-        play()
-    assert counter.count > 50
-    for start in range(counter.count):
-        with pytest.raises(KeyboardInterrupt), Interrupter((base, sync_vec_env), start + 1, interrupt):
-            play()
-        assert env.reset(seed=1, start=start)[1][:, ::2].tolist() == [[index, start] for index in range(3)]
-        assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
-    env.close()
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        return *result, {"steps": self.steps}
 
 
-def test_ctrl_c_at_every_point_of_a_step_of_workers() -> None:
-    env, modules = make(counters(3)), (base, async_vec_env, pool, channel)
+def _step_some(env: Any) -> None:
+    env.step_async(ACTIONS[:2], index=[0, 2])
+    env.step_wait(min_envs=1)
 
-    def play() -> None:
-        env.reset(seed=0)
-        env.step(ACTIONS)
-        env.reset(seed=0, mask=[True, False, True], start=3)
-        env.get_attr("pid", [1])
 
-    with Interrupter(modules, 0, interrupt) as counter:
-        play()
-    press = functools.partial(signal.raise_signal, signal.SIGINT)  # which may be held back
-    for start in range(0, counter.count, 3):  # how often it waits differs from time to time
-        with contextlib.suppress(KeyboardInterrupt), Interrupter(modules, start + 1, press):
-            play()
-        assert env.reset(seed=1, start=start)[1][:, ::2].tolist() == [[index, start] for index in range(3)]
-        assert env.step(ACTIONS)[0][:, ::2].tolist() == [[index, start + 1] for index in range(3)]
-    close_in_time(env)
+KINDS: dict[str, Callable[[list[Callable[[], CounterEnv]]], Any]] = {
+    "in this process": SyncVecEnv,
+    "workers": make,
+    "workers through pipes": functools.partial(make, shared_memory=False),
+}
+COMMANDS_TO_INTERRUPT: dict[str, Callable[[Any], Any]] = {
+    "step": lambda env: env.step(ACTIONS),
+    "reset": lambda env: env.reset(seed=0),
+    "reset of some": lambda env: env.reset(mask=[True, False, True], start=3),
+    "steps of some": _step_some,
+    "attributes": lambda env: env.get_attr("pid", [1]),
+}
+
+
+@pytest.mark.parametrize("most", [25, pytest.param(10**9, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("infos", [TellingEnv, CounterEnv])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ctrl_c_at_every_point_of_a_command(kind: str, infos: type[CounterEnv], most: int) -> None:
+    """What comes next gives its own results; at most the step that was interrupted was made before it."""
+    env: Any = KINDS[kind]([lambda i=i: infos(i) for i in range(3)])
+    env.reset(seed=0)
+    for name, command in COMMANDS_TO_INTERRUPT.items():
+        with Interrupter((unienv_interface,), 0, press) as counter:
+            command(env)
+        if env._stepping is not None:
+            env.step_wait()
+        step = max(1, counter.count // most)
+        for at in range(1 + len(kind) % step, counter.count + 1, step):  # how often it waits differs from time to time
+            env.reset(seed=1, start=at)
+            with contextlib.suppress(KeyboardInterrupt), Interrupter((unienv_interface,), at, press):
+                command(env)
+            if env._stepping is not None:  # it was not interrupted, and others are still under way
+                env.step_wait()
+            actions = np.arange(6, dtype=np.float32).reshape(3, 2) / 16 + at % 2 / 4
+            found = [env.step(actions)[:2] for _ in range(2)]
+            what = f"{name}, point {at}: {found}"
+            for observation, reward in found:
+                assert reward.tolist() == actions.sum(axis=1).tolist(), what
+                assert observation[:, 0].tolist() == [0, 1, 2], what
+            made = found[0][0][:, 2]
+            assert set(made.tolist()) <= {at + 1, at + 2, 1, 4}, what
+            assert found[1][0][:, 2].tolist() == (made + 1).tolist(), what
+            assert env.reset(seed=1, start=at)[1][:, ::2].tolist() == [[index, at] for index in range(3)]
+    if kind == "in this process":
+        env.close()
+    else:
+        close_in_time(env)
 
 
 def test_a_step_that_is_refused_leaves_the_one_under_way_alone() -> None:

@@ -10,6 +10,7 @@ from .sampling import (
     SamplerRNGType,
 )
 from .storage import SpaceStorage, StorageCorruptedError
+from .windows import UnknownEpisodesWarning
 
 __all__ = [
     "BatchBase",
@@ -23,4 +24,5 @@ __all__ = [
     "SamplerRNGType",
     "SpaceStorage",
     "StorageCorruptedError",
+    "UnknownEpisodesWarning",
 ]

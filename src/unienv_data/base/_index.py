@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import ComputeBackend
 
 IndexableType = int | slice | EllipsisType
@@ -94,7 +95,8 @@ def _counted_from_the_end(positions: np.ndarray, length: int) -> np.ndarray:
     return np.where(positions < 0, positions + length, positions)
 
 
-def convert_index_to_backendarray(backend: ComputeBackend, index: Any, length: int, device: Any = None) -> Any:
+def convert_index_to_backendarray(backend: BackendLike, index: Any, length: int, device: Any = None) -> Any:
     """Resolve an index of any kind to an array of positions on the backend."""
+    backend = parse_backend(backend)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, index, length)))
     return backend.from_numpy(positions, dtype=backend.default_index_dtype, device=device, copy=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -22,8 +22,8 @@ from unienv_interface.space.space_utils import (
 from unienv_interface.utils.lazy import lazy_exports
 
 from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
-from .nested import nested_item
-from .windows import Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
+from .nested import nested_item, path_keys, select_columns
+from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
@@ -152,10 +152,24 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """
         return None
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        """Whether the episodes of samples are there from their beginning to their end; None if that is not known.
+
+        Parameters
+        ----------
+        positions
+            The samples: int64 on the host, in range.
+        """
+        return None
+
     @property
     def may_grow(self) -> bool:
         """Whether the number of samples may still change."""
         return True
+
+    def fingerprint(self) -> str | None:
+        """What changes whenever samples on disk do, and is the same in every process; None if nobody can tell."""
+        return None
 
     def close(self) -> None:
         """Release the resources of this batch; what lies under it stays open."""
@@ -220,6 +234,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def get_column_at(self, nested_keys: Sequence[Any], idx: IndexableType | BArrayType) -> Any:
         """Fetch one nested field of samples; where the storage allows it, only that field is read.
 
+        The last of the keys may be a `Columns`: the dict there with some of its fields alone (see `select`).
+
         Raises
         ------
         KeyError
@@ -236,11 +252,35 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         data, metadata = self.get_at_with_metadata(idx)
         return nested_item(data, nested_keys), metadata
 
-    def get_column(self, nested_keys: Sequence[str]) -> BatchBase:
-        """Create a lazy view over a nested field inside each sample."""
+    def get_column(self, nested_keys: str | Sequence[Any]) -> BatchBase:
+        """Create a lazy view over a nested field inside each sample, by its keys or its path, such as "obs/cam"."""
         from ..batches.subitem_batch import SubItemBatch
 
-        return SubItemBatch(self, nested_keys)
+        return SubItemBatch(self, path_keys(self.single_space, nested_keys))
+
+    def select(self, columns: str | Iterable[str | Sequence[Any]]) -> BatchBase:
+        """Create a lazy view with some columns of each sample; nothing else is read.
+
+        Parameters
+        ----------
+        columns
+            Paths such as "action" or "obs/state", paths of dicts, such as "obs", which stand for all under them, and
+            patterns, such as "obs/cam_*".
+
+        Raises
+        ------
+        ValueError
+            One names no column.
+
+        Examples
+        --------
+        >>> small = buffer.select(["action", "obs/state"])  # doctest: +SKIP
+        >>> small.get_at(0).keys()  # doctest: +SKIP
+        dict_keys(['action', 'obs'])
+        """
+        from ..batches.subitem_batch import SubItemBatch
+
+        return SubItemBatch(self, (select_columns(self.single_space, columns),))
 
     # -- windows -------------------------------------------------------------------------------------------
 
@@ -303,6 +343,15 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, frames.shape)
         return Windows(split_axis(self.backend, data, frames.shape), valid, metadata)
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        """`read_windows` for several queries, such as one for each column, of the same samples.
+
+        A batch whose samples move while they are read overrides it, so that all are as at one instant.
+        """
+        return [self.read_windows(positions, query, limits) for query in queries]
 
     def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
         """Whether `read_windows` applies the mask of a query that compares the column under these keys."""

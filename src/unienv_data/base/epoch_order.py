@@ -13,7 +13,6 @@ only few orders to offer, their hashes are sorted instead, which gives each orde
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -54,7 +53,7 @@ class EpochOrder:
         return samples
 
     def _sorted_hashes(self) -> np.ndarray:
-        return np.argsort(_hash(np.arange(self.length, dtype=np.uint64) ^ self._keys[0]), kind="stable")
+        return np.argsort(scattered(np.arange(self.length, dtype=np.uint64) ^ self._keys[0]), kind="stable")
 
     def _walk(self, positions: np.ndarray) -> np.ndarray:
         samples = self._once(positions)
@@ -67,9 +66,9 @@ class EpochOrder:
         left, right = positions // low, positions % low
         for turn, key in enumerate(self._keys):
             if turn % 2:
-                right = (right + _hash(left ^ key) % low) % low
+                right = (right + scattered(left ^ key) % low) % low
             else:
-                left = (left + _hash(right ^ key) % high) % high
+                left = (left + scattered(right ^ key) % high) % high
         return left * low + right
 
 
@@ -80,13 +79,12 @@ class Epoch:
         self.order = EpochOrder(length, seed, number)
         self.length, self.number, self.position = length, number, position
 
-    def rest(self, batch_size: int) -> Iterator[np.ndarray]:
-        """The samples from `position` on, in batches; the last may be short."""
-        for start in range(self.position, self.length, batch_size):
-            yield self.order.at(start, min(start + batch_size, self.length))
+    def after(self, position: int, batch_size: int) -> np.ndarray:
+        """The batch of samples after so many; the last one may be short, and after that it is empty."""
+        return self.order.at(position, min(position + batch_size, self.length))
 
 
-def _hash(numbers: np.ndarray) -> np.ndarray:
+def scattered(numbers: np.ndarray) -> np.ndarray:
     """Numbers scattered over 64 bits, one to one."""
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         numbers = (numbers ^ (numbers >> shift)) * multiplier

@@ -150,10 +150,14 @@ class MappedFile:
 
     def read_bytes(self, length: int, offset: int) -> bytes:
         """So many bytes from an offset in bytes; a StorageCorruptedError if the file ends before."""
-        data = os.pread(self.fd, length, offset) if offset + length <= self.nbytes else b""
-        if len(data) != length:
-            raise StorageCorruptedError(f"{self}: {self.nbytes} bytes, those up to {offset + length} are wanted")
-        return data
+        parts, start, stop = [], offset, offset + length
+        if stop <= self.nbytes:
+            while start < stop and (part := os.pread(self.fd, stop - start, start)):  # one call reads 2 GiB at most
+                parts.append(part)
+                start += len(part)
+        if start != stop:
+            raise StorageCorruptedError(f"{self}: {self.nbytes} bytes, those up to {stop} are wanted")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def sync(self) -> None:
         """Make what was written durable; an OSError if the file is no longer where its name says."""
@@ -163,8 +167,8 @@ class MappedFile:
 
     def close(self) -> None:
         """Give the descriptor back. Arrays over the file stay as they are."""
+        self.fd = -1  # first: the number may soon be another file's
         self._closer()
-        self.fd = -1
 
 
 def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) -> None:

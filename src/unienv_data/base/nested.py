@@ -1,17 +1,71 @@
-"""Fields inside samples and inside their spaces."""
+"""Fields inside samples and inside their spaces: by the keys that lead to them, by path, and several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.spaces import TupleSpace
 
+#: Where a field lies: one key, or the keys that lead to it.
+Keys = str | int | Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Several fields of a dict, as the last of the keys that lead to them: the dict with nothing else in it.
+
+    Parameters
+    ----------
+    fields
+        The keys to keep, each with the fields to keep under it; None for all that lies there.
+    """
+
+    fields: tuple[tuple[Any, Columns | None], ...]
+
+    @classmethod
+    def of_paths(cls, paths: Iterable[tuple[Any, ...]]) -> Columns:
+        """The fields at these paths, of which none is empty and none begins with another."""
+        groups: dict[Any, list[tuple[Any, ...]]] = {}
+        for key, *rest in paths:
+            groups.setdefault(key, []).append(tuple(rest))
+        return cls(tuple((key, None if below == [()] else cls.of_paths(below)) for key, below in groups.items()))
+
+    def of(self, item: Any) -> Any:
+        """These fields of a value or of its space."""
+        picked = {key: nested_item(item, (key,) if below is None else (key, below)) for key, below in self.fields}
+        return DictSpace(item.backend, picked, item.device) if isinstance(item, DictSpace) else picked
+
+    def paths(self) -> Iterator[tuple[Any, ...]]:
+        """The keys that lead to each field."""
+        for key, below in self.fields:
+            yield from [(key,)] if below is None else ((key, *path) for path in below.paths())
+
+    def under(self, key: Any) -> Columns | None:
+        """The fields kept under a key; None for all of them, a KeyError if the key is not kept."""
+        for name, below in self.fields:
+            if name == key:
+                return below
+        raise KeyError(f"there is no field {key!r}: {[name for name, _ in self.fields]}")
+
+    def meet(self, other: Columns) -> Columns:
+        """What both keep; a KeyError if `other` has a key that is not kept here."""
+        fields = []
+        for key, theirs in other.fields:
+            ours = self.under(key)
+            fields.append((key, theirs if ours is None else ours if theirs is None else ours.meet(theirs)))
+        return Columns(tuple(fields))
+
 
 def nested_item(space_or_data: Any, keys: Sequence[Any]) -> Any:
     """The field of a sample, or of its space, under these keys; a KeyError with the path if there is none."""
     for depth, key in enumerate(keys):
+        if type(key) is Columns:
+            space_or_data = key.of(space_or_data)
+            continue
         children = _children(space_or_data)
         try:
             space_or_data = children[key]
@@ -28,3 +82,106 @@ def _children(item: Any) -> Any:
     if isinstance(item, Space) or not isinstance(item, (Mapping, tuple)):
         return {}
     return item
+
+
+def join_keys(above: Sequence[Any], keys: Sequence[Any]) -> tuple[Any, ...]:
+    """The keys that lead to what `keys` lead to in the field under `above`; `Columns` come last, if at all."""
+    plain = [key for key in above if type(key) is not Columns]
+    kept: Columns | None = above[-1] if above and type(above[-1]) is Columns else None
+    for key in keys:
+        if kept is None:
+            plain.append(key)
+        elif type(key) is Columns:
+            kept = kept.meet(key)
+        else:
+            kept = kept.under(key)
+            plain.append(key)
+    return tuple(plain) if kept is None else (*plain, kept)
+
+
+def columns_under(keys: Sequence[Any]) -> tuple[tuple[Any, ...], Columns | None]:
+    """Keys apart from the `Columns` that they may end in."""
+    if keys and type(keys[-1]) is Columns:
+        return tuple(keys[:-1]), keys[-1]
+    return tuple(keys), None
+
+
+# -- by path ---------------------------------------------------------------------------------------------------
+
+
+def column_paths(space: Space, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys that lead to each column: to all that is no dict, or an empty one."""
+    if not isinstance(space, DictSpace) or not space.spaces:
+        return [above]
+    return [path for key, child in space.spaces.items() for path in column_paths(child, (*above, key))]
+
+
+def path_keys(space: Space, path: Keys) -> tuple[Any, ...]:
+    """The keys that a path such as "obs/cam" means; a key with a slash in it may stand as it is."""
+    if isinstance(path, int):
+        return (path,)
+    if not isinstance(path, str):
+        return tuple(path)
+    keys: list[Any] = []
+    rest, at = path, space
+    while rest:
+        children = _children(at)
+        names = children if isinstance(children, Mapping) else map(str, range(len(children)))
+        name = max((n for n in names if rest == n or rest.startswith(f"{n}/")), key=len, default=rest.partition("/")[0])
+        keys.append(name if isinstance(children, Mapping) or not name.isdecimal() else int(name))
+        at = nested_item(space, keys)
+        rest = rest[len(name) + 1 :]
+    return tuple(keys)
+
+
+def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -> Columns:
+    """The columns that paths, the paths of dicts above them, or patterns such as "obs/cam_*" name.
+
+    Raises
+    ------
+    ValueError
+        One names no column, or the space is no dict.
+    """
+    paths = column_paths(space)
+    if paths == [()]:
+        raise ValueError(f"there are no columns to select: the samples are {space}, no dict of columns")
+    chosen: set[tuple[Any, ...]] = set()
+    for column in [columns] if isinstance(columns, str) else columns:
+        chosen.update(matching_paths(paths, column))
+    if not chosen:
+        raise ValueError(f"no column is named: wanted at least one of {_names(paths)}")
+    return Columns.of_paths(path for path in paths if path in chosen)
+
+
+def matching_paths(paths: Collection[tuple[Any, ...]], column: str | Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The paths that a path, the path of a dict above, or a pattern names; a ValueError if it is none."""
+    if isinstance(column, str):
+        found = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
+        found = [path for path in paths if column in _prefixes(path)] or found  # a key may look like a pattern
+    else:
+        found = [path for path in paths if path[: len(column)] == tuple(column)]
+    if not found:
+        raise ValueError(f"there is no column {column!r}, only {_names(paths)}")
+    return found
+
+
+def _prefixes(path: tuple[Any, ...]) -> list[str]:
+    return ["/".join(map(str, path[:end])) for end in range(1, len(path) + 1)]
+
+
+def _names(paths: Iterable[tuple[Any, ...]]) -> list[str]:
+    return ["/".join(map(str, path)) for path in paths]
+
+
+def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
+    """A sample in dicts, or its space, with something else under these keys; nothing that was given changes."""
+    if not keys:
+        return item
+    key, *rest = keys
+    children = space_or_data.spaces if isinstance(space_or_data, DictSpace) else space_or_data
+    if rest:
+        item = with_nested_item(children[key], rest, item)
+    changed = {**children, key: item}
+    if isinstance(space_or_data, DictSpace):
+        return DictSpace(space_or_data.backend, changed, space_or_data.device)
+    return changed

@@ -385,10 +385,10 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._epoch is None:
-            self._epoch = self._sampler.begin_epoch()
-            self._indices = self._epoch.rest(self._batch_size)
-            self._drawn_to = self._epoch.position
+            epoch = self._sampler.begin_epoch()
+            self._drawn_to = epoch.position
             self._pipeline = self._sampler.make_pipeline()
+            self._epoch = epoch
         try:
             found = self._pipeline.next(self._draw, self._form)
         except StopIteration as error:  # it would pass for the end of the epoch
@@ -403,11 +403,12 @@ class EpochIterator(Iterator[Any]):
         return batch
 
     def _draw(self) -> IndexBatch | None:
-        index = next(self._indices, None)
-        if index is None:
+        epoch: Any = self._epoch
+        index = epoch.after(self._drawn_to, self._batch_size)
+        if not len(index):
             return None
-        self._drawn_to += len(index)
-        self._drawn.append((index, self._drawn_to))
+        self._drawn.append((index, self._drawn_to + len(index)))
+        self._drawn_to = self._drawn[-1][1]
         return IndexBatch(index, {})
 
 

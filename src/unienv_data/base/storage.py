@@ -34,6 +34,10 @@ class StorageCorruptedError(ValueError):
     """Stored data contradicts itself; the text says which file and what."""
 
 
+class UnsupportedFormatError(ValueError):
+    """Stored data may be sound, but not read here: it is of a later version, or of a storage that is not registered."""
+
+
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
 
@@ -69,6 +73,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_flattened_access: ClassVar[bool] = False
     #: `get_column` reads a column without the rest of the sample.
     has_column_access: ClassVar[bool] = False
+    #: The keys that `get_column` takes may end in `Columns`, several fields of a dict.
+    takes_columns: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
     #: Slots [start, stop) that can be written as they are, as long as this stays as it is.
@@ -79,6 +85,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     survives_kill: bool = False
     #: `check_rows` compares a checksum of each row.
     has_row_sums: bool = False
+    #: Samples lean on their neighbours: a buffer can add samples and drop the oldest, but change and move none.
+    is_append_only: ClassVar[bool] = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
     #: It is told of episodes that end (`end_episode`), to keep their samples in another form.
@@ -98,6 +106,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def layout(self) -> RowLayout:
         """The leaves of a sample, and how they lie in a row."""
         return RowLayout(self.single_instance_space)
+
+    @property
+    def ring(self) -> int | None:
+        """How many slots a buffer goes round in: the capacity, and those that must stay a while after their sample."""
+        return self.capacity
 
     @property
     def backend(self) -> ComputeBackend:
@@ -241,9 +254,9 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def gather(self, slots: Any, length: int) -> Any:
         """`get` for a slot or an array of slots; of a growing storage `length` slots are in use by now.
 
-        With a capacity, slots may be counted on beyond it once around: then they are meant modulo the capacity.
+        With a capacity, slots may be counted on beyond the `ring` once around: then they are meant modulo the ring.
         """
-        return self.get(slots if self.capacity is None else slots % self.capacity)
+        return self.get(slots if self.ring is None else slots % self.ring)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         """`gather` for windows (B, T) of slots, with these two axes in front."""

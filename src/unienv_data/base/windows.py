@@ -15,9 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
-from unienv_interface.space import Space
+from unienv_interface.space import GraphInstance, Space
 from unienv_interface.space.row_layout import Patch
 from unienv_interface.space.space_utils import get_at, reshape_batch_size_in_data
+from unienv_interface.space.spaces.graph import fields_of
 
 
 class Episodes(NamedTuple):
@@ -26,6 +27,19 @@ class Episodes(NamedTuple):
     start: np.ndarray
     stop: np.ndarray
     stride: int | np.ndarray
+
+
+class EpisodeMarks(NamedTuple):
+    """What is known of the episode of each of some samples, as booleans."""
+
+    begins: np.ndarray  #: Its first sample is there, not overwritten, removed or left out.
+    ends: np.ndarray  #: Its last sample is there: it is over, was not cut short, and nothing of its end was left out.
+    is_cut: np.ndarray  #: It was closed before it had ended.
+    is_gap: np.ndarray  #: It is no episode: samples between two of them.
+
+
+class UnknownEpisodesWarning(UserWarning):
+    """Windows may reach from one episode into another, since nobody keeps where episodes end."""
 
 
 class Limits(NamedTuple):
@@ -63,6 +77,9 @@ class WindowQuery:
         A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
     with_metadata
         Read the metadata of the frames, too.
+    take
+        Which of the frames are wanted, by their places among the offsets, in any order; None for all. What is not
+        valid is still filled by way of all of them.
     mask, mask_keys
         Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
         `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
@@ -75,6 +92,12 @@ class WindowQuery:
     with_metadata: bool = False
     mask: ColumnMask | None = None
     mask_keys: tuple[Any, ...] = ()
+    take: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """How many frames a window has."""
+        return len(self.offsets) if self.take is None else len(self.take)
 
     @functools.cached_property
     def zero(self) -> int:
@@ -136,6 +159,16 @@ def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     return found
 
 
+def any_offsets(backend: ComputeBackend, offsets: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Offsets in any order, with 0 or without, as those of a query and its `take`."""
+    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
+    found = found.astype(np.int64)
+    every = np.union1d(found, [0])
+    return every, None if np.array_equal(every, found) else np.searchsorted(every, found)
+
+
 def window_frames(
     positions: np.ndarray, query: WindowQuery, bounds: Episodes, limits: Limits | None, length: int
 ) -> Frames:
@@ -156,6 +189,8 @@ def window_frames(
         frames = positions[:, None] + query.offsets * (stride if isinstance(stride, int) else stride[:, None])
         valid = (frames >= start[:, None]) & (frames < stop[:, None])
         filled = frames if valid.all() else frames[np.arange(len(frames))[:, None], nearest_valid(valid, query.zero)]
+    if query.take is not None:
+        frames, filled, valid = (array.take(query.take, axis=1) for array in (frames, filled, valid))
     if query.fill:
         return Frames(filled, valid)
     low, high = (0, length) if limits is None else (limits.start[:, None], limits.stop[:, None])
@@ -217,6 +252,17 @@ def take_frames(
     flat = merge_axes(backend, data, shape)
     taken = flat[index] if space is None else get_at(space, flat, index)
     return split_axis(backend, taken, places.shape)
+
+
+def frames_at(windows: Any, index: Any) -> Any:
+    """What lies at an index of the axes (B, T) of windows, of every array: `(slice(None), 0)` is the first frames."""
+    if isinstance(windows, dict):
+        return {key: frames_at(value, index) for key, value in windows.items()}
+    if isinstance(windows, tuple):
+        return tuple(frames_at(value, index) for value in windows)
+    if isinstance(windows, GraphInstance):
+        return GraphInstance(*(None if field is None else field[index] for field in fields_of(windows)))
+    return windows[index]
 
 
 def merge_axes(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:

@@ -3,17 +3,25 @@
 from .backend_compat import ToBackendOrDeviceBatch
 from .combined_batch import CombinedBatch
 from .framestack_batch import FrameStackedBatch
+from .hindsight_batch import HindsightBatch
+from .nstep_batch import NStepBatch
 from .slicestack_batch import SliceStackedBatch
 from .subindex_batch import SubIndexedBatch
 from .subitem_batch import SubItemBatch
 from .transformations import TransformedBatch
+from .windowed_batch import Seconds, WindowedBatch, seconds
 
 __all__ = [
     "ToBackendOrDeviceBatch",
     "CombinedBatch",
     "SliceStackedBatch",
     "FrameStackedBatch",
+    "HindsightBatch",
+    "NStepBatch",
     "SubIndexedBatch",
     "SubItemBatch",
     "TransformedBatch",
+    "Seconds",
+    "WindowedBatch",
+    "seconds",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 
-from ..base.common import BatchBase, BatchT
-from ..base.windows import Episodes
+from ..base._index import is_plain_index
+from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.windows import EpisodeMarks, Episodes, WindowQuery
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -38,6 +40,9 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self.batch.episodes_of(positions)
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        return self.batch.episode_marks(positions)
+
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         return self.batch.episode_bounds(positions, within_episodes=within_episodes)
 
@@ -45,6 +50,41 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
         why = "does not support it" if self.is_mutable else "is read-only"
         under = type(self.batch).__name__
         return TypeError(f"{verb}: {type(self).__name__} {why}: change the {under} under it, its `batch`, instead")
+
+
+class QueriesBelow:
+    """Queries for the batch under a view, which are the same ones for the same queries of the view."""
+
+    def __init__(self, translate: Callable[[WindowQuery], WindowQuery]) -> None:
+        self._translate = translate
+        self._last: tuple[tuple[WindowQuery, ...], tuple[WindowQuery, ...]] = ((), ())
+
+    def of(self, queries: Sequence[WindowQuery]) -> tuple[WindowQuery, ...]:
+        known, below = self._last
+        if len(known) != len(queries) or any(old is not new for old, new in zip(known, queries, strict=True)):
+            below = tuple(map(self._translate, queries))
+            self._last = (tuple(queries), below)
+        return below
+
+
+def check_knows_episodes(batch: BatchBase, view: str) -> None:
+    """A ValueError unless a batch knows which samples are of one episode."""
+    if not batch.is_segment_aware:
+        raise ValueError(
+            f"{view} stays inside episodes, and {batch!r} keeps none: make the buffer with keep_episodes=True, or with "
+            f"lanes=N for N environments side by side"
+        )
+
+
+def positions_below(batch: BatchBase, idx: Any) -> int | np.ndarray:
+    """An index as positions in the batch under a view; a batch that checks positions is left to do so as it reads.
+
+    Beside a writer only the read itself knows how many samples there are.
+    """
+    if batch.checks_positions and is_plain_index(idx) and (not idx.size or idx.item(idx.argmin()) >= 0):
+        positions: np.ndarray = idx
+        return positions
+    return resolve_index(batch.backend, idx, len(batch))
 
 
 INNER = "inner_"

@@ -123,9 +123,16 @@ class ToBackendOrDeviceBatch(
         return self.batch.applies_mask(mask_keys)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        data, valid, metadata = self.batch.read_windows(positions, query, limits)
-        data, metadata = self._both_out((data, metadata))
-        return Windows(data, valid, metadata)
+        return self.read_column_windows(positions, (query,), limits)[0]
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        moved = []
+        for data, valid, metadata in self.batch.read_column_windows(positions, queries, limits):
+            data, metadata = self._both_out((data, metadata))
+            moved.append(Windows(data, valid, metadata))
+        return moved
 
     # -- writing ---------------------------------------------------------------------------------------------
 

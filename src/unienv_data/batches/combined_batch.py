@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, GraphInstance
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
 
@@ -225,6 +226,16 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        found = EpisodeMarks(*np.zeros((4, len(positions)), np.bool_))
+        for chosen in self._slices(positions, self._starts_and_total()[0]):
+            marks = self._sources[chosen.source].episode_marks(chosen.positions)
+            if marks is None:
+                return None
+            for mine, theirs in zip(found, marks, strict=True):
+                mine[chosen.indices] = theirs
+        return found
+
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         def find(batch: BatchBase, local: np.ndarray) -> Episodes:
             return batch.episode_bounds(local, within_episodes=within_episodes)
@@ -252,28 +263,34 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return all(batch.applies_mask(mask_keys) for batch in self._sources)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        return self.read_column_windows(positions, (query,), limits)[0]
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
         slices = self._slices(positions, self._starts_and_total()[0])
         if not slices:
-            return super().read_windows(positions, query, limits)
+            return [super(CombinedBatch, self).read_windows(positions, query, limits) for query in queries]
 
-        def read(chosen: _SourceSlice) -> Windows:
+        def read(chosen: _SourceSlice) -> list[Windows]:
             own = None
             if limits is not None:
                 shift = positions[chosen.indices] - chosen.positions
                 own = Limits(limits.start[chosen.indices] - shift, limits.stop[chosen.indices] - shift)
-            return self._sources[chosen.source].read_windows(chosen.positions, query, own)
+            return self._sources[chosen.source].read_column_windows(chosen.positions, queries, own)
 
-        all_windows = list(self._each(slices, read))
-        data = self._together([windows.data for windows in all_windows], slices)
-        valid = np.empty((len(positions), len(query.offsets)), np.bool_)
-        for chosen, windows in zip(slices, all_windows, strict=True):
+        by_query = zip(*self._each(slices, read), strict=True)
+        return [self._joined_windows(query, parts, slices) for query, parts in zip(queries, by_query, strict=True)]
+
+    def _joined_windows(self, query: WindowQuery, parts: Sequence[Windows], slices: Sequence[_SourceSlice]) -> Windows:
+        data = self._together([windows.data for windows in parts], slices)
+        valid = np.empty((sum(len(chosen.indices) for chosen in slices), query.count), np.bool_)
+        for chosen, windows in zip(slices, parts, strict=True):
             valid[chosen.indices] = windows.valid
         if not query.with_metadata:
             return Windows(data, valid)
         numbers = np.empty(valid.shape, np.int64)
-        return Windows(
-            data, valid, self._joined_metadata([windows.metadata for windows in all_windows], slices, numbers)
-        )
+        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in parts], slices, numbers))
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -322,7 +339,7 @@ def locate(starts: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def convert_single_index_to_batch(
-    backend: ComputeBackend, index_starts: Any, total_length: int, idx: int, device: Any = None
+    backend: BackendLike, index_starts: Any, total_length: int, idx: int, device: Any = None
 ) -> tuple[int, int]:
     """The number of the batch that a sample lies in, and its index there; `index_starts` says where each begins."""
     batches, indices = convert_index_to_batch(backend, index_starts, total_length, [idx], device)
@@ -330,9 +347,10 @@ def convert_single_index_to_batch(
 
 
 def convert_index_to_batch(
-    backend: ComputeBackend, index_starts: Any, total_length: int, idx: Any, device: Any = None
+    backend: BackendLike, index_starts: Any, total_length: int, idx: Any, device: Any = None
 ) -> tuple[Any, Any]:
     """The same for an index of any kind, as two arrays of the backend."""
+    backend = parse_backend(backend)
     starts = backend.to_numpy(index_starts) if backend.is_backendarray(index_starts) else np.asarray(index_starts)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, idx, total_length)))
     sources, local = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
@@ -26,7 +28,7 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
         How many samples before it a window begins.
     postfetch_horizon
         How many samples after it a window ends.
-    get_valid_mask_function, fill_invalid_data, stack_metadata
+    get_valid_mask_function, fill_invalid_data, stack_metadata, episodes
         As of `SliceStackedBatch`.
 
     Raises
@@ -50,11 +52,13 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
         get_valid_mask_function: MaskFunction | None = None,
         fill_invalid_data: bool = True,
         stack_metadata: bool = False,
+        *,
+        episodes: Literal["respect", "ignore"] = "respect",
     ) -> None:
         self.prefetch_horizon = _parse_horizon(prefetch_horizon, "prefetch_horizon")
         self.postfetch_horizon = _parse_horizon(postfetch_horizon, "postfetch_horizon")
         offsets = np.arange(-self.prefetch_horizon, self.postfetch_horizon + 1)
-        super().__init__(batch, offsets, get_valid_mask_function, fill_invalid_data, stack_metadata)
+        super().__init__(batch, offsets, get_valid_mask_function, fill_invalid_data, stack_metadata, episodes=episodes)
 
 
 def _parse_horizon(value: int, name: str) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,
+    UnknownEpisodesWarning,
     WindowQuery,
     Windows,
     merge_axes,
@@ -111,11 +113,21 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         A frame that is not valid is the next valid one towards the sample itself, otherwise whatever lies there.
     stack_metadata
         The metadata of the batch is that of every frame, otherwise that of the sample itself.
+    episodes
+        With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+
+    Warns
+    -----
+    UnknownEpisodesWarning
+        The batch knows no episodes and there is no mask function, so that every frame is valid that is there.
+        `episodes="ignore"` says that this is meant.
 
     Raises
     ------
     ValueError
-        The offsets are not sorted integers with 0 among them.
+        The offsets are not sorted integers with 0 among them, or `episodes` is neither of its values.
+    TypeError
+        The offsets are given by column, which is for `WindowedBatch`.
 
     Examples
     --------
@@ -134,7 +146,15 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         get_valid_mask_function: MaskFunction | None = None,
         fill_invalid_data: bool = True,
         stack_metadata: bool = False,
+        *,
+        episodes: Literal["respect", "ignore"] = "respect",
     ) -> None:
+        if isinstance(fixed_offset, Mapping):
+            raise TypeError(f"offsets by column are for WindowedBatch: WindowedBatch(batch, {dict(fixed_offset)!r})")
+        if episodes not in ("respect", "ignore"):
+            raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
+        if episodes == "respect" and get_valid_mask_function is None and not batch.is_segment_aware:
+            self._warn_of_unknown_episodes(batch)
         offsets = parse_offsets(batch.backend, fixed_offset)
         single_space, count = batch.single_space, len(offsets)
         metadata_space = batch.single_metadata_space
@@ -149,7 +169,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         self.fill_invalid_data = fill_invalid_data
         self.stack_metadata = stack_metadata
         # With a mask function nothing is known about episodes until the frames have been read.
-        self._query = WindowQuery(offsets, within_episodes=get_valid_mask_function is None, fill=fill_invalid_data)
+        within = get_valid_mask_function is None and episodes == "respect"
+        self._query = WindowQuery(offsets, within_episodes=within, fill=fill_invalid_data)
         mask = get_valid_mask_function
         if (
             isinstance(mask, (SameEpisode, BeforeEpisodeEnd))
@@ -159,6 +180,17 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         ):
             self._query = replace(self._query, mask=mask, mask_keys=(mask.key,))
         self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
+
+    def _warn_of_unknown_episodes(self, batch: BatchBase) -> None:
+        level = 3 if type(self) is SliceStackedBatch else 4  # the line that makes the view, also of a subclass
+        warnings.warn(
+            f"{type(batch).__name__} does not know its episodes, so windows reach from one into the next, and every "
+            f"frame counts as valid: keep episodes (ReplayBuffer.create(..., keep_episodes=True), or lanes=N for a "
+            f"batch of N environments), give get_valid_mask_function=..., or write {type(self).__name__}(..., "
+            f'episodes="ignore") if that is meant',
+            UnknownEpisodesWarning,
+            stacklevel=level,
+        )
 
     @property
     def host_offsets(self) -> tuple[np.ndarray, int]:

@@ -13,7 +13,7 @@ from ..base.common import BatchBase
 from ..base.windows import Episodes
 from .subindex_batch import SubIndexedBatch
 
-__all__ = ["split"]
+__all__ = ["split", "without_cut_episodes"]
 
 
 def split(
@@ -86,6 +86,43 @@ def split(
     return views
 
 
+def without_cut_episodes(batch: BatchBase) -> SubIndexedBatch:
+    """A view of a batch without the episodes that were cut: closed before they had ended.
+
+    Such as those that were under way when recording failed or the recorder was closed (`ReplayBuffer.cut_episodes`).
+    Episodes that are still open stay. The samples are chosen now; of a batch that is written meanwhile, make it again.
+
+    Parameters
+    ----------
+    batch
+        The batch: a replay buffer that keeps episodes, or any view over such buffers.
+
+    Returns
+    -------
+    SubIndexedBatch
+        The other samples, in the order of the batch; of a buffer of several lanes episode by episode.
+
+    Raises
+    ------
+    ValueError
+        It is not known which episodes were cut.
+
+    Examples
+    --------
+    >>> windows = FrameStackedBatch(without_cut_episodes(buffer), postfetch_horizon=15)  # doctest: +SKIP
+    """
+    positions = np.arange(len(batch))
+    marks, episodes = batch.episode_marks(positions), batch.episodes_of(positions)
+    if marks is None or episodes is None:
+        raise ValueError(
+            f"{type(batch).__name__} does not know which episodes were cut: record with keep_episodes=True or lanes=N"
+        )
+    kept = np.flatnonzero(~marks.is_cut)
+    if np.all(np.equal(episodes.stride, 1)):
+        return SubIndexedBatch(batch, kept)
+    return _EpisodesInTurn(batch, kept, np.unique(episodes.start, return_inverse=True)[1][kept])
+
+
 class _EpisodesInTurn(SubIndexedBatch):
     """Whole episodes that lie side by side in a batch, one after the other here."""
 
@@ -96,8 +133,8 @@ class _EpisodesInTurn(SubIndexedBatch):
 
     def get_segments(self) -> list[tuple[int, int]] | None:
         below = self.batch.get_segments()
-        if below is None:
-            return None
+        if below is None or not len(self):
+            return below and []
         closed, first = {start for start, _ in below}, self.sub_indexes[self._starts[:-1]].tolist()
         ranges = zip(first, itertools.pairwise(self._starts.tolist()), strict=True)
         return [ends for start, ends in ranges if start in closed]

@@ -13,8 +13,9 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.common import BatchBase
+from ._kept_statistics import KeptStatistics
 
-__all__ = ["ColumnStatistics", "column_stats", "is_image_shape", "summarize"]
+__all__ = ["ColumnStatistics", "column_stats", "is_image_shape", "summarize", "usable_columns"]
 
 _CHUNK_BYTES = 4 * 2**20
 _BLOCK_VALUES = 32_768  # what fits the cache of a core as float64
@@ -57,6 +58,9 @@ def column_stats(
     Count, extremes, mean and standard deviation are exact, but for images, of which `image_frames` are read.
     Quantiles are those of a sample of up to 65,536 rows spread over the batch.
 
+    Statistics of a replay buffer on disk are kept in its folder, if that can be written, and used again until its
+    samples change.
+
     Parameters
     ----------
     batch
@@ -85,19 +89,18 @@ def column_stats(
     >>> NormalizeTransformation.from_stats(stats["action"])  # doctest: +SKIP
     """
     leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
-    usable = {
-        name: leaf.space
-        for name, leaf in leaves.items()
-        if isinstance(leaf.space, ArraySpace) and leaf.space.backend.dtype_name(leaf.space.dtype) not in dtypes.COMPLEX
-    }
+    usable = usable_columns(batch)
     chosen = list(usable) if columns is None else _chosen(columns, list(leaves), list(usable))
     count = len(batch)
     if not count:
         raise ValueError("the batch is empty: there is nothing to compute statistics of")
     wanted = {name: min(count, image_frames) if is_image_shape(usable[name].shape) else count for name in chosen}
-    done, total = 0, sum(wanted.values())
-    results = {}
+    kept = KeptStatistics(batch, image_frames)
+    results = {name: ColumnStatistics(**figures) for name, figures in kept.read(chosen).items()}
+    done, total = 0, sum(wanted[name] for name in chosen if name not in results)
     for name in chosen:
+        if name in results:
+            continue
         space, keys = usable[name], leaves[name].path
         reads_images = is_image_shape(space.shape)
         axes = _entry_axes(space.shape)
@@ -113,7 +116,17 @@ def column_stats(
             if progress is not None:
                 progress(done, total)
         results[name] = summary.result(axes)
-    return results
+    kept.write({name: vars(results[name]) for name in chosen})
+    return {name: results[name] for name in chosen}
+
+
+def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
+    """The spaces of the columns that hold arrays of real numbers, by their names."""
+    leaves = RowLayout(batch.single_space).leaves
+    arrays = {leaf.name: leaf.space for leaf in leaves if isinstance(leaf.space, ArraySpace)}
+    return {
+        name: space for name, space in arrays.items() if space.backend.dtype_name(space.dtype) not in dtypes.COMPLEX
+    }
 
 
 def is_image_shape(shape: Sequence[int]) -> bool:

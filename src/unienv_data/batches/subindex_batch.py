@@ -12,7 +12,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import BatchView
 
 
@@ -124,6 +124,15 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         below = self.batch.episodes_of(self._under(positions))
         return None if below is None else self._as_seen_here(positions, below)
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        under = self._under(positions)
+        marks, below, here = self.batch.episode_marks(under), self.batch.episodes_of(under), self.episodes_of(positions)
+        if marks is None or below is None or here is None:
+            return None
+        begins = marks.begins & (self._under(here.start) == below.start)
+        ends = marks.ends & (self._under(here.stop - 1) == below.stop - 1)
+        return marks._replace(begins=begins, ends=ends)
+
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         below = self.batch.episode_bounds(self._under(positions), within_episodes=within_episodes)
         return self._as_seen_here(positions, below)
@@ -149,18 +158,25 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         return Limits(self._known_starts[place - 1], self._known_starts[place])
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
+        return self.read_column_windows(positions, (query,), limits)[0]
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
         under, step = self._under(positions), self._step
         if step != 1:
-            stride = self.batch.episode_bounds(under, within_episodes=query.within_episodes).stride
+            within = queries[0].within_episodes
+            stride = self.batch.episode_bounds(under, within_episodes=within).stride
             if not isinstance(stride, int):
-                return super().read_windows(positions, query, limits)
-            query = replace(query, offsets=query.offsets * (step // math.gcd(step, stride)))
+                return [super(SubIndexedBatch, self).read_windows(positions, query, limits) for query in queries]
+            apart = step // math.gcd(step, stride)
+            queries = [replace(query, offsets=query.offsets * apart) for query in queries]
         # What follows here follows there, so that the batch can read its own windows, all at one instant.
         run = self._runs_of(positions)
         if limits is not None:
             run = Limits(np.maximum(run.start, limits.start), np.minimum(run.stop, limits.stop))
         first, last = under - (positions - run.start) * step, under + (run.stop - 1 - positions) * step
-        return self.batch.read_windows(under, query, Limits(first, last + 1))
+        return self.batch.read_column_windows(under, queries, Limits(first, last + 1))
 
 
 def _indices(batch: BatchBase, sub_indexes: Any) -> range | np.ndarray:

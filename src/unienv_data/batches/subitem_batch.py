@@ -1,4 +1,4 @@
-"""One field of every sample of another batch."""
+"""One field of every sample of another batch, or some of its columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT
-from ..base.nested import nested_item
+from ..base.nested import join_keys, nested_item
 from ..base.windows import Limits, WindowQuery, Windows
-from ._view import BatchView
+from ._view import BatchView, QueriesBelow
 
 recursive_index = nested_item
 
@@ -28,7 +28,8 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     batch
         The samples; it stays open when the view is closed.
     sub_indexes
-        The keys that lead to the field, such as `["obs", "rgb"]`.
+        The keys that lead to the field, such as `["obs", "rgb"]`. The last may be a `Columns`, which stands for several
+        fields; `batch.select` makes one.
 
     Raises
     ------
@@ -46,7 +47,7 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         keys = tuple(sub_indexes)
         super().__init__(batch, nested_item(batch.single_space, keys), batch.single_metadata_space)
         self.sub_indexes = keys
-        self._last_query: tuple[WindowQuery, WindowQuery] | None = None
+        self._queries = QueriesBelow(self._query_below)
 
     def get_at(self, idx: Any) -> Any:
         return self.batch.get_column_at(self.sub_indexes, idx)
@@ -55,17 +56,26 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self.batch.get_column_at_with_metadata(self.sub_indexes, idx)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
-        return self.batch.get_column_at((*self.sub_indexes, *nested_keys), idx)
+        return self.batch.get_column_at(self._below(nested_keys), idx)
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self.batch.get_column_at_with_metadata((*self.sub_indexes, *nested_keys), idx)
+        return self.batch.get_column_at_with_metadata(self._below(nested_keys), idx)
 
     def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
-        return self.batch.applies_mask((*self.sub_indexes, *mask_keys))
+        return self.batch.applies_mask(self._below(mask_keys))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        last = self._last_query
-        if last is None or last[0] is not query:
-            keys, mask_keys = (*self.sub_indexes, *query.nested_keys), (*self.sub_indexes, *query.mask_keys)
-            last = self._last_query = (query, replace(query, nested_keys=keys, mask_keys=mask_keys))
-        return self.batch.read_windows(positions, last[1], limits)
+        return self.batch.read_windows(positions, self._queries.of((query,))[0], limits)
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        return self.batch.read_column_windows(positions, self._queries.of(queries), limits)
+
+    def _below(self, keys: Sequence[Any]) -> tuple[Any, ...]:
+        """The keys in the batch under this view."""
+        return join_keys(self.sub_indexes, keys)
+
+    def _query_below(self, query: WindowQuery) -> WindowQuery:
+        mask_keys = self._below(query.mask_keys) if query.mask is not None else ()
+        return replace(query, nested_keys=self._below(query.nested_keys), mask_keys=mask_keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,14 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_size_data, batch_space
-from unienv_interface.transformations import DataTransformation
+from unienv_interface.transformations import DataTransformation, IdentityTransformation
 from unienv_interface.transformations.space_mapping import SpaceMapping
 
 from ..base._index import is_single
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.nested import nested_item
+from ..base.nested import Columns, column_paths, columns_under, nested_item
 from ..base.windows import Limits, WindowQuery, Windows, merge_axes, split_axis
-from ._view import BatchView
+from ._view import BatchView, QueriesBelow
 
 
 class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -57,7 +58,29 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
                 raise TypeError(f"{metadata_transformation!r} makes {target!r} of metadata, which is to be a DictSpace")
             metadata_space = target
         super().__init__(batch, self._samples.of(None).target_space, metadata_space)
-        self._last_query: tuple[WindowQuery, WindowQuery] | None = None  # as asked, and as asked of the batch
+        self._parts: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Mappings]] = {}
+        self._queries = QueriesBelow(lambda query: replace(query, nested_keys=self._part(query.nested_keys)[0]))
+
+    def _part(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
+        """What lies under these keys: the keys of what it takes of the batch, and how that is transformed."""
+        part = self._parts.get(keys)
+        if part is None:
+            part = self._parts[keys] = self._make_part(keys)
+        return part
+
+    def _make_part(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
+        source = self.batch.single_space
+        above, columns = columns_under(keys)
+        wanted = [above] if columns is None else [(*above, *path) for path in columns.paths()]
+        narrowed = self.transformation.narrow(source, wanted) if wanted else ([], IdentityTransformation())
+        if narrowed is None:
+            return (), self._samples
+        every = column_paths(source)
+        needed = {path for path in every for start in narrowed[0] if path[: len(start)] == tuple(start)}
+        if len(needed) == len(every) or not (needed or isinstance(source, DictSpace)):
+            return (), self._samples
+        below = Columns.of_paths(path for path in every if path in needed)
+        return (below,), _Mappings(narrowed[1], below.of(source))
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -66,28 +89,48 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_at(self, idx: Any = ...) -> Any:
-        below = resolve_index(self.backend, idx, len(self))
-        return self._samples.of(_count(below)).forward(self.batch.get_at(below))
+        return self.get_column_at((), idx)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        below = resolve_index(self.backend, idx, len(self))
-        return self._forward(self.batch.get_at_with_metadata(below), _count(below))
+        return self.get_column_at_with_metadata((), idx)
 
-    def _forward(self, both: tuple[Any, dict[str, Any] | None], count: int | None) -> tuple[Any, dict[str, Any] | None]:
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        index = resolve_index(self.backend, idx, len(self))
+        below, samples = self._part(tuple(nested_keys))
+        data = self.batch.get_column_at(below, index) if below else self.batch.get_at(index)
+        return nested_item(samples.of(_count(index)).forward(data), nested_keys)
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        index = resolve_index(self.backend, idx, len(self))
+        below, samples = self._part(tuple(nested_keys))
+        batch = self.batch
+        both = batch.get_column_at_with_metadata(below, index) if below else batch.get_at_with_metadata(index)
+        data, metadata = self._forward(samples, both, _count(index))
+        return nested_item(data, nested_keys), metadata
+
+    def _forward(
+        self, samples: _Mappings, both: tuple[Any, dict[str, Any] | None], count: int | None
+    ) -> tuple[Any, dict[str, Any] | None]:
         data, metadata = both
         if metadata is not None and self._metadata is not None:
             metadata = self._metadata.of(count).forward(metadata)
-        return self._samples.of(count).forward(data), metadata
+        return samples.of(count).forward(data), metadata
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        last = self._last_query
-        if last is None or last[0] is not query:
-            last = self._last_query = (query, replace(query, nested_keys=()))
-        data, valid, metadata = self.batch.read_windows(positions, last[1], limits)
+        return self.read_column_windows(positions, (query,), limits)[0]
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        read = self.batch.read_column_windows(positions, self._queries.of(queries), limits)
+        return [self._forward_windows(query, windows) for query, windows in zip(queries, read, strict=True)]
+
+    def _forward_windows(self, query: WindowQuery, windows: Windows) -> Windows:
+        data, valid, metadata = windows
         shape, backend = valid.shape, self.batch.backend
         data = merge_axes(backend, data, shape)
         metadata = None if metadata is None else merge_axes(backend, metadata, shape)
-        data, metadata = self._forward((data, metadata), valid.size)
+        data, metadata = self._forward(self._part(query.nested_keys)[1], (data, metadata), valid.size)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, shape)
         return Windows(nested_item(split_axis(self.backend, data, shape), query.nested_keys), valid, metadata)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ..base.files import PathLike
+from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
 from ._content import KINDS, Finding, content_checks
 from ._internals import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
@@ -48,6 +49,9 @@ class CheckReport:
         How many samples there are, all of which were read; None if the folder cannot be opened.
     findings : list of Finding
         What is wrong, without the kinds that were to be ignored.
+    cut_episodes : list of tuple of int
+        The episodes that were closed before they had ended, as `ReplayBuffer.cut_episodes` has them. Nothing is wrong
+        with such a recording: every one that is stopped has some.
     is_sound : bool
         Whether nothing was found.
     """
@@ -55,6 +59,7 @@ class CheckReport:
     path: str
     samples: int | None
     findings: list[Finding]
+    cut_episodes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_sound(self) -> bool:
@@ -70,7 +75,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     Parameters
     ----------
     path : str or path-like
-        The folder of a replay buffer.
+        The folder of a replay buffer, or of a LeRobot dataset.
     ignore : collection of str, optional
         Kinds of findings to leave out; `unienv_data.checking.KINDS` has all of them.
     progress : callable, optional
@@ -100,6 +105,10 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     for kind in ignore:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
+    if is_dataset(path):
+        samples, problems = dataset_problems(path, progress or unwatched)
+        found = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
+        return CheckReport(str(path), samples, found)
     try:
         buffer = _open(path)
     except Exception as error:
@@ -109,7 +118,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     with buffer:
         findings = [*_folder_findings(buffer), *_contents(buffer, progress or unwatched)]
         kept = [finding for finding in findings if finding.kind not in ignore]
-        return CheckReport(str(path), len(buffer), kept)
+        return CheckReport(str(path), len(buffer), kept, buffer.cut_episodes() or [])
 
 
 def _open(path: Path) -> ReplayBuffer:

@@ -50,7 +50,10 @@ KINDS = {
     "missed-ends": "samples are marked as the last of an episode that goes on after them",
     "mega-episode": "everything is one very long episode",
     "broken-chain": "the next observation of a step is not the observation of the step after it",
-    "timestamps": "time runs backwards within an episode",
+    "timestamps": "time runs backwards within an episode, or is off the grid of a LeRobot dataset",
+    "videos": "a video is missing, or has other frames than the episodes of a LeRobot dataset",
+    "tasks": "samples name a task that a LeRobot dataset does not have",
+    "statistics": "the statistics of a LeRobot dataset are not those of its data",
 }
 
 

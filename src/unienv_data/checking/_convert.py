@@ -23,7 +23,7 @@ from ..integrations.lerobot import export_lerobot
 from ..replay_buffer import ReplayBuffer
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
-from ._internals import add_samples
+from ._internals import add_samples, shares_next_obs
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
 #: What a recording can be written as, and the storage that is meant.
@@ -51,8 +51,12 @@ class NewRecording:
         keeps_episodes: bool,
         lanes: int = 1,
         columns: Mapping[str, ColumnRule] | None = None,
+        shares_next_obs: bool = False,
     ) -> None:
-        """`capacity` is for formats that cannot grow; the others do. `columns` are for packed rows."""
+        """`capacity` is for formats that cannot grow; the others do. `columns` are for packed rows.
+
+        With `shares_next_obs` each observation is stored once, by the formats that can.
+        """
         if fmt not in FORMATS:
             raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
         if os.path.lexists(target):
@@ -61,7 +65,8 @@ class NewRecording:
         self._target = target
         self._temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         self._source_space = space
-        self._storage_cls = storage_by_name(FORMATS[fmt])
+        name = "shared_next_obs" if shares_next_obs and fmt == "packed" else FORMATS[fmt]
+        self._storage_cls = storage_by_name(name)
         self._space = space.to(deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend)
         self._options: dict[str, Any] = {
             "capacity": max(1, capacity) if fmt == "pt" else None,
@@ -76,11 +81,14 @@ class NewRecording:
         self._buffer = ReplayBuffer.create(self._storage_cls, self._space, cache_path=self._temporary, **self._options)
         return self
 
-    def add(self, batch: Any, count: int, ended: np.ndarray) -> None:
-        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends."""
+    def add(self, batch: Any, count: int, ended: np.ndarray, are_cut: np.ndarray) -> None:
+        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends.
+
+        `are_cut` says which of these had not ended.
+        """
         if self._space.backend is not self._source_space.backend:
             batch = batch_space(self._source_space, count).data_to(batch, self._space.backend)
-        add_samples(self._buffer, batch, count, ended)
+        add_samples(self._buffer, batch, count, ended, are_cut)
         self.written += count
         self.episodes += len(ended)
 
@@ -132,7 +140,7 @@ def convert(
     Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
     encoded once more; other formats have them as they are decoded.
 
-    An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot datasets, see
+    An episode that was never closed is cut in the copy. `fps` and `task` are for LeRobot datasets, see
     `export_lerobot`.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
@@ -146,14 +154,16 @@ def convert(
         table = episode_table(buffer)
         ends = as_ranges([]) if table is None else table.all
         ends = ends[np.argsort(ends[:, 1], kind="stable")]
+        are_cut = np.isin(ends[:, 1], [] if table is None else table.endless_stops)
         count = len(buffer)
         progress(0, count)
         options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
         options["columns"] = column_rules(buffer.storage)
+        options["shares_next_obs"] = shares_next_obs(buffer.storage)
         with NewRecording(target, fmt, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")
-                new.add(chunk.data, chunk.count, ends[first:stop])
+                new.add(chunk.data, chunk.count, ends[first:stop], are_cut[first:stop])
                 progress(new.written, count)
             if new.written != count:
                 raise RuntimeError(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.space import BoxSpace, Space
-from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.space.spaces import ArraySpace
 
@@ -20,7 +19,7 @@ from ..replay_buffer import ReplayBuffer
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
-from ._internals import is_being_written, read_metadata
+from ._internals import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
 from ._reading import (
     MOST_ROWS,
     Column,
@@ -66,6 +65,7 @@ class InfoReport:
 
     `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
     closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
+    With `shares_next_obs` each observation is stored once.
     """
 
     path: str
@@ -81,6 +81,7 @@ class InfoReport:
     is_durable: bool
     is_being_written: bool
     bytes_per_sample: int
+    shares_next_obs: bool
     bytes_on_disk: int
     last_written: str
     format_version: int
@@ -107,7 +108,8 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
             returns=returns,
             is_durable=buffer.is_durable,
             is_being_written=is_being_written(path),
-            bytes_per_sample=RowLayout(buffer.single_space).nbytes,
+            bytes_per_sample=bytes_per_sample(buffer.storage),
+            shares_next_obs=shares_next_obs(buffer.storage),
             bytes_on_disk=bytes_on_disk(path),
             last_written=_last_written(path),
             format_version=read_metadata(path).version,

@@ -29,13 +29,14 @@ from ..replay_buffer._metadata import FILE_NAME
 from ..replay_buffer._metadata import Metadata as Metadata
 from ..replay_buffer._metadata import read_metadata as read_metadata
 from ..replay_buffer._metadata import read_space as read_space
-from ..replay_buffer._segments import _RECORD, _SLACK, is_sound
+from ..replay_buffer._segments import _RECORD, _SLACK, NUMBER_BITS, is_sound
 from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
 from ..storages._composed import ComposedStorage
 from ..storages._row_memory import file_parts
 from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.shared_next_obs import SharedNextObsStorage
 
 Ranges = list[tuple[int, int]]
 #: The files of a buffer beside its storage: what it is, its counters, its episodes.
@@ -76,13 +77,13 @@ def lost_checksums(buffer: ReplayBuffer) -> list[str]:
     return lost
 
 
-def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray) -> None:
-    """Append `count` samples together with the episodes [start, stop) that end with them.
+def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray, are_cut: np.ndarray) -> None:
+    """Append `count` samples together with the episodes [start, stop) that end with them, some of which are cut.
 
     `ReplayBuffer.extend` would make one episode of every batch.
     """
     ranges = [(start, stop) for start, stop in ended.tolist()]
-    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges)
+    buffer._locked(buffer._writer.extend_episodes, batch, count, ranges, are_cut.tolist())
 
 
 # -- storages ------------------------------------------------------------------------------------------------
@@ -92,7 +93,8 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
     """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
-    return storage_by_name(metadata.storage).load_from(path, space, capacity=metadata.capacity, **options)
+    storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
+    return storage_cls.load_from(path, space, capacity=metadata.capacity, **options)
 
 
 def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
@@ -111,15 +113,42 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
-    if not part.has_row_sums and not isinstance(part, PackedStorage):
+    if not part.has_row_sums and not isinstance(part, (PackedStorage, SharedNextObsStorage)):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
 
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    tells = isinstance(part, (PackedStorage, SharedNextObsStorage)) or part.has_row_sums or part.checks_when_read
     return [] if tells else part.verify()
+
+
+def shares_next_obs(storage: SpaceStorage) -> bool:
+    """Whether each observation is stored once."""
+    return isinstance(storage, SharedNextObsStorage)
+
+
+def bytes_per_sample(storage: SpaceStorage) -> int:
+    """The bytes of a sample, without what has no fixed size or is stored only for some."""
+    return storage.row_nbytes if isinstance(storage, SharedNextObsStorage) else storage.layout.nbytes
+
+
+def ring_of(storage: SpaceStorage, capacity: int) -> int:
+    """How many slots a buffer of this capacity goes round in, whatever its files are cut to."""
+    return storage.ring or capacity if isinstance(storage, SharedNextObsStorage) else capacity
+
+
+def slots_there(storage: SpaceStorage) -> int:
+    """How many slots can be read, those to spare too."""
+    return storage.slots_there if isinstance(storage, SharedNextObsStorage) else len(storage)
+
+
+def read_slots(storage: SpaceStorage, slots: np.ndarray) -> Any:
+    """The samples in slots that can be read."""
+    if isinstance(storage, SharedNextObsStorage):
+        return storage.gather(slots, storage.slots_there)
+    return storage.get(slots)
 
 
 def without_checksum(part: SpaceStorage, count: int) -> str:
@@ -168,7 +197,7 @@ class Counters(NamedTuple):
     """What a header says: samples [tail, head) by number, the number in slot 0, and how many episodes count.
 
     `sizes` are the rows, the bytes of the heap and the records of episodes that the files had when they were closed in
-    order; None if they were not.
+    order; None if they were not. `flushed` is where the samples begin that a power cut may have taken, if any.
     """
 
     head: int
@@ -176,6 +205,7 @@ class Counters(NamedTuple):
     base: int
     segments: int
     sizes: tuple[int, int, int] | None = None
+    flushed: int | None = None
 
 
 def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
@@ -186,7 +216,13 @@ def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counte
         return _read_copy(path)
     if header.closed_sizes is None and not storage.survives_kill:
         return _flushed(path, header, notes)
-    return _plausible(header.counters, header.closed_sizes)
+    counters = _plausible(header.counters, header.closed_sizes)
+    if counters is None or not header.is_of_another_boot:
+        return counters
+    try:
+        return counters._replace(flushed=header.newest_half().head)
+    except StorageCorruptedError:
+        return counters._replace(flushed=0)
 
 
 def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:
@@ -237,15 +273,20 @@ def read_records(path: Path) -> np.ndarray:
 
 def counters_from_records(records: np.ndarray, lanes: int) -> Counters | None:
     """Counters of a buffer that grows for which its episodes speak; None if these do not say where samples lie."""
-    known = np.flatnonzero((records["number"] == np.arange(len(records)) & 0xFFFFFFFF) & (records["stop"] > 0))
+    known = np.flatnonzero(
+        (records["number"] & NUMBER_BITS == np.arange(len(records)) & NUMBER_BITS) & (records["stop"] > 0)
+    )
     # the first episode of a lane begins with the first samples, unless these were removed
     if not len(known) or records["start"][known].min() >= lanes:
         return None
     return Counters(int(records["stop"][known].max()), 0, 0, int(known[-1]) + 1)
 
 
-def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, int]:
-    """The closed episodes that have samples, as [start, stop) of sample numbers, and how many records are lost."""
+def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, np.ndarray, int]:
+    """The closed episodes that have samples, as [start, stop) of sample numbers.
+
+    With them where those stop that were cut, and how many records are lost.
+    """
     ring = None if metadata.capacity is None else metadata.capacity + _SLACK
     # older records speak of no sample that is left, and their slots may hold others that do not count yet
     oldest = 0 if metadata.capacity is None else max(0, counters.segments - metadata.capacity - 1)
@@ -253,11 +294,12 @@ def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata)
     slots = numbers if ring is None else numbers % ring
     present = slots < len(records)
     start, stop = records["start"][slots[present]], records["stop"][slots[present]]
-    is_valid = (records["number"][slots[present]] == numbers[present] & 0xFFFFFFFF) & (stop > 0)
+    is_valid = (records["number"][slots[present]] & NUMBER_BITS == numbers[present] & NUMBER_BITS) & (stop > 0)
     has_samples = is_valid & (stop <= counters.head) & (stop > np.maximum(start, counters.tail))
     start = np.where(start < counters.tail, counters.tail + start % metadata.lanes, start)
-    closed = np.stack([start, stop], axis=1)[has_samples]
-    return closed.astype(np.int64), len(numbers) - int(is_valid.sum())
+    closed = np.stack([start, stop], axis=1)[has_samples].astype(np.int64)
+    is_cut = (records["number"][slots[present]] > NUMBER_BITS)[has_samples]
+    return closed, closed[is_cut, 1], len(numbers) - int(is_valid.sum())
 
 
 def _content(path: Path) -> bytes:

@@ -265,13 +265,20 @@ def rows_of_size(nbytes: int) -> int:
 class EpisodeTable:
     """The episodes of a buffer as arrays of [start, stop); each is the samples range(start, stop, stride).
 
-    `unfinished` are the last ones, which were never closed; `gaps` are samples between episodes.
+    `unfinished` are the last ones, which were never closed; `gaps` are samples between episodes. `cut_stops` is where
+    those stop that were closed before they had ended.
     """
 
     closed: np.ndarray
     unfinished: np.ndarray
     gaps: np.ndarray
     stride: int
+    cut_stops: np.ndarray
+
+    @property
+    def endless_stops(self) -> np.ndarray:
+        """Where episodes stop whose end was not recorded."""
+        return np.concatenate([self.cut_stops, self.unfinished[:, 1]])
 
     @property
     def all(self) -> np.ndarray:
@@ -283,10 +290,13 @@ class EpisodeTable:
 def episode_table(buffer: ReplayBuffer) -> EpisodeTable | None:
     """The episodes of a buffer; None if they are not kept."""
     segments = buffer.get_segments()
-    return None if segments is None else table_of(as_ranges(segments), len(buffer), buffer.lanes)
+    if segments is None:
+        return None
+    cut_stops = as_ranges(buffer.cut_episodes() or [])[:, 1]
+    return table_of(as_ranges(segments), len(buffer), buffer.lanes, cut_stops)
 
 
-def table_of(closed: np.ndarray, count: int, stride: int) -> EpisodeTable:
+def table_of(closed: np.ndarray, count: int, stride: int, cut_stops: np.ndarray) -> EpisodeTable:
     """The table for the closed episodes among `count` samples."""
     unfinished: list[tuple[int, int]] = []
     gaps: list[tuple[int, int]] = []
@@ -298,7 +308,7 @@ def table_of(closed: np.ndarray, count: int, stride: int) -> EpisodeTable:
         for start, stop in zip(ends.tolist(), starts.tolist(), strict=True):
             if start < min(stop, count):
                 (gaps if stop < count else unfinished).append((start, stop - stride + 1))
-    return EpisodeTable(closed, as_ranges(unfinished), as_ranges(gaps), stride)
+    return EpisodeTable(closed, as_ranges(unfinished), as_ranges(gaps), stride, cut_stops)
 
 
 def as_ranges(pairs: Sequence[tuple[int, int]]) -> np.ndarray:

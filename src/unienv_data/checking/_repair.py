@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.files import PathLike
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot_check import is_dataset
+from ..integrations.lerobot_repair import repair_dataset
 from ._content import end_flags
 from ._convert import NewRecording
 from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
@@ -62,10 +64,12 @@ def repair(
     samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
     it is written and was opened again; if anything goes wrong before, nothing is left.
 
+    Of a LeRobot dataset the whole episodes that are sound become a LeRobot dataset, see `repair_dataset`.
+
     Parameters
     ----------
     path : str or path-like
-        The folder of the damaged recording.
+        The folder of the damaged recording: a replay buffer or a LeRobot dataset.
     output : str or path-like
         The folder to write, which must not be there yet.
     whole_episodes : bool, optional
@@ -99,20 +103,26 @@ def repair(
     >>> print(f"{report.samples} of {report.samples_before} samples are kept")
     """
     source, target, progress = Path(path), Path(output), progress or unwatched
+    if is_dataset(source):
+        saved = repair_dataset(source, target, progress=progress)
+        counts = (saved.frames_before, saved.frames, saved.episodes, 0)
+        return RepairReport(str(source), str(target), *counts, saved.left_out, saved.notes)
     old = salvage(source, None if like is None else Path(like))
     try:
         _find_unreadable(old, lambda done: progress(done, 2 * old.count))
         pieces, split = _pieces(old, whole_episodes)
-        kept = sum(len(piece) for piece in pieces)
+        kept = sum(len(piece.positions) for piece in pieces)
         progress(old.count, old.count + kept)
         if not kept:
             why = [*old.lost, *old.notes, "it has none"]
             raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
         keeps_episodes = old.episodes is not None
         options: Any = {"capacity": kept, "keeps_episodes": keeps_episodes, "columns": old.columns}
+        options["shares_next_obs"] = old.shares_next_obs
         with NewRecording(target, "packed", old.space, **options) as new:
-            for positions, ends in _batches(pieces, old.rows_at_once):
-                new.add(old.read(positions), len(positions), ends if keeps_episodes else as_ranges([]))
+            for positions, ends, are_cut in _batches(pieces, old.rows_at_once):
+                kept_ends = ends if keeps_episodes else as_ranges([])
+                new.add(old.read(positions), len(positions), kept_ends, are_cut[: len(kept_ends)])
                 progress(old.count + new.written, old.count + kept)
         episodes = new.episodes if keeps_episodes else None
         paths = (str(source), str(target))
@@ -166,38 +176,51 @@ def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> st
 # -- what is kept ------------------------------------------------------------------------------------------
 
 
-def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[np.ndarray], int]:
+class Piece(NamedTuple):
+    """Samples that become an episode of the new recording, and whether the end of the old one is not among them."""
+
+    positions: np.ndarray
+    is_cut: bool
+
+
+def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[Piece], int]:
     """The samples to keep, episode by episode, and how many episodes have lost some."""
     if old.episodes is None:
-        return [np.flatnonzero(~old.is_lost)], 0
-    pieces, split = [], 0
+        return [Piece(np.flatnonzero(~old.is_lost), False)], 0
+    pieces, split, endless = [], 0, set(old.endless_stops.tolist())
     for start, stop in old.episodes[np.argsort(old.episodes[:, 0], kind="stable")].tolist():
         positions = np.arange(start, stop, old.stride)
         sound = ~old.is_lost[positions]
         if sound.all():
-            pieces.append(positions)
+            pieces.append(Piece(positions, stop in endless))
         elif whole_episodes and sound.any():
             old.lost.append(f"{int(sound.sum())} sound samples of the episode from {start} to {stop - 1}: not whole")
         elif sound.any():
             split += 1
-            pieces += [positions[first:last] for first, last in runs(sound)]
+            ended = None if stop in endless else len(sound)
+            pieces += [Piece(positions[first:last], last != ended) for first, last in runs(sound)]
     return pieces, split
 
 
-def _batches(pieces: list[np.ndarray], rows: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The samples of all pieces in batches of about `rows`, each with the episodes [start, stop) that end in it."""
+def _batches(pieces: list[Piece], rows: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The samples of all pieces in batches of about `rows`.
+
+    Each with the episodes [start, stop) that end in it, and which of these are cut.
+    """
     waiting: list[np.ndarray] = []
     ends: list[tuple[int, int]] = []
+    are_cut: list[bool] = []
     held = written = 0
-    for piece in pieces:
+    for piece, is_cut in pieces:
         begun = written + held
         for start in range(0, len(piece), rows):
             waiting.append(piece[start : start + rows])
             held += len(waiting[-1])
             if start + rows >= len(piece):
                 ends.append((begun, begun + len(piece)))
+                are_cut.append(is_cut)
             if held >= rows:
-                yield np.concatenate(waiting), as_ranges(ends)
-                written, held, waiting, ends = written + held, 0, [], []
+                yield np.concatenate(waiting), as_ranges(ends), np.array(are_cut, bool)
+                written, held, waiting, ends, are_cut = written + held, 0, [], [], []
     if held:
-        yield np.concatenate(waiting), as_ranges(ends)
+        yield np.concatenate(waiting), as_ranges(ends), np.array(are_cut, bool)

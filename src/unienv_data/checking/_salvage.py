@@ -38,6 +38,7 @@ from ._reading import (
 
 _DAMAGED = "the bytes on disk are not those that were written"
 _ABSENT = "there is nothing on disk for them"
+_NOT_WRITTEN = "written after the last flush, and they have no checksum on disk"
 
 
 @dataclass
@@ -45,8 +46,10 @@ class Salvage:
     """Samples by position from 0 to `count`, and what is known about them.
 
     `episodes` has those that are known, closed or not, and `gaps` the samples between them; None where episodes are
-    not kept. `lost` says why samples cannot be had, `is_lost` which ones; `notes` what else there is to know.
-    Samples with the same number in `blocks` can all be read, or none of them can.
+    not kept. `endless_stops` is where those stop whose end was not recorded. `lost` says why samples cannot be had,
+    `is_lost` which ones; `notes` what else there is to know.
+    Samples with the same number in `blocks` can all be read, or none of them can. With `shares_next_obs` each
+    observation is stored once.
     """
 
     space: Space
@@ -60,8 +63,10 @@ class Salvage:
     blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
     columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # those that are kept as images or video
+    endless_stops: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    shares_next_obs: bool = False
 
     def lose(self, which: np.ndarray, why: str) -> None:
         """Leave out the samples of a mask, those that are not left out yet."""
@@ -71,16 +76,21 @@ class Salvage:
             self.lost.append(f"{what}: {why}")
         self.is_lost |= new
 
-    def lose_damaged(self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> None:
+    def lose_damaged(
+        self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
+    ) -> None:
         """Leave out what does not match its checksum, unless reading it tells.
 
-        `slots` has where each sample lies, `numbers` which sample it is.
+        `slots` has where each sample lies, `numbers` which sample it is. Of those from `flushed` on the checksum may
+        not have reached the disk, nor the sample.
         """
         for part in _internals.storage_parts(storage):
             length = len(part)
             self.lose(_in_ranges(slots, _internals.absent_slots(part), length), _ABSENT)
             states = _internals.row_states(part, slots, numbers)
             self.lose(states == _internals.ROW_WRONG, _DAMAGED)
+            if flushed is not None and part.has_row_sums:
+                self.lose((states == _internals.ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
             unchecked = (states == _internals.ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
                 self.notes.append(_internals.without_checksum(part, int(unchecked.sum())))
@@ -134,7 +144,9 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         rows_at_once=rows_per_chunk(buffer),
         read=buffer.get_at,
         close=buffer.close,
+        shares_next_obs=_internals.shares_next_obs(buffer.storage),
         episodes=None if table is None else table.all,
+        endless_stops=as_ranges([])[:, 1] if table is None else table.endless_stops,
         gaps=as_ranges([]) if table is None else table.gaps,
         blocks=_internals.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
@@ -171,12 +183,13 @@ def _of_storage(
     numbers = np.arange(counters.tail, counters.head)
     slots = numbers - counters.base
     if metadata.capacity is not None:
-        slots %= metadata.capacity
+        slots %= _internals.ring_of(storage, metadata.capacity)
     episodes, gaps = None, as_ranges([])
+    endless_stops = gaps[:, 1]
     if metadata.maintains_segments:
-        closed, lost = _internals.closed_episodes(records, counters, metadata)
-        table = table_of(closed - counters.tail, len(numbers), metadata.lanes)
-        episodes, gaps = table.all, table.gaps
+        closed, cut_stops, lost = _internals.closed_episodes(records, counters, metadata)
+        table = table_of(closed - counters.tail, len(numbers), metadata.lanes, cut_stops - counters.tail)
+        episodes, endless_stops, gaps = table.all, table.endless_stops, table.gaps
         if lost:  # what looks like an episode that was never closed may be several whose records are lost
             episodes, gaps = table.closed, np.concatenate([table.gaps, table.unfinished])
             notes.append(f"{EPISODE_FILE}: {lost:,} of {counters.segments:,} records of episodes are lost")
@@ -186,17 +199,19 @@ def _of_storage(
         count=len(numbers),
         stride=metadata.lanes,
         rows_at_once=rows_of_size(RowLayout(space).nbytes),
-        read=lambda positions: storage.get(slots[positions]),
+        read=lambda positions: _internals.read_slots(storage, slots[positions]),
         close=storage.close,
+        shares_next_obs=_internals.shares_next_obs(storage),
         episodes=episodes,
+        endless_stops=endless_stops,
         gaps=gaps,
         blocks=_internals.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),
         columns=column_rules(storage),
         notes=notes,
     )
-    salvaged.lose(slots >= len(storage), "the files end before them")
-    salvaged.lose_damaged(storage, slots, numbers)
+    salvaged.lose(slots >= _internals.slots_there(storage), "the files end before them")
+    salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import PathLike
+from ..batches.moments import Moments
+from ..batches.statistics import ColumnStatistics, column_stats, usable_columns
 from ._reading import Column, ProgressCallback, chunks, columns_of, open_folder, unwatched
 
 
@@ -21,6 +21,9 @@ class ColumnStats:
     Least, greatest, mean and standard deviation are of the finite ones, of which there are `count`; None if there is
     none, if a figure is beyond the range of floats, or if the values are no real numbers. The counts are None if they
     are no numbers at all. `shape` is None if it differs from sample to sample.
+
+    `dimensions` has the figures and quantiles of each dimension as `column_stats` gives them, those of images by
+    channel, as nested lists; None where there are no arrays of one shape.
     """
 
     name: str
@@ -33,6 +36,7 @@ class ColumnStats:
     max: float | int | None
     mean: float | None
     std: float | None
+    dimensions: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -44,92 +48,17 @@ class StatsReport:
     columns: list[ColumnStats]
 
 
-class Moments:
-    """Counts, extremes, mean and variance of numbers that come in several arrays."""
-
-    def __init__(self) -> None:
-        self.count = self.nan = self.infinite = 0
-        self.min: float | int | None = None
-        self.max: float | int | None = None
-        # The mean, counted from `_origin`, and the sum of squared distances from it. Whole numbers may have more digits
-        # than floats do, so they are counted from one of them; and squares may be beyond the range of floats.
-        self._origin = 0
-        self._mean = self._squares = np.longdouble(0)
-
-    def add(self, values: np.ndarray) -> None:
-        """Take more numbers into account."""
-        values = values.reshape(-1)
-        if values.dtype.kind == "b":
-            values = values.view(np.uint8)
-        if values.dtype.kind not in "iu":
-            values = self._finite(values if values.dtype.kind == "c" else values.astype(np.float64))
-        if values.dtype.kind == "c":
-            self.count += len(values)
-        elif len(values):
-            least, greatest = values.min().item(), values.max().item()
-            self.min = least if self.min is None else min(self.min, least)
-            self.max = greatest if self.max is None else max(self.max, greatest)
-            with np.errstate(over="ignore", invalid="ignore"):
-                if values.dtype.kind == "f":
-                    self._merge(values, 0)
-                else:
-                    if not self.count:
-                        self._origin = least
-                    self._merge(_distances(values, least), least - self._origin)
-
-    def _finite(self, values: np.ndarray) -> np.ndarray:
-        finite = np.isfinite(values)
-        if finite.all():
-            return values
-        nan = int(np.isnan(values).sum())
-        self.nan += nan
-        self.infinite += int((~finite).sum()) - nan
-        return values[finite]
-
-    def _merge(self, values: np.ndarray, shift: int) -> None:
-        """Chan's rule for the moments of two groups taken together, which loses no digits to large means."""
-        mean, squares = _moments(values)
-        if not np.isfinite(squares):  # where there are floats of a wider range, they may do
-            mean, squares = _moments(values.astype(np.longdouble))
-        total, apart = self.count + len(values), np.longdouble(mean) + shift - self._mean
-        between = apart * apart * self.count * len(values) / total if self.count else 0
-        self._squares += squares + between
-        self._mean += apart * len(values) / total
-        self.count = total
-
-    @property
-    def mean(self) -> float | None:
-        return _figure(self._mean + self._origin) if self.min is not None else None
-
-    @property
-    def std(self) -> float | None:
-        return _figure(np.sqrt(self._squares / self.count)) if self.min is not None else None
-
-
-def _moments(values: np.ndarray) -> tuple[np.floating, np.floating]:
-    """The mean, and the sum of squared distances from it."""
-    mean = values.mean()
-    return mean, np.square(values - mean).sum()
-
-
-def _distances(values: np.ndarray, least: int) -> np.ndarray:
-    """How much larger whole numbers are than the least of them, which is exact also where they take all 64 bits."""
-    apart = values.astype(np.uint64) - np.uint64(least % 2**64)
-    return apart.astype(np.float64)
-
-
-def _figure(value: np.floating) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
 def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsReport:
-    """The statistics of all columns of the recording in a folder; memory stays bounded."""
+    """The statistics of all columns of the recording in a folder; memory stays bounded.
+
+    Those by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+    """
+    show = progress or unwatched
     with open_folder(Path(path)) as buffer:
         columns = columns_of(buffer.single_space)
         moments = {column.name: Moments() for column in columns}
         samples = 0
-        for chunk in chunks(buffer, progress or unwatched):
+        for chunk in chunks(buffer, lambda done, total: show(done, 2 * total)):
             samples += chunk.count
             for column in columns:
                 if column.is_array:
@@ -137,14 +66,24 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
                 elif column.is_numbers:
                     for value in chunk.each(column):
                         moments[column.name].add(value)
-        return StatsReport(str(path), samples, [_column_stats(column, moments[column.name]) for column in columns])
+        by_name: dict[str, ColumnStatistics] = {}
+        if samples and usable_columns(buffer):
+            by_name = column_stats(
+                buffer, progress=lambda done, total: show(samples + done * samples // max(total, 1), 2 * samples)
+            )
+        return StatsReport(
+            str(path),
+            samples,
+            [_column_stats(column, moments[column.name], by_name.get(column.name)) for column in columns],
+        )
 
 
-def _column_stats(column: Column, seen: Moments) -> ColumnStats:
+def _column_stats(column: Column, seen: Moments, found: ColumnStatistics | None) -> ColumnStats:
     space = column.space
     if not column.is_numbers:
-        return ColumnStats(column.name, *[None] * 9)
+        return ColumnStats(column.name, *[None] * 10)
     dtype = space.backend.dtype_name(space.dtype)
     shape = list(space.shape) if isinstance(space, ArraySpace) else None
     figures = (seen.count, seen.nan, seen.infinite, seen.min, seen.max, seen.mean, seen.std)
-    return ColumnStats(column.name, dtype, shape, *figures)
+    dimensions = None if found is None else {name: values.tolist() for name, values in vars(found).items()}
+    return ColumnStats(column.name, dtype, shape, *figures, dimensions)

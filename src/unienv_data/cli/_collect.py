@@ -128,7 +128,7 @@ def collect(plan: Plan, progress: ProgressCallback = unwatched) -> CollectReport
             except THEIR_ERRORS as error:
                 raise CommandError(_kept_after(error, plan, len(buffer))) from error
         seconds = time.perf_counter() - begun
-        buffer.mark_segment_end()
+        buffer.mark_segment_end(cut=True)
         samples, episodes = len(buffer), len(buffer.get_segments() or ())
     recorded = samples - present
     rate = recorded / seconds if seconds else 0.0

@@ -22,7 +22,17 @@ from rich.tree import Tree
 
 from unienv_interface.space import GraphInstance
 
-from ..checking import CheckReport, ColumnInfo, ConvertReport, Head, InfoReport, RepairReport, StatsReport, Summary
+from ..checking import (
+    CheckReport,
+    ColumnInfo,
+    ColumnStats,
+    ConvertReport,
+    Head,
+    InfoReport,
+    RepairReport,
+    StatsReport,
+    Summary,
+)
 from ._bench import BenchReport
 from ._collect import CollectReport
 from ._demo import DemoReport
@@ -34,6 +44,9 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 # Wide enough that nothing is cut where there is no terminal to fit.
 _UNBOUNDED = 1000
 _MOST_ENTRIES = 16
+# Of columns with more dimensions only the figures of all of them are shown; --json has each.
+_MOST_DIMENSIONS = 64
+_QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 
 
 def console() -> Console:
@@ -188,7 +201,8 @@ def _info_rows(info: InfoReport) -> Iterable[tuple[str, str]]:
             yield name, _summary_words(summary)
             if summary.curve:
                 yield "", sparkline(summary.curve)
-    yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample"
+    once = ", each observation stored once" if info.shares_next_obs else ""
+    yield "bytes", f"{in_bytes(info.bytes_on_disk)} on disk, {info.bytes_per_sample:,} a sample{once}"
     yield "storage", f"{info.storage}{', durable' if info.is_durable else ''}, format version {info.format_version}"
     writing = ", being written now" if info.is_being_written else ""
     yield "last written", f"{info.last_written}{writing}"
@@ -247,18 +261,28 @@ def _value_words(value: Any) -> str:
 
 @print_report.register
 def print_stats(stats: StatsReport) -> None:
-    rows = [
-        (
-            column.name,
-            *(
-                number(value)
-                for value in (column.min, column.max, column.mean, column.std, column.nan, column.infinite)
-            ),
-        )
-        for column in stats.columns
-    ]
     say(f"{stats.path}: {stats.samples:,} samples")
-    print_columns(("column", "min", "max", "mean", "std", "NaN", "infinite"), rows, console())
+    rows = [row for column in stats.columns for row in _stats_rows(column)]
+    figures = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99", "NaN", "infinite")
+    print_columns(("column", *figures), rows, console())
+
+
+def _stats_rows(column: ColumnStats) -> list[tuple[Any, ...]]:
+    """A row for the column, and if there are several, but not too many, one for each dimension or channel."""
+    figures = column.dimensions or {}
+    whole = (number(value) for value in (column.min, column.max, column.mean, column.std))
+    flat = {name: np.array(values).reshape(-1).tolist() for name, values in figures.items()}
+    count = len(flat.get("mean", ()))
+    quantiles = [number(flat[name][0]) if count == 1 else "" for name in _QUANTILES]
+    rows: list[tuple[Any, ...]] = [(column.name, *whole, *quantiles, number(column.nan), number(column.infinite))]
+    if 1 < count <= _MOST_DIMENSIONS:
+        shape = np.array(figures["mean"]).shape
+        for place in range(count):
+            index = [i for i, size in zip(np.unravel_index(place, shape), shape, strict=True) if size > 1]
+            name = f"  [{', '.join(map(str, index))}]"
+            names = ("min", "max", "mean", "std", *_QUANTILES)
+            rows.append((name, *(number(flat[figure][place]) for figure in names), "", ""))
+    return rows
 
 
 @print_report.register
@@ -266,6 +290,12 @@ def print_findings(report: CheckReport) -> None:
     out = console()
     for finding in report.findings:
         out.print(words((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
+    if report.cut_episodes:
+        start, stop = report.cut_episodes[0]
+        which = (
+            f"samples {start} to {stop - 1}" if len(report.cut_episodes) == 1 else f"the first from sample {start} on"
+        )
+        say(f"cut episodes: {len(report.cut_episodes):,} closed before they had ended, {which}")
     if report.is_sound:
         say(f"{report.path}: no findings in {report.samples:,} samples")
 

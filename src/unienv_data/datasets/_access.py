@@ -42,7 +42,7 @@ class TransformChain:
         if not callable(transform):
             raise TypeError(f"transform is {type(transform).__name__}, wanted a function of a TensorDict")
         if not -len(self) - 1 <= index <= len(self):
-            raise IndexError(f"index {index} for {len(self)} transforms")
+            raise ValueError(f"index {index} for {len(self)} transforms")
         self._entries.insert(index if index >= 0 else len(self) + 1 + index, _Entry(transform, invert))
 
     def on_read(self, data: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.space import DictSpace, validate
-from unienv_interface.space.space_utils import batch_space
+from unienv_interface.space.space_utils import batch_space, get_at, reshape_batch_size_in_data
 from unienv_interface.space.space_utils.serialization_utils import space_to_json
 
 from ..base.common import BatchBase
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
 _OVERLAY = "overlay"
+# How many samples are in memory at a time when a saved buffer is copied.
+_CHUNK = 4096
 
 
 class BatchStorage(SampleStorage):
@@ -60,6 +64,7 @@ class BatchStorage(SampleStorage):
         self._take = batch.take if isinstance(batch, TransitionBatch) else batch.get_at
         self._overlay: dict[Key, torch.Tensor] = {}
         self._overlay_numbers = range(0)  # of the samples that the overlay is for
+        self._shift = 0  # what is added to the batch's numbers of samples, since they were restored
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -150,13 +155,7 @@ class BatchStorage(SampleStorage):
 
     def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
         if self.is_mutable:
-            if not data.batch_dims or (self.capacity is not None and len(data) > self.capacity):
-                raise ValueError(f"samples of shape {tuple(data.batch_size)}, there is room for {self.capacity}")
-            values = self._as_values(data)
-            validate(batch_space(self.batch.single_space, len(data)), values)
-            self.clear()
-            self.batch.extend(values)
-            self.revision += 1
+            self._refill(data, None if numbers == self.sample_numbers else [(0, len(data))], numbers)
             return
         if not data.batch_dims or len(data) != len(self):
             raise ValueError(f"samples of shape {tuple(data.batch_size)}, the dataset has {len(self)} steps")
@@ -180,6 +179,25 @@ class BatchStorage(SampleStorage):
         }
         self._set_overlay(changed)
 
+    def _refill(self, data: TensorDictBase, episodes: list[tuple[int, int]] | None, numbers: range | None) -> None:
+        """Hold these samples instead of those of the buffer, in closed episodes; without these, overwrite in place."""
+        if not data.batch_dims or (self.capacity is not None and len(data) > self.capacity):
+            raise ValueError(f"samples of shape {tuple(data.batch_size)}, there is room for {self.capacity}")
+        values = self._as_values(data)
+        validate(batch_space(self.batch.single_space, len(data)), values)
+        if episodes is None:
+            self.batch.set_at(slice(None), values)
+        else:
+            self.clear()
+            _add_episodes(self.batch, values, len(data), episodes)
+        self._number_from(numbers)
+        self.revision += 1
+
+    def _number_from(self, numbers: range | None) -> None:
+        """Give the samples the numbers that they had, so that a sampler's priorities stay theirs."""
+        if numbers is not None and len(numbers) == len(self):
+            self._shift = numbers.start - self.batch.sample_numbers.start
+
     def _recorded(self) -> list[Key]:
         """The keys of the entries that the batch itself has."""
         nested = self.batch.get_at(np.zeros(1, np.int64))
@@ -196,7 +214,8 @@ class BatchStorage(SampleStorage):
 
     @property
     def sample_numbers(self) -> range:
-        return self.batch.sample_numbers
+        numbers = self.batch.sample_numbers
+        return range(numbers.start + self._shift, numbers.stop + self._shift)
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
         return index + self.sample_numbers.start
@@ -209,10 +228,11 @@ class BatchStorage(SampleStorage):
     def dumps(self, folder: Path) -> dict[str, Any]:
         folder.mkdir()
         if self.is_mutable:
+            numbers = self.sample_numbers
             self.batch.dumps(folder / "buffer")  # type: ignore[attr-defined]
-        else:
-            description, buffer = to_buffer(from_columns(self._overlay, torch.Size([len(self)])))
-            write_state(folder / _OVERLAY, {**description, "buffer": buffer})
+            return {**self._reference(), "numbers": [numbers.start, numbers.stop]}
+        description, buffer = to_buffer(from_columns(self._overlay, torch.Size([len(self)])))
+        write_state(folder / _OVERLAY, {**description, "buffer": buffer})
         return self._reference()
 
     def _reference(self) -> dict[str, Any]:
@@ -240,7 +260,11 @@ class BatchStorage(SampleStorage):
 
             self.clear()
             with ReplayBuffer.load_from(folder / "buffer", backend=self.batch.backend) as saved:
-                self.batch.extend_from(saved, chunk_size=4096)
+                if saved.lanes > 1:
+                    _add_steps(self.batch, saved.get_at, len(saved), saved.get_segments() or [])
+                else:
+                    self.batch.extend_from(saved, chunk_size=_CHUNK)
+                self._number_from(range(*description["numbers"]) if "numbers" in description else saved.sample_numbers)
         else:
             state = read_state(folder / _OVERLAY)
             self._set_overlay(dict(leaves(from_buffer(state, state["buffer"]))))
@@ -248,16 +272,21 @@ class BatchStorage(SampleStorage):
 
     def state_dict(self) -> dict[str, Any]:
         if self.is_mutable:
-            return {**super().state_dict(), **self._reference()}
+            return {**super().state_dict(), **self._reference(), "episodes": self.batch.get_segments()}
         overlay = [(list(key), column.clone()) for key, column in self._overlay.items()]
         return {**self._reference(), "overlay": overlay}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._check_reference(state)
-        if self.is_mutable:
-            super().load_state_dict(state)
-        else:
+        if not self.is_mutable:
             self._set_overlay({tuple(key): column.clone() for key, column in state["overlay"]})
+        elif state["samples"] is None:
+            self.clear()
+        else:
+            numbers = range(*state["numbers"])
+            data = from_nested(state["samples"], torch.Size((len(numbers),)))
+            episodes = state.get("episodes")
+            self._refill(data, [(0, len(numbers))] if episodes is None else episodes, numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_take"}
@@ -273,6 +302,31 @@ class BatchStorage(SampleStorage):
 
     def __repr__(self) -> str:
         return f"BatchStorage({type(self.batch).__name__} of {len(self)})"
+
+
+def _add_episodes(buffer: Any, values: Any, count: int, episodes: list[tuple[int, int]]) -> None:
+    """Add samples to an empty buffer, of which those in no episode are in open ones at the end."""
+    space = buffer.single_space
+    if getattr(buffer, "lanes", 1) > 1:
+        _add_steps(buffer, functools.partial(get_at, space, values), count, episodes)
+        return
+    for start, stop in episodes:
+        buffer.extend(get_at(space, values, slice(start, stop)))
+    for index in range(episodes[-1][1] if episodes else 0, count):
+        buffer.append(get_at(space, values, index))
+
+
+def _add_steps(buffer: Any, read: Callable[[slice], Any], count: int, episodes: list[tuple[int, int]]) -> None:
+    """Add vector steps to an empty buffer with lanes."""
+    lanes = buffer.lanes
+    ended = np.zeros(count, bool)
+    ended[[range(start, stop, lanes)[-1] for start, stop in episodes]] = True
+    size = max(1, _CHUNK // lanes) * lanes
+    for start in range(0, count, size):
+        part = slice(start, min(start + size, count))
+        steps = ((part.stop - start) // lanes, lanes)
+        values = reshape_batch_size_in_data(buffer.backend, read(part), (part.stop - part.start,), steps)
+        buffer.extend_lanes(values, ended[part].reshape(steps))
 
 
 def _as_arrays(nested: Any, backend: ComputeBackend) -> Any:

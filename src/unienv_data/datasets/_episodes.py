@@ -29,7 +29,7 @@ from unienv_interface.utils.optional import need
 from ..base.common import BatchBase, resolve_index
 from ..base.files import read_json
 from ..base.mapped import MappedFile
-from ..base.nested import nested_item
+from ..base.nested import columns_under, nested_item
 from ..base.storage import StorageCorruptedError
 from ..base.windows import Episodes
 
@@ -240,7 +240,7 @@ class TransitionBatch(BatchBase):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, chosen: np.ndarray) -> TransitionBatch:
+    def only_episodes(self, chosen: np.ndarray) -> TransitionBatch:
         """Use some of these episodes, counted from 0."""
         return TransitionBatch(self.rows.select(chosen), self.backend, self.device, as_tensors=self._as_tensors)
 
@@ -268,13 +268,13 @@ class TransitionBatch(BatchBase):
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         """One field; of a single leaf, only its own bytes are read."""
         keys = tuple(nested_keys)
-        space = nested_item(self.single_space, keys)
+        space, above = nested_item(self.single_space, keys), columns_under(keys)[0]
         position = resolve_index(self.backend, idx, len(self))
         index = np.atleast_1d(position)
         values = []
         for path, _ in walk(space, ()):
-            column = self._leaf(_row_path(keys + path), index)
-            decode = self._leaves[self._numbers[keys + path]][1]
+            column = self._leaf(_row_path(above + path), index)
+            decode = self._leaves[self._numbers[above + path]][1]
             values.append(decode(column[0, ...] if isinstance(position, int) else column))
         return builder(space)(values)
 

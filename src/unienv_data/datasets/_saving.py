@@ -17,7 +17,7 @@ import numpy as np
 
 from ..base.files import read_json, remove_leftovers, replace_folder, sync_folder, write_json
 from ..base.storage import StorageCorruptedError
-from .tensordicts import TensorDictBase, from_buffer, to_buffer
+from .tensordicts import TensorDictBase, from_buffer, is_non_tensor, to_buffer, torch
 
 if TYPE_CHECKING:
     from ._sampling import Drawer, Prefetcher
@@ -109,18 +109,53 @@ def _after(hooks: Hooks, data: Any, kind: str) -> Any:
 
 
 def _dump_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
-    """Save what the hooks make of all samples, whatever its axes are."""
-    data = _after(hooks, storage.get(np.arange(len(storage))), "save hook")
+    """Save what the hooks make of all samples, whatever its axes are.
+
+    A hook of TorchRL's, such as `TED2Flat`, is told by two attributes, if it has them, where the next sample would lie
+    and whether the storage is full; if it is not, the hook gets rows of zeros for the rest, as TorchRL gives it.
+    """
+    data: TensorDictBase = storage.get(np.arange(len(storage)))
+    is_full, newest = len(storage) == storage.capacity, int(storage.index_of(np.array([len(storage) - 1]))[0])
+    for hook in hooks:
+        if hasattr(hook, "shift"):
+            hook.shift = newest + 1
+        if hasattr(hook, "is_full"):
+            hook.is_full = is_full
+    if not is_full and storage.capacity is not None and any(hasattr(hook, "is_full") for hook in hooks):
+        data = torch.cat([data, torch.zeros_like(data[:1]).expand(storage.capacity - len(data), *data.batch_size[1:])])
+    data = _after(hooks, data, "save hook")
     description, buffer = to_buffer(data)
-    numbers = storage.sample_numbers
-    write_state(folder, {**description, "buffer": buffer, "numbers": [numbers.start, numbers.stop]})
+    numbers, settings = storage.sample_numbers, _settings(data)
+    write_state(
+        folder, {**description, "buffer": buffer, "numbers": [numbers.start, numbers.stop], "settings": settings}
+    )
+
+
+def _settings(data: TensorDictBase) -> dict[str, Any]:
+    """Collect what a hook has put beside the tensors: numbers, texts and shapes."""
+    settings: dict[str, Any] = {}
+    for key, entry in data.items():
+        if not is_non_tensor(entry):
+            continue
+        value = data.get_non_tensor(key)
+        if isinstance(value, tuple) and all(type(size) is int for size in value):
+            value = list(value)
+        elif not isinstance(value, (bool, int, float, str, type(None))):
+            raise TypeError(f"{key}: the save hook returned {type(value).__name__}, wanted a tensor, number or text")
+        settings[str(key)] = value
+    return settings
 
 
 def _load_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
     state = read_state(folder)
-    data = _after(hooks, from_buffer(state, state["buffer"]), "load hook")
+    saved = from_buffer(state, state["buffer"])
+    for key, value in state.get("settings", {}).items():
+        saved.set_non_tensor(key, torch.Size(value) if isinstance(value, list) else value)
+    data, numbers = _after(hooks, saved, "load hook"), range(*state["numbers"])
+    if "is_full" in state.get("settings", {}):
+        data = data[: len(numbers)]  # the rest was zeros, see `_dump_hooked`
     try:
-        storage.replace(data, numbers=range(*state["numbers"]))
+        storage.replace(data, numbers=numbers)
     except (ValueError, TypeError, KeyError) as error:
         way_out = "check register_load_hook" if hooks else "undo it with register_load_hook"
         raise ValueError(

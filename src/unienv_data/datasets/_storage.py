@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from unienv_interface.backends.numpy import NumpyComputeBackend
 
-from ..base.common import resolve_index
+from ..base.common import is_single, resolve_index
 from .tensordicts import Key, from_nested, leaves, to_nested, torch
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ COPY_BYTES = 16 * 2**20
 
 class ImmutableDatasetError(PermissionError, RuntimeError):
     """A recorded dataset was to be changed; the text says how to get a copy that can be."""
+
+
+class SamplingError(ValueError, RuntimeError):
+    """A replay cannot draw the batch that it was asked for. TorchRL raises a RuntimeError there."""
 
 
 class SampleStorage(abc.ABC):
@@ -105,6 +110,15 @@ class SampleStorage(abc.ABC):
             self.clear()
         else:
             self.replace(from_nested(state["samples"], torch.Size((len(numbers), *state["inner_batch"]))), numbers)
+
+    def __getitem__(self, index: Any) -> TensorDictBase:
+        """Read samples by an index of NumPy's kinds, as a replay does, but without its transforms."""
+        if isinstance(index, torch.Tensor):
+            index = int(index) if is_single(index) and index.dtype != torch.bool else index.cpu().numpy()
+        return self.get(resolve_index(NumpyComputeBackend, index, len(self)))
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        return (self.get(index) for index in range(len(self)))
 
     def entries(self) -> list[Key]:
         """List the keys of a sample's entries; none before there are samples."""

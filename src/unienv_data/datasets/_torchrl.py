@@ -6,6 +6,7 @@ Names with an underscore are TorchRL's own: its samplers and storages ask each o
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,16 @@ class TorchRLDrawer(Drawer):
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self._view: StorageView | None = None
+        self._told: int | None = None  # the number after the last sample that the sampler knows; None: all are known
+
+    def _tell_of_others(self, storage: SampleStorage) -> None:
+        """Tell the sampler of samples that another replay or process has written to the storage."""
+        numbers = storage.sample_numbers
+        if self._told is None:
+            self._told = numbers.stop
+        unknown = np.arange(max(self._told, numbers.start), numbers.stop)
+        if len(unknown):
+            self.wrote(storage, storage.index_of(unknown - numbers.start), is_new=True)
 
     def _view_of(self, storage: SampleStorage) -> StorageView:
         if self._view is None or self._view.storage is not storage:
@@ -36,6 +47,10 @@ class TorchRLDrawer(Drawer):
         return self._view
 
     def draw(self, storage: SampleStorage, batch_size: int) -> Draw:
+        self._tell_of_others(storage)
+        key = getattr(self.sampler, "traj_key", None)
+        if key is not None and getattr(self.sampler, "_fetch_traj", False) and key_of(key) not in storage.entries():
+            self.sampler._fetch_traj = False  # as it does itself over a TensorStorage: trajectories end with `end_key`
         index, info = self.sampler.sample(self._view_of(storage), batch_size)
         if isinstance(index, tuple):
             (index,) = index  # one part for each axis of the storage
@@ -50,6 +65,8 @@ class TorchRLDrawer(Drawer):
     def wrote(self, storage: SampleStorage, index: np.ndarray, *, is_new: bool) -> None:
         if is_new:
             self.sampler.extend(torch.from_numpy(index))
+        if is_new or self._told is None:
+            self._told = storage.sample_numbers.stop
         if len(index):
             self.sampler.mark_update(torch.from_numpy(index), storage=self._view_of(storage))
 
@@ -65,6 +82,11 @@ class TorchRLDrawer(Drawer):
 
     def loads(self, folder: Path) -> None:
         self.sampler.loads(folder)
+        self._told = None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._told = None
 
 
 class StorageView:

@@ -24,6 +24,7 @@ from ._storage import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
     SampleStorage,
+    SamplingError,
     Writer,
     check_writer,
 )
@@ -96,6 +97,8 @@ class ExperienceReplay(SampleAccess):
         self._save_hooks: list[Callable[[Any], Any]] = []
         self._load_hooks: list[Callable[[Any], Any]] = []
         self._drawer = drawer(RandomSampler() if sampler is None else sampler)
+        if self._batch_size is None and getattr(sampler, "drop_last", False):
+            raise ValueError("Samplers with drop_last=True need batches of one size: give batch_size to the replay")
         self._start(prefetch or 0)
         self._tell_sampler()
 
@@ -159,11 +162,13 @@ class ExperienceReplay(SampleAccess):
         if batch_size is not None:
             return parse_batch_size(batch_size)
         if self._batch_size is None:
-            raise ValueError("no batch_size: give one to sample(), or to the replay when it is made")
+            raise SamplingError("batch_size not specified: give one to sample(), or to the replay when it is made")
         return self._batch_size
 
     def _draw(self, size: int) -> Draw:
         with self._lock:
+            if not len(self._storage):
+                raise SamplingError("Cannot sample from an empty storage: add some samples first")
             return self._drawer.draw(self._storage, size)
 
     def _fetch(self, draw: Draw, include_info: bool = True) -> Any:
@@ -182,7 +187,12 @@ class ExperienceReplay(SampleAccess):
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of the default size: for ever, or to the end of the epoch if the sampler knows epochs."""
-        size, is_last = self._size(None), False
+        if self._batch_size is None:
+            raise SamplingError(
+                "Cannot iterate over the replay buffer. Batch_size was not specified: give one to the replay when it "
+                "is made"
+            )
+        size, is_last = self._batch_size, False
         self._drawer.begin()
         while not is_last:
             data, draw = self._next(size)
@@ -215,13 +225,15 @@ class ExperienceReplay(SampleAccess):
             raise TypeError(f"{type(data).__name__}, add wants a TensorDict")
         return int(self._write(data.unsqueeze(0), update_priority=True)[0])
 
-    def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> torch.Tensor:
+    def extend(
+        self, tensordicts: TensorDictBase | list[TensorDictBase], *, update_priority: bool | None = None
+    ) -> torch.Tensor:
         """Add a batch of samples and return their indices.
 
         Parameters
         ----------
         tensordicts
-            A TensorDict with a leading axis for the samples.
+            A TensorDict with a leading axis for the samples, or a list of TensorDicts, one a sample.
         update_priority
             Whether the sampler is told of the samples' priorities, if they have an entry for that; by default it is.
 
@@ -233,6 +245,8 @@ class ExperienceReplay(SampleAccess):
             If the data are no samples like those that are there.
         """
         self._writer.check(self._storage)
+        if isinstance(tensordicts, list) and tensordicts and all(isinstance(d, TensorDictBase) for d in tensordicts):
+            tensordicts = torch.stack(tensordicts)
         return torch.from_numpy(self._write(tensordicts, update_priority=update_priority is not False))
 
     def _write(self, data: TensorDictBase, *, update_priority: bool) -> np.ndarray:
@@ -271,15 +285,30 @@ class ExperienceReplay(SampleAccess):
         self._set_priority(index, None, priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Give the samples of a batch the priorities in its entry `priority_key`."""
-        self._set_priority(data.get("index"), data.get("number", None), data.get(self._priority_key))
+        """Give the samples of a batch the priorities in its entry `priority_key`.
+
+        A sample with axes of its own, such as a trajectory, gets the highest of its priorities, or what the sampler's
+        `reduction` makes of them.
+        """
+        first = (slice(None), *(0,) * (data.batch_dims - 1))
+        numbers = data.get("number", None)
+        numbers = None if numbers is None else numbers[first]
+        self._set_priority(data.get("index")[first], numbers, data.get(self._priority_key))
 
     def _set_priority(self, index: Any, numbers: Any, priority: Any) -> None:
         with self._lock:
             where = np.atleast_1d(self._index(index))
             if isinstance(priority, torch.Tensor):
-                priority = priority.detach().cpu().reshape(-1).numpy()
+                priority = self._one_for_each(priority.detach().cpu(), len(where)).numpy()
             self._drawer.update_priority(self._storage, where, numbers, priority)
+
+    def _one_for_each(self, priority: torch.Tensor, count: int) -> torch.Tensor:
+        """One priority for each sample, of those that a sample with axes of its own has."""
+        if priority.numel() in (1, count) or not self._storage.inner_batch:
+            return priority.reshape(-1)
+        reduction = getattr(self.sampler, "reduction", "max")
+        reduced = getattr(torch, reduction)(priority.reshape(count, -1), dim=1)
+        return reduced if isinstance(reduced, torch.Tensor) else reduced.values
 
     # -- parts -----------------------------------------------------------------------------------------------
 

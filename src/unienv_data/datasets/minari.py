@@ -163,7 +163,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
             The sampler of the new replay; `RandomSampler()` by default.
         """
         numbers = np.arange(len(self._rows.ends))[np.asarray(chosen, None if len(chosen) else np.int64)]
-        batch = self._steps.batch.select(numbers)  # type: ignore[attr-defined]
+        batch = self._steps.batch.only_episodes(numbers)  # type: ignore[attr-defined]
         starts, ends = self._rows.starts[numbers], self._rows.ends[numbers]
         index = np.concatenate([np.arange(start, end) for start, end in zip(starts, ends, strict=True)])
         other = type(self).__new__(type(self))

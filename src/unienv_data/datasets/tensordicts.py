@@ -12,11 +12,12 @@ from unienv_interface.utils.optional import need
 
 if TYPE_CHECKING:
     import torch
-    from tensordict import TensorDict, TensorDictBase
+    from tensordict import TensorDict, TensorDictBase, is_non_tensor
 else:
     torch = need("torch", extra="torch")
     TensorDict = need("tensordict", extra="torch").TensorDict
     TensorDictBase = need("tensordict", extra="torch").TensorDictBase
+    is_non_tensor = need("tensordict", extra="torch").is_non_tensor
 
 Key = tuple[str, ...]
 

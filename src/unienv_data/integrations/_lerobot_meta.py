@@ -84,7 +84,7 @@ def load_meta(root: Path) -> DatasetMeta:
         raise ValueError(f"{root / INFO}: there is no {missing[0]!r} in it")
     videos = [key for key, feature in info["features"].items() if feature["dtype"] == VIDEO]
     if version.startswith("v3."):
-        return DatasetMeta(root, info, _episodes_v3(root, info, videos), _tasks_v3(root))
+        return DatasetMeta(root, info, _episodes_v3(root, info, videos), load_tasks(root))
     if version.startswith("v2."):
         tasks = {
             int(row["task_index"]): str(row["task"]) for row in _read_lines(root, "meta/tasks.jsonl", needed=False)
@@ -129,7 +129,8 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
     return Episodes(_numbers(rows), _starts(lengths), files, file_of, starts, spans, rows)
 
 
-def _tasks_v3(root: Path) -> dict[int, str]:
+def load_tasks(root: Path) -> dict[int, str]:
+    """The tasks of a dataset of v3.0 in words, by their index."""
     pq = need("pyarrow.parquet", extra="lerobot")
     if not (root / TASKS).exists():
         return {}

@@ -64,8 +64,8 @@ class TableWriter:
         self._written = 0
 
     def add(self, columns: dict[str, np.ndarray]) -> Place:
-        pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
-        table = pa.table({name: _as_arrow(values) for name, values in columns.items()})
+        pq = need("pyarrow.parquet", extra="lerobot")
+        table = as_arrow_table(columns)
         if self._writer is not None and self._written + table.nbytes > Cursor.DATA_BYTES:
             self.close()
         if self._writer is None:
@@ -253,6 +253,12 @@ def write_tasks(path: Path, tasks: dict[str, int]) -> None:
         "pandas_version": None,
     }
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(described)}), path)
+
+
+def as_arrow_table(columns: dict[str, np.ndarray]) -> Any:
+    """Columns as LeRobot keeps them."""
+    pa = need("pyarrow", extra="lerobot")
+    return pa.table({name: _as_arrow(values) for name, values in columns.items()})
 
 
 def _as_arrow(values: np.ndarray) -> Any:

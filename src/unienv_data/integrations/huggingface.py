@@ -15,7 +15,7 @@ from unienv_interface.space.space_utils import batch_space, concatenate, constru
 from unienv_interface.utils.optional import need
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..base.nested import nested_item
+from ..base.nested import columns_under, nested_item
 
 datasets: Any = need("datasets", extra="huggingface")
 pa: Any = need("pyarrow", extra="huggingface")
@@ -72,10 +72,12 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not nested_keys:
             return self.get_at(idx)
-        key, *rest = nested_keys
+        above, columns = columns_under(nested_keys)
+        keys = [above[0]] if above or columns is None else [key for key, _ in columns.fields]
+        nested_item(self.single_space, nested_keys)
         space: Any = self.single_space
-        column = self._read(self._source.select_columns([key]), DictSpace(self.backend, {key: space[key]}), idx)
-        return nested_item(column[key], rest)
+        small = DictSpace(self.backend, {key: space[key] for key in keys})
+        return nested_item(self._read(self._source.select_columns(keys), small, idx), nested_keys)
 
     def _read(self, source: Any, space: Space, idx: Any) -> Any:
         positions = resolve_index(self.backend, idx, len(self))

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from unienv_interface.backends import BackendLike, NumpyComputeBackend, parse_backend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, TextSpace
 from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.utils.optional import need
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import PathLike
-from ..base.nested import nested_item
+from ..base.nested import columns_under, nested_item
 from ..base.windows import Episodes as EpisodeBounds
 from ..base.windows import split_axis
 from ..storages.video_frames import FrameReader, FrameRequest, FrameTimestampError
@@ -66,7 +66,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     @staticmethod
     def from_local(
         dataset_dir: PathLike,
-        backend: ComputeBackend,
+        backend: BackendLike,
         device: Any = None,
         include_features: Sequence[str] | None = None,
         exclude_features: Sequence[str] | None = None,
@@ -104,12 +104,17 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
             )
         meta = load_meta(Path(dataset_dir))
         space = _space(meta, include_features, exclude_features, decode_video)
-        return LeRobotAsUniEnvDataset(meta, space.to(backend, device), tolerance_s)
+        return LeRobotAsUniEnvDataset(meta, space.to(parse_backend(backend), device), tolerance_s)
+
+    @staticmethod
+    def from_meta(meta: DatasetMeta) -> LeRobotAsUniEnvDataset:
+        """The dataset whose metadata this is, with all features, on NumPy."""
+        return LeRobotAsUniEnvDataset(meta, _space(meta, None, None, decode_video=True))
 
     @staticmethod
     def from_hub(
         repo_id: str,
-        backend: ComputeBackend,
+        backend: BackendLike,
         device: Any = None,
         revision: str | None = None,
         local_dir: PathLike | None = None,
@@ -193,7 +198,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         if not nested_keys:
             return self.get_at(idx)
         nested_item(self.single_space, nested_keys)
-        return self._read([nested_keys[0]], idx)[nested_keys[0]]
+        return nested_item(self._read(_names_under(nested_keys), idx), nested_keys)
 
     def _read(self, names: Sequence[str], idx: Any) -> Any:
         index = resolve_index(self.backend, idx, len(self))
@@ -324,8 +329,8 @@ class LeRobotWindows(BatchBase):
         if not nested_keys:
             return self._read(list(self.single_space.spaces), idx)
         nested_item(self.single_space, nested_keys)
-        data, metadata = self._read([nested_keys[0]], idx)
-        return data[nested_keys[0]], metadata
+        data, metadata = self._read(_names_under(nested_keys), idx)
+        return nested_item(data, nested_keys), metadata
 
     def _read(self, names: Sequence[str], idx: Any) -> tuple[Any, dict[str, Any]]:
         index = resolve_index(self.backend, idx, len(self))
@@ -346,6 +351,12 @@ class LeRobotWindows(BatchBase):
             space = DictSpace(self.backend, {name: self.single_space[name] for name in names}, self.device)
             return get_at(space, data, 0), get_at(self.single_metadata_space, pads, 0)
         return data, pads
+
+
+def _names_under(keys: Sequence[Any]) -> list[str]:
+    """The features that keys, which may be `Columns`, lead to."""
+    above, columns = columns_under(keys)
+    return [above[0]] if above or columns is None else [key for key, _ in columns.fields]
 
 
 def _offsets(batch: LeRobotAsUniEnvDataset, name: str, seconds: Sequence[float], tolerance_s: float) -> np.ndarray:

@@ -21,7 +21,6 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -221,13 +220,14 @@ class MappedHeader(Header):
         if self._file.path is None:
             return
         sequences = [int.from_bytes(self._page[start : start + 8], "little") for start in _HALVES]
-        start = _HALVES[sequences.index(min(sequences))]
-        half = _HALF.pack(max(sequences) + 1, bytes(self.counters))
-        crc = slice(start + _HALF.size, start + _HALF.size + 4)
-        # not valid while it changes
-        self._page[crc] = (_crc_of_half(self._page, start) ^ 0xFFFFFFFF).to_bytes(4, "little")
+        sound = [_is_sound_half(self._page, start) for start in _HALVES]
+        # the half that is not the newest sound one, which a commit that was cut short may have left
+        place = sequences.index(min(sequences)) if all(sound) else sound.index(False)
+        start, half = _HALVES[place], _HALF.pack(max(sequences) + 1, bytes(self.counters))
+        crc, place_of_crc = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
+        self._page[place_of_crc] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
         self._page[start : start + _HALF.size] = half
-        self._page[crc] = zlib.crc32(half).to_bytes(4, "little")
+        self._page[place_of_crc] = crc.to_bytes(4, "little")
         self._file.sync()
 
     def seal(self, sizes: Sizes) -> None:
@@ -288,18 +288,15 @@ def _is_closed(read_page: Callable[[], bytes], file: object) -> bool:
 
 
 def _newest_half(page: bytes | memoryview, file: object) -> Counters:
-    sound: list[Any] = []
-    for start in _HALVES:
-        half = bytes(page[start : start + _HALF.size])
-        if zlib.crc32(half) == _crc_of_half(page, start):
-            sound.append(_HALF.unpack(half))
+    sound = [_HALF.unpack(page[start : start + _HALF.size]) for start in _HALVES if _is_sound_half(page, start)]
     if not sound:
         raise StorageCorruptedError(f"{file}: neither copy of the counters matches its checksum")
     return Counters.from_buffer_copy(max(sound)[1])
 
 
-def _crc_of_half(page: bytes | memoryview, start: int) -> int:
-    return int.from_bytes(page[start + _HALF.size : start + _HALF.size + 4], "little")
+def _is_sound_half(page: bytes | memoryview, start: int) -> bool:
+    end = start + _HALF.size
+    return zlib.crc32(page[start:end]) == int.from_bytes(page[end : end + 4], "little")
 
 
 def _seal_of(page: bytes) -> int:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from unienv_interface.backends import BackendLike, ComputeBackend
 from unienv_interface.space import Space
 
@@ -25,13 +27,13 @@ from ..base.files import (
     replace_folder,
     sync_folder,
 )
-from ..base.storage import SpaceStorage, StorageCorruptedError
+from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
 from ._locks import FolderLock
-from ._metadata import FILE_NAME, Metadata, check_segments, read_metadata, read_space, write_metadata
+from ._metadata import FILE_NAME, FORMAT_VERSION, Metadata, check_segments, read_metadata, read_space, write_metadata
 from ._segments import physical_segments
 from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
 
@@ -101,7 +103,7 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
         storage_path=buffer.storage_path_relative,
         capacity=buffer.capacity,
         count=head - tail,
-        offset=buffer._state.slot(tail),
+        offset=buffer._state.slot(tail) if _is_plain_ring(buffer) else 0,
         segments=_physical(buffer, tail, head),
         maintains_segments=buffer.maintain_segment_metadata,
         durable=buffer.is_durable,
@@ -110,10 +112,15 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
 
 
 def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int]] | None:
-    if not buffer.maintain_segment_metadata or buffer.lanes > 1:  # the reference's format has no lanes
-        return None
+    if not buffer.maintain_segment_metadata or buffer.lanes > 1 or not _is_plain_ring(buffer):
+        return None  # the reference's format has neither lanes nor slots to spare
     ranges = buffer._state.segments.alive(tail, head)
     return physical_segments(ranges - buffer._counters.base, buffer.capacity)
+
+
+def _is_plain_ring(buffer: ReplayBuffer) -> bool:
+    """Whether the buffer goes round in its capacity, as the reference's do."""
+    return buffer.storage.ring == buffer.capacity
 
 
 def load(
@@ -133,7 +140,7 @@ def load(
         if given != space:
             raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
         space = given
-    cls = storage_by_name(metadata.storage)
+    cls = storage_by_name(metadata.storage, folder / FILE_NAME)
     wanted = sorted(_OF_FRAMES & storage_options.keys())
     if wanted and not (cls.decodes_frames or issubclass(cls, DictStorage)):
         raise ValueError(f"{folder} has no columns of video, which {wanted} is for")
@@ -148,7 +155,7 @@ def load(
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
             storage = cls.load_from(path, space, capacity=metadata.capacity, **options)
-        except StorageCorruptedError:
+        except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error
@@ -180,6 +187,8 @@ def _assemble(
         buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
         if lock is not None:
             buffer._locked(buffer._writer.tell_of_all)
+        if lock is not None and metadata.version < FORMAT_VERSION:
+            write_description(buffer, folder)  # earlier releases would take what is written from here on for damaged
         return buffer
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
@@ -314,7 +323,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     folder.mkdir()
     storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base), tail)
     tail = min(counters.tail, head)
-    segments = buffer._state.segments.alive(tail, head)
+    segments = buffer._state.segments.alive_and_cut(tail, head)
     if counters.edit != edit:
         return False
     _write_state(buffer, folder, (head, tail, base), segments)
@@ -323,7 +332,9 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     return True
 
 
-def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: Any) -> None:
+def _write_state(
+    buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: tuple[np.ndarray, np.ndarray]
+) -> None:
     path = folder / buffer.storage_path_relative
     storage = type(buffer.storage).load_from(
         path, buffer.single_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
@@ -331,9 +342,10 @@ def _write_state(buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int
     state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds
     state.counters.base, state.counters.tail = base, tail
-    for start, stop in segments.tolist():
+    ranges, is_cut = segments
+    for number, ((start, stop), cut) in enumerate(zip(ranges.tolist(), is_cut.tolist(), strict=True)):
         state.segments.prepare()
-        state.segments.add(start, stop)
+        state.segments.put(number, [(start, stop)], [cut])
     state.counters.closed = state.counters.head = head
     if buffer.capacity is None and head - base > len(storage):
         raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")

@@ -21,7 +21,7 @@ from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
-from ._segments import SegmentIndex
+from ._segments import SegmentIndex, ranges_of_edit
 
 # what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments
 # (-1: they stay) and of counters
@@ -168,15 +168,15 @@ def removal(
     slots_of: Callable[[np.ndarray], np.ndarray],
     removed: np.ndarray,
     bounds: tuple[int, int, int],
-    segments: np.ndarray,
+    segments: tuple[np.ndarray, np.ndarray],
     *,
     join: bool,
 ) -> Edit:
     """The edit that removes samples and closes the gaps, by moving the side of the buffer with less to be moved.
 
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
-    the closed segments alive. A segment of which samples are taken out is split there, or with `join` only shrinks; it
-    is gone when nothing is left.
+    the closed segments alive and which of them are cut. A segment of which samples are taken out is split there, or
+    with `join` only shrinks; it is gone when nothing is left.
 
     A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
     """
@@ -194,7 +194,9 @@ def removal(
     def moved(numbers: np.ndarray) -> np.ndarray:
         return numbers - np.searchsorted(removed, numbers) + (count if moves_older else 0)
 
-    shrunk = moved(segments.reshape(-1)).reshape(-1, 2)
+    ranges, is_cut = segments
+    shrunk = moved(ranges.reshape(-1)).reshape(-1, 2)
+    cut_stops = shrunk[is_cut & (shrunk[:, 0] < shrunk[:, 1]), 1]  # no two of those that are left stop together
     closed = int(moved(np.array([closed]))[0])
     if not join:
         cuts = moved(removed[np.diff(removed, prepend=-1) > 1])  # what follows each gap, by its new number
@@ -204,6 +206,7 @@ def removal(
         parts = [_split(start, stop, cuts[(cuts > start) & (cuts < stop)]) for start, stop in shrunk.tolist()]
         shrunk = np.concatenate([np.zeros((0, 2), np.int64), *parts])
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
+    shrunk = ranges_of_edit(shrunk, np.isin(shrunk[:, 1], cut_stops))
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
     is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
     if is_wrong.any():

@@ -48,7 +48,7 @@ class _Run(NamedTuple):
     def merged(cls, runs: Sequence[_Run], first_step: int) -> _Run:
         """All of them as one, without what ends before the first vector step that is still there."""
         starts, stops = (np.concatenate([ends[1:-1] for ends in column]) for column in zip(*runs, strict=True))
-        alive = (stops & _STEP_MASK) > first_step
+        alive = (stops & _STEP_MASK) >= first_step  # the next one of its lane begins there
         return cls.of(starts[alive], stops[alive])
 
 
@@ -70,7 +70,7 @@ class LanedSegmentIndex(SegmentIndex):
     def _runs(self) -> tuple[_Run, ...]:
         """All episodes that count by now."""
         seen, runs = self._known
-        first, starts, stops = self.counted_since(seen)
+        first, starts, stops, _ = self.counted_since(seen)
         if len(stops):
             runs = self._merged((*runs, _Run.of(self._position(starts), self._position(stops - 1) + 1)))
             self._known = (first + len(stops), runs)
@@ -119,17 +119,19 @@ class LanedSegmentIndex(SegmentIndex):
         (start,), _ = self.bounds_of(np.array([sample]), tail, head)
         return int(start), stop
 
+    def _is_open(self, samples: np.ndarray) -> np.ndarray:
+        positions = self._position(samples)
+        return self._around(positions)[1] > positions
+
     def open_starts(self, tail: int, head: int) -> list[int]:
         """Where the open episode of each lane starts; its next sample if none is open."""
         lanes = np.arange(self.lanes) << _STEP_BITS
         last_stop, _, _ = self._around(lanes + head // self.lanes)
         return self._sample(np.maximum(last_stop, lanes + tail // self.lanes)).tolist()
 
-    def alive(self, tail: int, head: int) -> np.ndarray:
-        ranges = self._records_alive(tail, head)
+    def _clip(self, ranges: np.ndarray, tail: int) -> None:
         starts = ranges[:, 0]
         ranges[:, 0] = np.where(starts < tail, tail + starts % self.lanes, starts)
-        return ranges
 
     def _order_finding(self, ranges: np.ndarray) -> str | None:
         starts, stops = self._position(ranges[:, 0]), self._position(ranges[:, 1] - 1) + 1

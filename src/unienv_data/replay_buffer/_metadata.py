@@ -18,11 +18,11 @@ from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
 from ..base.files import PathLike, json_field, read_json, write_json
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: no record of an episode says that it was cut
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def read_metadata(folder: PathLike) -> Metadata:
         raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
     version = json_field(content, "format_version", int, path, default=0)
     if version > FORMAT_VERSION:
-        raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
     has_segments = content.get("physical_segments") is not None
     metadata = Metadata(
         version,

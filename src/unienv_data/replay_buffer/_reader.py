@@ -15,17 +15,21 @@ import numpy as np
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
+from ..base.nested import nested_item
 from ..base.storage import RowStorage
 from ..base.windows import (
     ColumnMask,
+    EpisodeMarks,
     Episodes,
     Limits,
     Spans,
     WindowQuery,
+    Windows,
     nearest_valid,
     window_frames,
     window_spans,
 )
+from ._columns import column_source
 from ._segments import logical_segments
 from ._state import BufferState
 
@@ -45,17 +49,17 @@ class BufferReader:
 
     def __init__(self, state: BufferState, *, maintains: bool) -> None:
         self._state, self._counters = state, state.counters
-        self._capacity, self._backend = state.storage.capacity, state.storage.backend
+        self._ring, self._backend = state.storage.ring, state.storage.backend
         self.bounds = EpisodeBounds(state, maintains=maintains)
 
     def by_slots(self, gather: Gather) -> ReadAt:
         """What `gather` reads in the slots of positions."""
-        capacity = self._capacity
+        ring = self._ring
 
         def read_at(positions: Any, tail: int, head: int, base: int) -> Any:
-            shift = tail - base if capacity is None else (tail - base) % capacity
+            shift = tail - base if ring is None else (tail - base) % ring
             slots = positions + shift if shift else positions
-            return gather(slots, head - base if capacity is None else capacity)
+            return gather(slots, head - base if ring is None else ring)
 
         return read_at
 
@@ -153,11 +157,22 @@ class BufferReader:
         """The episodes of samples; None if nobody keeps them."""
         return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks:
+        """What is known of the episodes of samples."""
+        segments = self._state.segments
+        marks: EpisodeMarks = self._snapshot(lambda tail, head: segments.marks_of(positions + tail, tail, head))[0]
+        return marks
+
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
         ranges, tail = self._snapshot(self._state.segments.alive)
         found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
         return found if self._state.segments.lanes == 1 else sorted(found)
+
+    def cut_segments(self) -> list[tuple[int, int]]:
+        """Those of the closed episodes that were cut, by their start."""
+        (ranges, is_cut), tail = self._snapshot(self._state.segments.alive_and_cut)
+        return sorted((start - tail, stop - tail) for start, stop in ranges[is_cut].tolist())
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
         """The closed episode of a sample, as a range of indices; None if it is in none."""
@@ -235,7 +250,7 @@ class WindowReader:
         self.reach = -int(query.offsets[0]) * state.segments.lanes
         #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
         self.reads_whole = query.mask is not None or not (query.nested_keys and storage.has_column_access)
-        source: Any = storage if self.reads_whole else storage.get_column(query.nested_keys)
+        source: Any = storage if self.reads_whole else column_source(storage, query.nested_keys)
         self._gather_spans: Callable[[Spans, int, int], Any] | None = None
         if query.mask is not None:
             self._read_at = reader.by_slots(source.gather_rows)
@@ -245,7 +260,7 @@ class WindowReader:
             self._decode_mask_column = self._layout.leaves[self._mask_place].codec.gathered_decoder()
         else:
             self._read_at = reader.by_slots(source.gather_windows)
-            fills_one_piece = query.is_dense and query.fill and limits is None
+            fills_one_piece = query.is_dense and query.fill and limits is None and query.take is None
             if fills_one_piece and isinstance(source, RowStorage) and source.can_gather_spans(len(query.offsets)):
                 self._gather_spans = source.gather_spans
 
@@ -260,6 +275,10 @@ class WindowReader:
         frames, valid = window_frames(positions, self.query, bounds, self._limits, head - tail)
         values = self._read_at(frames, tail, head, base)
         return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
+
+    def shown(self, data: Any, valid: np.ndarray) -> Windows:
+        """What was read, as the query wants it."""
+        return Windows(nested_item(data, self.query.nested_keys) if self.reads_whole else data, valid)
 
     def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
         """Rows of windows as data, filled where the mask says that they are not valid."""

@@ -102,8 +102,7 @@ class _SlotRecorder(Recorder):
         self.env_index = _slot_numbers(env) if has_env_index else None
         spaces = {"context": env.context_space, "action": env.action_space}
         self._spaces = {name: spaces.get(name, env.observation_space) for name in OF_ENV_SPACES}
-        infos = [_children(buffer.single_space).get("info") for buffer in buffers]
-        self._info_names = sorted({name for space in infos for name in _children(space)})
+        self._names = {field: sorted(names_of(field, buffers)) for field in ("info", "extras")}
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         columns = [self._split(field, value) for field, value in zip(FIELDS, data, strict=True)]
@@ -121,11 +120,33 @@ class _SlotRecorder(Recorder):
         if field in self._spaces:
             space = self._spaces[field]
             return [value] * count if space is None else batch_utils.split(space, value)
-        if field == "info":
-            return [_info_of_slot(value, self._info_names, slot, count) for slot in range(count)]
+        if field in self._names:
+            return [_info_of_slot(value, self._names[field], slot, count) for slot in range(count)]
         if isinstance(value, list):
             return value
         return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
+
+
+def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
+    """The names under a field that holds several, in any of these buffers."""
+    return {name for buffer in buffers for name in _children(_children(buffer.single_space).get(field))}
+
+
+def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
+    """A KeyError unless these are what buffers with columns of these names are to be given at a step."""
+    given = {} if extras is None else extras
+    missing = [name for name in names if name not in given]
+    missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
+    if missing:
+        name = min(missing)
+        given_so = f"step(action, extras={{{name!r}: ...}})"
+        raise KeyError(f"extras/{name}: the buffer has this column, give its value at each step: {given_so}")
+    for name in given:
+        if name not in names:
+            raise KeyError(
+                f"extras/{name}: the buffer has no such column, it has {sorted(names)}: make its space with "
+                f"transition_space(env, extras={{{name!r}: space}})"
+            )
 
 
 def _children(space: Space | None) -> Mapping[str, Space]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 from unienv_interface.env_base.env import Env
 
+from ..base.windows import UnknownEpisodesWarning
+from ..storages.shared_next_obs import SharedNextObsStorage
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
@@ -53,7 +56,7 @@ def _auto_mode(env: Env, buffers: Sequence[ReplayBuffer]) -> ReplayMode:
     if count == 1 and slots > 1 and buffers[0].is_segment_aware:
         raise ValueError(
             f"replay_mode='auto': one segment-aware buffer cannot keep the episodes of {slots} slots apart: make it "
-            f"with lanes={slots}, pass one buffer per slot, or a buffer without segments"
+            f"with lanes={slots}, pass one buffer per slot, or a buffer without segments (keep_episodes=False)"
         )
     if count == 1:
         return "shared"
@@ -71,7 +74,13 @@ def _check_shared(batch_size: int | None, buffers: Sequence[ReplayBuffer]) -> No
     if (batch_size or 1) > 1 and buffers[0].is_segment_aware:
         raise ValueError(
             f"replay_mode='shared' with batch_size {batch_size} wants a segment-unaware buffer, since rows of all "
-            f"slots are mixed in it: for episodes use replay_mode='interleaved' and a buffer with lanes={batch_size}"
+            f"slots are mixed in it: for episodes use replay_mode='interleaved' and a buffer with lanes={batch_size}, "
+            f"or make it with keep_episodes=False"
+        )
+    if (batch_size or 1) > 1 and isinstance(buffers[0].storage, SharedNextObsStorage):
+        raise ValueError(
+            f"replay_mode='shared' with batch_size {batch_size} mixes the rows of all slots, so no observation is that "
+            f"of the row before and could be stored once: make the buffer with lanes={batch_size}"
         )
     _check_no_lanes(buffers)
 
@@ -95,6 +104,19 @@ def _check_interleaved(batch_size: int | None, buffers: Sequence[ReplayBuffer]) 
         raise ValueError(
             f"replay_mode='interleaved' wants a buffer with a lane for each of {batch_size} slots, it has "
             f"{buffers[0].lanes}: make it with ReplayBuffer.create(..., lanes={batch_size})"
+        )
+
+
+def warn_if_mixed(mode: ReplayMode, env: Env) -> None:
+    """Warn of recording several environments into one buffer that does not keep them apart."""
+    slots = env.batch_size or 1
+    if mode == "shared" and slots > 1:
+        warnings.warn(
+            f"{slots} environments are mixed in one buffer that keeps no episodes, so windows and slices of it reach "
+            f"from one environment into another: make the buffer with ReplayBuffer.create(..., lanes={slots}), or "
+            f'write ReplayBufferCollectionWrapper(..., episodes="ignore") if that is meant',
+            UnknownEpisodesWarning,
+            stacklevel=3,
         )
 
 

@@ -8,12 +8,15 @@ committed by the same store, that of `head`.
 Records lie in a ring that has room for as many as a full buffer can hold (every one of a single sample), or in an array
 that grows. Appending one costs O(1), finding the one of a sample O(log n).
 
+A segment that is *cut* was closed before its episode had ended. The highest bit of the number in its record says so.
+
 Here a segment is samples that follow one another; `_lanes` has those of buffers that record several side by side.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +26,7 @@ from zlib import crc32
 import numpy as np
 
 from ..base.mapped import MappedFile
+from ..base.windows import EpisodeMarks
 from ._counters import Header
 
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
@@ -31,6 +35,21 @@ _SIZE = _RECORD.itemsize
 # A reader may look at records for this many more episodes before they are overwritten under its eyes.
 _SLACK = 1024
 _NOTHING = np.zeros(0, np.int64)
+# In the number of a record, the highest bit says that its segment is cut.
+_CUT = 1 << 31
+NUMBER_BITS = _CUT - 1
+# The same in where a segment starts, in the ranges of an edit; no sample has so high a number.
+_CUT_IN_EDIT = 1 << 62
+
+
+def has_number(record: tuple[int, ...], number: int) -> bool:
+    """Whether a record is the one of this number."""
+    return not (record[2] ^ number) & NUMBER_BITS
+
+
+def ranges_of_edit(ranges: np.ndarray, is_cut: np.ndarray) -> np.ndarray:
+    """Segments as an edit has them, which `SegmentIndex.replace_all` takes."""
+    return np.stack([ranges[:, 0] | np.where(is_cut, _CUT_IN_EDIT, 0), ranges[:, 1]], axis=1)
 
 
 def is_sound(start: int, stop: int, number: int, crc: int) -> bool:
@@ -58,12 +77,25 @@ class _Edges(NamedTuple):
         ends = ends[np.diff(ends, prepend=self.values[self.length - 1]) > 0]
         values, length = self.values, self.length
         if length + len(ends) > len(values):
-            gone = int(values[1:length].searchsorted(tail, "right"))
+            gone = int(values[1:length].searchsorted(tail, "left"))
             length -= gone
             values = np.zeros(2 * (length + len(ends)), np.int64)
             values[1:length] = self.values[1 + gone : self.length]
         values[length : length + len(ends)] = ends
         return _Edges(self.state, self.seen + len(stops), values, length + len(ends))
+
+
+class _Marked(NamedTuple):
+    """The last samples of segments that are cut, and of gaps between segments, both in order.
+
+    Read from the records before number `seen`, the last of which stops at `stop`, while `state` was this.
+    """
+
+    state: tuple[int, int]
+    seen: int
+    stop: int
+    cut: np.ndarray
+    gaps: np.ndarray
 
 
 class SegmentIndex:
@@ -76,6 +108,7 @@ class SegmentIndex:
         self._ready = (0, 0)  # places [start, stop) that can be written as they are
         self._hold(np.zeros(0, _RECORD))
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
+        self._known_marked = _Marked((-1, -1), 0, 0, _NOTHING, _NOTHING)
 
     def _hold(self, records: np.ndarray) -> None:
         # writing to the bytes is much quicker than to the array; an interrupt must not part the two
@@ -142,26 +175,28 @@ class SegmentIndex:
         """Add records, after `prepare`; one store makes them count."""
         self.put(self._counters.segments, ranges)
 
-    def put(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Have these as the records from this number on, the last ones, after `prepare`."""
-        self._write(number, ranges)
+    def put(self, number: int, ranges: Sequence[tuple[int, int]], are_cut: Iterable[bool] | None = None) -> None:
+        """Have these as the records from this number on, the last ones, after `prepare`; by default none is cut."""
+        self._write(number, ranges, are_cut)
         self._counters.segments = number + len(ranges)
 
-    def _write(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
+    def _write(self, number: int, ranges: Iterable[tuple[int, int]], are_cut: Iterable[bool] | None = None) -> None:
         """Write records from this number on."""
         ring, memory = self._ring, self._bytes
-        for start, stop in ranges:
-            checked = _pack_checked(start, stop, number & 0xFFFFFFFF)
+        marks = itertools.repeat(0) if are_cut is None else (_CUT if is_cut else 0 for is_cut in are_cut)
+        for (start, stop), mark in zip(ranges, marks):  # noqa: B905 - `repeat` has no end
+            checked = _pack_checked(start, stop, number & NUMBER_BITS | mark)
             at = (number if ring is None else number % ring) * _SIZE
             memory[at : at + _SIZE] = checked + _pack_crc(crc32(checked))
             number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
-        """Put these in the place of all records; the counter is the caller's affair."""
+        """Put these (of `ranges_of_edit`) in the place of all records; the counter is the caller's affair."""
         self._see(len(ranges))
         if self.file is not None:
             self.file.reserve(0, len(ranges))
-        self._write(0, ranges.tolist())
+        is_cut = ranges[:, 0] & _CUT_IN_EDIT != 0
+        self._write(0, (ranges & ~_CUT_IN_EDIT).tolist(), is_cut.tolist())
         for place in self._places_in_use():
             if place >= len(ranges):  # its number is given again, and a power cut must not bring it back
                 self._records[place] = 0
@@ -193,16 +228,22 @@ class SegmentIndex:
 
         In the order in which they were closed.
         """
-        ranges = self._records_alive(tail, head)
-        if len(ranges):
-            ranges[0, 0] = max(int(ranges[0, 0]), tail)
-        return ranges
+        return self.alive_and_cut(tail, head)[0]
 
-    def _records_alive(self, tail: int, head: int) -> np.ndarray:
+    def alive_and_cut(self, tail: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """`alive`, and for each of them whether it is cut."""
         count = self._counters.segments
         numbers = np.arange(self._first_after(tail, count), count)
-        ranges = np.stack(self._fields(numbers, count), axis=1)
-        return ranges[ranges[:, 1] <= head]
+        starts, stops, is_cut = self._fields(numbers, count)
+        counts = stops <= head
+        ranges = np.stack([starts, stops], axis=1)[counts]
+        self._clip(ranges, tail)
+        return ranges, is_cut[counts]
+
+    def _clip(self, ranges: np.ndarray, tail: int) -> None:
+        """Have segments begin at `tail` that begin before it."""
+        if len(ranges):
+            ranges[0, 0] = max(int(ranges[0, 0]), tail)
 
     def of(self, sample: int, tail: int, head: int) -> tuple[int, int] | None:
         """The closed segment of a sample by its number; None if it is in none."""
@@ -234,6 +275,38 @@ class SegmentIndex:
                 stop = np.where(is_behind & (samples < closed), min(closed, head), stop)  # it is ahead for an instant
         return np.maximum(start, tail) if tail else start, np.minimum(stop, head) if last > head else stop
 
+    def marks_of(self, samples: np.ndarray, tail: int, head: int) -> EpisodeMarks:
+        """What is known of the segment that each sample is in; `samples` as for `bounds_of`."""
+        base, is_open = self._counters.base, self._is_open(samples)
+        start, stop = self.bounds_of(samples, 0, head)
+        marked = self._marked_by_now()
+        is_cut, is_gap = _is_among(marked.cut, stop - 1), _is_among(marked.gaps, stop - 1)
+        if self.lanes == 1:
+            is_gap = ~is_open & (is_gap | (start >= marked.stop))  # or behind all segments
+        begins = np.full(samples.shape, True) if tail == base else start >= tail
+        return EpisodeMarks(begins, ~(is_open | is_cut), is_cut, is_gap)
+
+    def _is_open(self, samples: np.ndarray) -> np.ndarray:
+        """Which samples are in an open segment."""
+        return samples >= self._counters.closed
+
+    def _marked_by_now(self) -> _Marked:
+        counters = self._counters
+        state = (counters.edit, counters.base)
+        known = self._known_marked
+        if known.state != state:
+            known = _Marked(state, 0, 0, _NOTHING, _NOTHING)
+        first, starts, stops, is_cut = self.counted_since(known.seen)
+        if len(stops):
+            before = np.concatenate([starts[:1] if first > known.seen else [known.stop], stops[:-1]])
+            gaps = starts[starts > before] - 1 if self.lanes == 1 else _NOTHING
+            cut = np.concatenate([known.cut, stops[is_cut] - 1])
+            alive = [lasts[lasts >= counters.tail] for lasts in (cut, np.concatenate([known.gaps, gaps]))]
+            known = _Marked(state, first + len(stops), int(stops[-1]), *alive)
+        if not state[0] & 1:
+            self._known_marked = known
+        return known
+
     def _edges_by_now(self, tail: int) -> np.ndarray:
         """Where segments start and stop, in order and each once, with 0 before them all; not to be written to.
 
@@ -245,7 +318,7 @@ class SegmentIndex:
         known = self._known_edges
         if known.state != state:
             known = _Edges(state, 0, np.zeros(1, np.int64), 1)
-        first, starts, stops = self.counted_since(known.seen)
+        first, starts, stops, _ = self.counted_since(known.seen)
         if len(stops):
             if first > known.seen:  # some are gone that were never seen: so are all that were
                 known = _Edges(state, first, np.zeros(1, np.int64), 1)
@@ -254,27 +327,31 @@ class SegmentIndex:
             self._known_edges = known
         return known.values[: known.length]
 
-    def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """Of the records from `number` on those that are there and count: the first one's number, starts and stops."""
+    def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """Of the records from `number` on those that are there and count.
+
+        The first one's number; starts, stops, and which are cut.
+        """
         counters = self._counters
         while True:
             head = counters.head  # before the count: what is beyond it may yet be taken back
             count = counters.segments
             if count <= number:
-                return number, _NOTHING, _NOTHING
+                return number, _NOTHING, _NOTHING, _NOTHING
             first = max(number, self._oldest(count))
-            starts, stops = self._fields(np.arange(first, count), count)
+            starts, stops, is_cut = self._fields(np.arange(first, count), count)
             if self._ring is None or counters.segments - first <= self._ring:  # else some were overwritten meanwhile
                 counted = int(np.searchsorted(stops > head, True))
-                return first, starts[:counted], stops[:counted]
+                return first, starts[:counted], stops[:counted], is_cut[:counted]
 
-    def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where those of `count` records that have these numbers start and stop; anything if there are none."""
-        if count == 0:
-            return numbers, numbers
+    def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where those of `count` records that have these numbers start and stop, and which are cut."""
+        if count == 0:  # then there are no numbers either
+            return numbers, numbers, numbers.astype(bool)
         self._see(count if self._ring is None else min(count, self._ring))
         places = numbers if self._ring is None or count <= self._ring else numbers % self._ring
-        return self._records["start"][places], self._records["stop"][places]
+        records = self._records
+        return records["start"][places], records["stop"][places], records["number"][places] & np.uint32(_CUT) != 0
 
     def _record(self, number: int) -> tuple[int, int]:
         self._see(self._place(number) + 1)
@@ -286,17 +363,18 @@ class SegmentIndex:
         return self._record(number)[1]
 
     def count_sound(self, first: int, count: int) -> int:
-        """How many of `count` records there are if those from `first` on end before one that is damaged or lost."""
-        first = max(first, self._oldest(count))
-        places = [self._place(number) for number in range(first, count)]
+        """How many of `count` records there are if those from `first` on end before one that is damaged or lost.
+
+        None (0) if the first one at hand is lost: what came before it cannot be read.
+        """
+        oldest = max(first, self._oldest(count))
+        places = [self._place(number) for number in range(oldest, count)]
         present = len(self._records) if self.file is None else self.file.length
         self._see(min(present, count if self._ring is None else min(count, self._ring)))
-        for number, place in zip(range(first, count), places, strict=True):
-            if place >= len(self._records):
-                return number
-            record = self._records[place].tolist()
-            if not is_sound(*record) or record[2] != number & 0xFFFFFFFF:
-                return number
+        for number, place in zip(range(oldest, count), places, strict=True):
+            record = self._records[place].tolist() if place < len(self._records) else (0, 0, 0, 0)
+            if not is_sound(*record) or not has_number(record, number):
+                return 0 if first < oldest == number else number
         return count
 
     def last_stop(self) -> int:
@@ -314,7 +392,7 @@ class SegmentIndex:
         number = counters.segments
         while (place := self._place(number)) < len(self._records):
             record = self._records[place].tolist()
-            is_older = is_sound(*record) and record[2] != number & 0xFFFFFFFF
+            is_older = is_sound(*record) and not has_number(record, number)
             if record == (0, 0, 0, 0) or is_older:
                 break
             self._records[place] = 0
@@ -353,7 +431,7 @@ class SegmentIndex:
     def _is_lost(self, number: int) -> bool:
         """Whether a record that counts is not in its place, where a writer has not put another one meanwhile."""
         record = self._records[self._place(number)].tolist()
-        is_there = is_sound(*record) and record[2] == number & 0xFFFFFFFF
+        is_there = is_sound(*record) and has_number(record, number)
         return not is_there and number >= self._oldest(self._counters.segments)
 
     def sync(self) -> None:
@@ -374,6 +452,13 @@ def _received(
     if records is not None:
         index._hold(records)
     return index
+
+
+def _is_among(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Which values are among others, which are in order."""
+    if not len(ordered):
+        return np.zeros(values.shape, np.bool_)
+    return ordered.take(ordered.searchsorted(values), mode="clip") == values
 
 
 # -- the reference's format: inclusive pairs of slots, wrapped where the first is the larger ---------------------

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from unienv_interface.utils.channel import no_interrupt
+
 from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
 from ._journal import Edit, Journal, finish, numbers_in
@@ -40,7 +42,7 @@ class BufferOptions:
 class BufferState:
     """The numbers that say which slots hold samples, and who may change them.
 
-    Slot of sample n: `n - BASE`, modulo the capacity if there is one.
+    Slot of sample n: `n - BASE`, modulo the storage's `ring` if it has a capacity.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class BufferState:
     def slots(self, numbers: Any) -> Any:
         """The slots of samples by their numbers: an array, or one."""
         slots = numbers - self.counters.base
-        return slots if self.storage.capacity is None else slots % self.storage.capacity
+        return slots if self.storage.ring is None else slots % self.storage.ring
 
     def slot(self, number: int) -> int:
         """The slot of one sample."""
@@ -86,16 +88,16 @@ class BufferState:
 
     def used(self, head: int) -> int:
         """How many slots of the storage are in use."""
-        return head - self.counters.base if self.storage.capacity is None else self.storage.capacity
+        return head - self.counters.base if self.storage.ring is None else self.storage.ring
 
     def slot_ranges(self, tail: int, head: int, base: int) -> list[tuple[int, int]]:
         """The slots of the samples from tail to head, as ranges [start, stop), some of them empty."""
-        capacity = self.storage.capacity
+        ring = self.storage.ring
         start, count = max(0, tail - base), head - base - max(0, tail - base)
-        if capacity is None:
+        if ring is None:
             return [(start, start + count)]
-        start %= capacity
-        return [(start, min(start + count, capacity)), (0, max(0, start + count - capacity))]
+        start %= ring
+        return [(start, min(start + count, ring)), (0, max(0, start + count - ring))]
 
     def open_start(self) -> int | None:
         """The number of the first sample of the open episode; None if none is open.
@@ -279,7 +281,7 @@ class BufferState:
         self.header.begin_to_write()
         self.recover()
         used = np.arange(self.used(counters.head))
-        self.storage.replace_block_sums(numbers_in(used, self.storage.capacity, counters.base, counters.tail))
+        self.storage.replace_block_sums(numbers_in(used, self.storage.ring, counters.base, counters.tail))
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:
@@ -392,7 +394,8 @@ class BufferState:
             try:
                 edit.make(self.storage, counters, self.segments)
             except BaseException:  # interrupted: it must not stay half made
-                edit.make(self.storage, counters, self.segments)
+                with no_interrupt():
+                    edit.make(self.storage, counters, self.segments)
                 raise
             finally:
                 counters.edit = before + 2
@@ -407,7 +410,8 @@ class BufferState:
             finish(journal, self.storage, counters, self.segments)
         except BaseException:
             if counters.edit & 1:  # interrupted: it must not stay half made
-                finish(journal, self.storage, counters, self.segments)
+                with no_interrupt():
+                    finish(journal, self.storage, counters, self.segments)
             raise
         if durable:
             self.flush()
@@ -425,27 +429,29 @@ class BufferState:
         self.segments.sync()
 
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then, unless that has failed before.
+        """Give back files and locks; what was written is durable by then, unless that has failed or was interrupted.
 
         May be called more than once.
         """
-        if self.is_closed:
-            return
         is_ours = self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held
-        if is_ours and self.failure is None:
-            self.write_lock.run(self._finish)
-        self.is_closed = True
-        self.write_lock.close()  # before what others may be about to write to
-        self.storage.close()
-        self.segments.close()
-        self.header.close()
-        if self.journal is not None:
-            self.journal.close()
-        if self.folder_lock is not None:
-            self.folder_lock.release()
+        try:
+            if is_ours and self.failure is None and not self.is_closed:
+                self.write_lock.run(self._finish)
+        finally:
+            self.is_closed = True
+            self.write_lock.close()  # before what others may be about to write to
+            self.storage.close()
+            self.segments.close()
+            self.header.close()
+            if self.journal is not None:
+                self.journal.close()
+            if self.folder_lock is not None:
+                self.folder_lock.release()
 
     def _finish(self) -> None:
         """Flush, and record that the buffer was closed in order where no other process writes."""
+        if self.is_closed:  # by another thread
+            return
         self.storage.settle()
         if not self.shared:
             self.storage.fit_to(self.used(self.counters.head), None)
@@ -454,6 +460,7 @@ class BufferState:
         if not self.shared:
             length = 0 if self.segments.file is None else self.segments.file.length
             self.header.seal((*self.storage.sizes(), length))
+        self.is_closed = True
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, desc
 from unienv_interface.space.space_utils import batch_space, concatenate, unbatch_spaces
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
+
+from ..storages.shared_next_obs import SharedNextObsSpace
 
 FIELDS = (
     "obs",
@@ -32,8 +34,9 @@ FIELDS = (
     "step",
     "timestamp",
     "info",
+    "extras",
 )
-#: Fields that are values of the environment's spaces; of the others, all but `info` are numbers.
+#: Fields that are values of the environment's spaces; of the others, all but `info` and `extras` are numbers.
 OF_ENV_SPACES = ("obs", "context", "action", "next_obs")
 #: Fields that the environment knows nothing of.
 COUNTED = ("episode_id", "step", "timestamp")
@@ -130,8 +133,8 @@ def _known(setting: Setting, key: str) -> str:
 def _converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Convert | None:
     if key in OF_ENV_SPACES:
         return None
-    if key == "info":
-        return _InfoReader(setting, space, as_arrays).read
+    if key in ("info", "extras"):
+        return _InfoReader(setting, space, as_arrays, key).read
     return number_converter(space, setting.count, as_arrays, key)
 
 
@@ -205,7 +208,7 @@ def _python_type(space: ArraySpace) -> type | None:
 class _InfoReader:
     """Picks out the infos that a dict space asks for."""
 
-    def __init__(self, setting: Setting, space: Space, as_arrays: bool, path: str = "info") -> None:
+    def __init__(self, setting: Setting, space: Space, as_arrays: bool, path: str) -> None:
         if not isinstance(space, DictSpace):
             raise KeyError(f"{path}: the buffer has {space}, it must have a DictSpace with the keys to be recorded")
         names, self._count, self._path, self._backend = set(space.spaces), setting.count, path, space.backend
@@ -282,13 +285,14 @@ class NextObservationBuilder(Builder):
 class CallableBuilder(Builder):
     """Hands everything to a function of the caller's, by keyword."""
 
-    needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index"})
+    needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index", "extras"})
 
     def __init__(self, setting: Setting, function: Callable[..., Any]) -> None:
         self._function, self._space = function, setting.space
 
     def build(self, data: StepData) -> Any:
-        obs, context, action, next_obs, reward, terminated, truncated, _, env_index, *_ = data
+        obs, context, action, next_obs, reward, terminated, truncated, _, env_index, *_, extras = data
+        given = {"extras": extras} if extras else {}
         return self._function(
             cached_obs=obs,
             cached_context=context,
@@ -299,6 +303,7 @@ class CallableBuilder(Builder):
             truncated=truncated,
             env_index=env_index,
             rb_single_space=self._space,
+            **given,
         )
 
 
@@ -346,7 +351,7 @@ _NEXT_OBS = FIELDS.index("next_obs")
 def transition_space(
     env: Env,
     *,
-    next_obs: bool = True,
+    next_obs: bool | Literal["shared"] = True,
     done: bool = False,
     context: bool = False,
     env_index: bool = False,
@@ -354,10 +359,12 @@ def transition_space(
     step: bool = False,
     timestamp: bool = False,
     info: Mapping[str, Space] | None = None,
+    extras: Mapping[str, Space] | None = None,
 ) -> DictSpace:
     """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
 
     - `next_obs`: the observation that the step led to. Without it, the last observation of an episode is not kept.
+      "shared": a buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
     - `done`: terminated or truncated.
     - `context`: that of the last reset.
     - `env_index`: the slot of a batched environment.
@@ -365,6 +372,8 @@ def transition_space(
     - `timestamp`: when the step returned, in seconds since the epoch.
     - `info`: keys of the infos to be recorded, with the space of each. A key that is not in the infos of every step
       is refused when it is missing, unless the key "_" + name, a BinarySpace, is asked for too: it says where it is.
+    - `extras`: columns of the learner's, with the space of each, which it hands to the recorder at every step:
+      `recorder.step(action, extras={"logp": logp, "value": value})`.
 
     Of a batched environment this is the transition of one slot.
     """
@@ -379,6 +388,8 @@ def transition_space(
         "terminated": flag,
         "truncated": flag,
     }
+    if next_obs not in (True, False, "shared"):
+        raise ValueError(f"next_obs is {next_obs!r}, it must be True, False or 'shared'")
     if next_obs:
         spaces["next_obs"] = spaces["obs"]
     if done:
@@ -396,11 +407,15 @@ def transition_space(
             spaces[name] = index
     if timestamp:
         spaces["timestamp"] = _timestamp_space(backend, device)
-    if info is not None:
-        if not isinstance(info, Mapping):
-            raise TypeError(f"info is {info!r:.80}, wanted the space of each info by its name: {{'x_position': space}}")
-        spaces["info"] = DictSpace(backend, info, device)
-    return DictSpace(backend, spaces, device)
+    chosen: Any
+    for field, chosen, example in (("info", info, "x_position"), ("extras", extras, "logp")):
+        if chosen is None:
+            continue
+        if not isinstance(chosen, Mapping):
+            rule = f"wanted the space of each {field.rstrip('s')} by its name: {{{example!r}: space}}"
+            raise TypeError(f"{field} is {chosen!r:.80}, {rule}")
+        spaces[field] = DictSpace(backend, chosen, device)
+    return (SharedNextObsSpace if next_obs == "shared" else DictSpace)(backend, spaces, device)
 
 
 def single_space(env: Env, space: Space) -> Any:

@@ -11,6 +11,7 @@ done. What is changed in place goes by way of the journal.
 
 from __future__ import annotations
 
+import bisect
 import os
 import weakref
 from collections.abc import Sequence
@@ -45,10 +46,16 @@ class BufferWriter:
         self._storage, self._lanes, self._maintains = state.storage, state.segments.lanes, state.maintains
         capacity = state.storage.capacity
         self._capacity = None if capacity is None else int(capacity)
+        self._ring = None if capacity is None else int(state.storage.ring or capacity)
         self._appends, self._tells = state.storage.is_segment_aware, state.storage.wants_episodes
         self._is_closed = False
         self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
         self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+        self._first_path: tuple[Any, ...] = ()
+        self._block_ndim = -1  # of the first leaf: the axes it has in a block of steps
+        if self._lanes > 1 and state.storage.layout.leaves:
+            first = state.storage.layout.leaves[0]
+            self._first_path, self._block_ndim = first.path, len(first.codec.shape) + 2
         if not state.shared:
             _WRITERS.add(self)
 
@@ -115,10 +122,13 @@ class BufferWriter:
         self._add(encoded, count, ended, head + count, base)
         self._flush_if_durable()
 
-    def extend_episodes(self, value: Any, count: int, ended: Sequence[tuple[int, int]]) -> None:
+    def extend_episodes(
+        self, value: Any, count: int, ended: Sequence[tuple[int, int]], are_cut: Sequence[bool] | None = None
+    ) -> None:
         """Add a batch, and the episodes [start, stop) of samples by their numbers that end with it."""
         self.check()
-        self._add(self._storage.encode(value, count), count, ended, self._counters.head + count)
+        encoded, closed = self._storage.encode(value, count), self._counters.head + count
+        self._add(encoded, count, ended, closed, are_cut=are_cut)
 
     def extend_lanes(self, value: Any, ended: np.ndarray | None) -> None:
         """Add one sample to every lane, or a block of several steps; `ended` says where episodes end with one."""
@@ -143,33 +153,35 @@ class BufferWriter:
                 closing = ended.reshape(-1).nonzero()[0].tolist()
         self._extend_open(encoded, count, closing)
 
-    def extend_all_lanes(self, value: Any, count: int, closing: list[int]) -> None:
+    def extend_all_lanes(self, value: Any, count: int, closing: list[int], are_cut: list[bool]) -> None:
         """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
         self.check()
-        self._extend_open(self._storage.encode(value, count), count, closing)
+        self._extend_open(self._storage.encode(value, count), count, closing, are_cut)
 
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
-        leaf, spec = value, self._storage.layout.leaves[0]
+        leaf = value
         try:
-            for key in spec.path:
+            for key in self._first_path:
                 leaf = leaf[key]
         except (LookupError, TypeError):
             return None  # which `encode` will say more about
-        shape: tuple[int, ...] = tuple(getattr(leaf, "shape", ()))
-        return int(shape[0]) if len(shape) == len(spec.codec.shape) + 2 else None
+        return int(leaf.shape[0]) if getattr(leaf, "ndim", 0) == self._block_ndim else None
 
-    def _extend_open(self, encoded: Any, count: int, closing: list[int]) -> None:
+    def _extend_open(self, encoded: Any, count: int, closing: list[int], are_cut: Sequence[bool] | None = None) -> None:
         """Add samples to the open segments of the lanes.
 
-        `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends.
+        `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends;
+        `are_cut` says which of these are cut.
         """
         lanes, capacity, head = self._lanes, self._capacity, self._counters.head
         if capacity is not None and count > capacity:  # more than once around: block by block
             for start in range(0, count, capacity):
                 stop = min(start + capacity, count)
-                within = [place - start for place in closing if start <= place < stop]
-                self._extend_open(self._storage.part(encoded, count, start, stop), stop - start, within)
+                first, last = bisect.bisect_left(closing, start), bisect.bisect_left(closing, stop)
+                within = [place - start for place in closing[first:last]]
+                cuts = None if are_cut is None else are_cut[first:last]
+                self._extend_open(self._storage.part(encoded, count, start, stop), stop - start, within, cuts)
             return
         if not closing:
             self._add(encoded, count, (), head + count)
@@ -182,7 +194,7 @@ class BufferWriter:
             lane = place % lanes
             ranges.append((max(starts[lane], oldest + lane), head + place + 1))
             starts[lane] = head + place + lanes
-        self._add(encoded, count, ranges, head + count)
+        self._add(encoded, count, ranges, head + count, are_cut=are_cut)
         self._open_starts = starts
         self._flush_if_durable()
 
@@ -195,24 +207,26 @@ class BufferWriter:
         ended: Sequence[tuple[int, int]] = (),
         closed: int | None = None,
         base: int | None = None,
+        are_cut: Sequence[bool] | None = None,
     ) -> None:
         """Reserve slots behind the head, fill them with encoded encoded, and make them count.
 
         With `count` None it is one sample, without a leading axis. The segments in `ended` end with them; before
         `closed`, if that changes, no segment is open. `base` is the number of the sample in slot 0, if that changes.
+        `are_cut` says which of the segments are cut.
         """
-        counters, capacity, storage = self._counters, self._capacity, self._storage
+        counters, capacity, ring, storage = self._counters, self._capacity, self._ring, self._storage
         head = counters.head
         slot = head - (counters.base if base is None else base)
         size = 1 if count is None else count
         new_head, tail, rest, record, interrupt = head + size, None, None, 0, None
-        if capacity is not None:
-            slot %= capacity
+        if capacity is not None and ring is not None:
+            slot %= ring
             if new_head - counters.tail > capacity:
                 tail = new_head - capacity
         stop = slot + size
-        if capacity is not None and stop > capacity:  # around the end of the ring
-            first, stop = capacity - slot, capacity
+        if ring is not None and stop > ring:  # around the end of the ring
+            first, stop = ring - slot, ring
             rest = storage.part(encoded, size, first, size)
             encoded = storage.part(encoded, size, 0, first)
         slots = slot if count is None else slice(slot, stop)
@@ -237,7 +251,7 @@ class BufferWriter:
                 if closed is not None:
                     counters.closed = closed
                 if ended:
-                    self._segments.put(record, ended)
+                    self._segments.put(record, ended, are_cut)
                 counters.head = new_head  # this one store makes the samples count, and their segments
                 break
             except BaseException as error:
@@ -251,7 +265,7 @@ class BufferWriter:
 
     # -- segments --------------------------------------------------------------------------------------------
 
-    def end_segment(self) -> None:
+    def end_segment(self, is_cut: bool) -> None:
         """Close the open segment; without one, nothing happens."""
         if self._is_refused:
             raise self._refusal()
@@ -261,10 +275,10 @@ class BufferWriter:
         if self._storage.is_segment_aware and self._storage.has_open_segment:
             self._storage.mark_segment_end()
         self._segments.prepare(1)
-        self._close([(start, head)], head)
+        self._close([(start, head)], head, is_cut)
         self._flush_if_durable()
 
-    def end_lanes(self, ended: np.ndarray) -> None:
+    def end_lanes(self, ended: np.ndarray, is_cut: bool) -> None:
         """Close the open segments of these lanes; of one that has none, nothing happens."""
         self.check()
         counters, lanes = self._counters, self._lanes
@@ -273,19 +287,20 @@ class BufferWriter:
         closing = [lane for lane in ended.nonzero()[0].tolist() if starts[lane] < head]
         if closing:
             self._segments.prepare(len(closing))
-            self._close([(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing], None)
+            ranges = [(max(starts[lane], tail + lane), head - lanes + lane + 1) for lane in closing]
+            self._close(ranges, None, is_cut)
             for lane in closing:
                 starts[lane] = head + lane
             self._flush_if_durable()
         self._open_starts = starts
 
-    def _close(self, ranges: Sequence[tuple[int, int]], closed: int | None) -> None:
+    def _close(self, ranges: Sequence[tuple[int, int]], closed: int | None, is_cut: bool) -> None:
         """Record closed segments, for which room is prepared; an interrupt is raised when it is done."""
-        record = self._counters.segments
+        record, are_cut = self._counters.segments, [True] * len(ranges) if is_cut else None
         try:
-            self._put_segments(record, ranges, closed)
+            self._put_segments(record, ranges, closed, are_cut)
         except BaseException:
-            self._put_segments(record, ranges, closed)
+            self._put_segments(record, ranges, closed, are_cut)
             raise
         finally:
             if self._tells:
@@ -305,9 +320,11 @@ class BufferWriter:
             counters = self._counters
             self._tell(self._segments.alive(counters.tail, counters.head).tolist())
 
-    def _put_segments(self, record: int, ranges: Sequence[tuple[int, int]], closed: int | None) -> None:
+    def _put_segments(
+        self, record: int, ranges: Sequence[tuple[int, int]], closed: int | None, are_cut: Sequence[bool] | None
+    ) -> None:
         if self._maintains:
-            self._segments.put(record, ranges)
+            self._segments.put(record, ranges, are_cut)
         if closed is not None:
             self._counters.closed = closed
 
@@ -323,11 +340,19 @@ class BufferWriter:
             f"extend_lanes(value, ended) with a batch of {self._lanes}"
         )
 
+    def _wants_more_rows(self, what: str) -> TypeError:
+        return TypeError(
+            f"{what}, {type(self._storage).__name__} keeps in each row what the next sample needs: copy the samples "
+            f"into a buffer that stores next_obs in every row (extend_from)"
+        )
+
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_at(self, idx: Any, value: Any) -> None:
         """Overwrite samples."""
         self.check()
+        if self._storage.is_append_only:
+            raise self._wants_more_rows("set_at: samples cannot be overwritten")
         counters, storage = self._counters, self._storage
         position = resolve_index(storage.backend, idx, counters.head - counters.tail)
         count = None if isinstance(position, int) else len(position)
@@ -369,11 +394,13 @@ class BufferWriter:
                 f"remove_at: the buffer has {self._lanes} lanes, whose samples lie side by side: only whole vector "
                 f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
             )
+        if self._storage.is_append_only and not is_oldest:
+            raise self._wants_more_rows("remove_at: only the oldest samples can be removed")
         if is_oldest:
             counters.tail = tail + removed.size  # nothing has to be moved
             return
         bounds = (tail, min(max(counters.closed, tail), head), head)
-        alive = state.segments.alive(tail, head)
+        alive = state.segments.alive_and_cut(tail, head)
         self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
 
     def _edit(self, edit: Edit) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, RenderFrame, parse_index, parse_mask
 from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.transformations import DataTransformation
 from unienv_interface.wrapper.autoreset import refuse_autoreset
 
 from ._recording import (
@@ -34,13 +35,15 @@ from ._recording import (
     PendingSteps,
     TransitionBuilder,
     check_builder,
+    check_extras,
     check_takes_parts,
     is_plain,
     make_recorder,
+    names_of,
     next_episode_id,
     owned_copy,
 )
-from ._recording_modes import ReplayMode, as_list, check_same_space, dump, resolve_mode
+from ._recording_modes import ReplayMode, as_list, check_same_space, dump, resolve_mode, warn_if_mixed
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
@@ -63,14 +66,18 @@ class ReplayBufferCollectionWrapper(
     - `transition_builder`: a callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated,
       env_index, rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its
       fields that the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs,
-      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp and info;
-      `transition_space` makes such a space.
+      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and
+      extras; `transition_space` makes such a space.
     - `validate_transition`: check every transition against the buffer's space, which takes time.
     - `dump_on_episode_end`, `dump_on_reset_boundary`: `dumps` the buffers concerned, to `dump_path` or, if there are
       several, to a folder `env_0`, `env_1`, ... each under it. Repeated dumps overwrite the same path, which may be
       reassigned. Empty buffers are not dumped.
     - `clock`: where timestamps come from, seconds since the epoch.
     - `first_episode_id`: the number of the first episode; by default one that goes on from what the buffers hold.
+    - `on_ended`: what happens when a slot is stepped whose episode has ended, and which was not reset: `"raise"`, a
+      RuntimeError before the step that names the slots; `"ignore"`, the step is recorded as the first of an episode.
+    - `episodes`: `"ignore"` says that several environments are meant to be mixed in one buffer without episodes, in
+      shared mode. By default an `UnknownEpisodesWarning` says that they are.
     """
 
     def __init__(
@@ -86,6 +93,8 @@ class ReplayBufferCollectionWrapper(
         *,
         clock: Callable[[], float] = time.time,
         first_episode_id: int | None = None,
+        on_ended: Literal["raise", "ignore"] = "raise",
+        episodes: Literal["respect", "ignore"] = "respect",
     ) -> None:
         super().__init__(env)
         refuse_autoreset(env, type(self).__name__)
@@ -95,6 +104,10 @@ class ReplayBufferCollectionWrapper(
         self.dump_path = dump_path
         self._buffers = as_list(replay_buffers)
         self._mode = resolve_mode(replay_mode, env, self._buffers)
+        self._refuses_ended = _is_first("on_ended", on_ended, ("raise", "ignore"))
+        self._warns_if_mixed = _is_first("episodes", episodes, ("respect", "ignore"))
+        if self._warns_if_mixed:
+            warn_if_mixed(self._mode, env)
         self._chosen_builder, self._validates = transition_builder, validate_transition
         self._dumps_episodes, self._dumps_resets = dump_on_episode_end, dump_on_reset_boundary
         self._clock = clock
@@ -113,10 +126,13 @@ class ReplayBufferCollectionWrapper(
         self._observation: Any = None  # what the next step starts from, of all slots; nobody else has it
         self._context: Any = None
         self._is_known = False  # whether these are those of the environment
+        self._ended: set[int] = set()  # slots whose episodes have ended, until they are reset
         self._in_doubt = False  # whether a reset follows on something that has failed
         self._overwrites = is_plain(env)
         self._resetting: np.ndarray | None = None
-        self._stepping: tuple[Any] | PendingSteps | None = None  # the action of the step under way; of some slots
+        # The action and the extras of the step under way; of some slots.
+        self._stepping: tuple[Any, Any] | PendingSteps | None = None
+        self._extra_names: set[str] | None = set()  # from the first step on; None if a builder takes any
 
     @classmethod
     def shared(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
@@ -198,8 +214,9 @@ class ReplayBufferCollectionWrapper(
             self._merge(context, observation, slots, chosen)
         if self._in_doubt:
             self._counts.doubt()
+        self._ended.difference_update(chosen)
         if chosen and (self._counts.begin(chosen) or self._in_doubt or self._may_be_open()):
-            self._end_segments(slots)
+            self._end_segments(slots, cut=self._in_doubt)
         self._is_known = True
         if self._dumps_resets:
             self._dump(slots)
@@ -231,29 +248,42 @@ class ReplayBufferCollectionWrapper(
 
     # -- step ----------------------------------------------------------------------------------------------
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(
+        self, action: Any, *, extras: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment and record it.
+
+        `extras` are values of the learner's, such as `{"logp": logp, "value": value}`: those that the buffers have
+        columns for under `extras`. Of a batched environment each has an entry for each slot.
+        """
         if not self._is_known or self._recorder is None:
             self._prepare_step()
+        if self._ended:
+            self._refuse_ended(self._ended)
+        if extras is not None or self._extra_names:
+            self._check_extras(extras)
         self._is_known = False  # until the step is recorded
         result = self.env.step(action)
-        self._record(action, result)
+        self._record(action, result, extras)
         return result
 
-    def step_async(self, action: Any, index: Any = None) -> None:
+    def step_async(self, action: Any, index: Any = None, *, extras: Mapping[str, Any] | None = None) -> None:
         """Begin a step, where the environment has this; `step_wait` completes it.
 
         With `index` (slots, in any order) only these step, with one action each, while others may still be stepping.
-        This works in the modes per_env and shared.
+        This works in the modes per_env and shared, and without `extras`, which are those of `step`.
         """
         begin = self._asynchronous("step_async")
         if index is not None:
-            self._begin_some(begin, action, index)
+            self._begin_some(begin, action, index, extras)
             return
         self._prepare_step()
+        self._refuse_ended(self._ended)
+        self._check_extras(extras)
         self._is_known = False
-        kept = owned_copy(action)  # the caller may reuse the array meanwhile
+        kept = owned_copy(action), owned_copy(extras)  # the caller may reuse the arrays meanwhile
         begin(action)
-        self._stepping = (kept,)
+        self._stepping = kept
 
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that was begun.
@@ -266,9 +296,9 @@ class ReplayBufferCollectionWrapper(
             raise RuntimeError(_PENDING_STEP)
         if min_envs is not None or isinstance(self._stepping, PendingSteps):
             return self._wait_for_some(wait, min_envs)
-        (action,), self._stepping = self._stepping, None
+        (action, extras), self._stepping = self._stepping, None
         result = wait()
-        self._record(action, result)
+        self._record(action, result, extras)
         return result
 
     def _prepare_step(self) -> None:
@@ -278,8 +308,31 @@ class ReplayBufferCollectionWrapper(
         if self._recorder is None:
             chosen, validates = self._chosen_builder, self._validates
             self._recorder = make_recorder(self._mode, self.env, self._buffers, chosen, validates)
+            is_function = chosen is not None and not isinstance(chosen, DataTransformation)
+            self._extra_names = None if is_function else names_of("extras", self._buffers)
 
-    def _record(self, action: Any, result: tuple[Any, Any, Any, Any, dict[str, Any]], part: Part | None = None) -> None:
+    def _check_extras(self, extras: Mapping[str, Any] | None) -> None:
+        """A KeyError, before the environment is asked to step, if these cannot be recorded."""
+        if self._extra_names is not None:
+            check_extras(extras, self._extra_names)
+
+    def _refuse_ended(self, ended: set[int]) -> None:
+        """A RuntimeError if these slots, which are about to step, are any: their episodes have ended."""
+        if not ended:
+            return
+        what = f"slots {sorted(ended)}, whose episodes have ended" if self._is_batched else "an episode that has ended"
+        how = "reset(mask=terminated | truncated)" if self._is_batched else "reset()"
+        raise RuntimeError(
+            f"step of {what}: call {how} first, or make the recorder with on_ended='ignore' to record such steps"
+        )
+
+    def _record(
+        self,
+        action: Any,
+        result: tuple[Any, Any, Any, Any, dict[str, Any]],
+        extras: Mapping[str, Any] | None = None,
+        part: Part | None = None,
+    ) -> None:
         """Record a step of all slots, or of some of them."""
         next_observation, reward, terminated, truncated, info = result
         if part is None:
@@ -313,6 +366,7 @@ class ReplayBufferCollectionWrapper(
             step,
             now,
             info,
+            {} if extras is None else extras,
         )
         recorder.record(data, ended)
         if slots is None:
@@ -323,6 +377,8 @@ class ReplayBufferCollectionWrapper(
             ended = [slots[row] for row in ended]
         if ended:
             self._counts.begin(ended)
+            if self._refuses_ended:
+                self._ended.update(ended)
         self._is_known = slots is None  # of some slots, whoever waits for them says so
         if ended and self._dumps_episodes:
             self._dump(np.isin(np.arange(self._slots), ended))
@@ -340,12 +396,14 @@ class ReplayBufferCollectionWrapper(
 
     # -- steps of some slots -------------------------------------------------------------------------------
 
-    def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any) -> None:
+    def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any, extras: Mapping[str, Any] | None) -> None:
         check_takes_parts(self._mode, self._slots, "step_async with index")
         pending = self._pending()
+        self._refuse_extras_of_some(extras)
         if not pending.is_sound:
             raise RuntimeError(_UNKNOWN)
         slots = parse_index(index, self._slots, self.backend)
+        self._refuse_ended(self._ended.intersection(slots.tolist()))
         actions = pending.actions_for(slots.tolist(), owned_copy(action))
         self._is_known = False
         with pending.in_doubt():
@@ -368,7 +426,7 @@ class ReplayBufferCollectionWrapper(
         if len(pending):
             self._stepping = pending
         with pending.in_doubt():
-            self._record(action, result, self._part(slots))
+            self._record(action, result, part=self._part(slots))
         self._is_known = pending.is_sound and self._stepping is None
         return result
 
@@ -380,9 +438,14 @@ class ReplayBufferCollectionWrapper(
         if self._stepping is None:
             self._prepare_step()
         else:
-            (action,) = self._stepping
+            action, extras = self._stepping
+            self._refuse_extras_of_some(extras)
             pending.add(pending.actions_for(range(self._slots), action))
         return pending
+
+    def _refuse_extras_of_some(self, extras: Mapping[str, Any] | None) -> None:
+        if extras or self._extra_names:
+            raise ValueError("extras: they are recorded with steps of all slots only, without index and min_envs")
 
     def _part(self, slots: list[int]) -> Part:
         if self._partial_recorders is None:
@@ -406,7 +469,7 @@ class ReplayBufferCollectionWrapper(
     # -- the end -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the environment. Episodes that are under way end here; the buffers stay open."""
+        """Close the environment. Episodes that are under way end here, cut; the buffers stay open."""
         with contextlib.ExitStack() as everything:  # whichever of it fails
             everything.callback(super().close)
             for buffer in self._buffers:
@@ -425,13 +488,14 @@ class ReplayBufferCollectionWrapper(
         recorder = self._recorder
         return self._mode != "interleaved" and (recorder is None or recorder.may_be_open)
 
-    def _end_segments(self, slots: np.ndarray | None = None) -> None:
+    def _end_segments(self, slots: np.ndarray | None = None, *, cut: bool) -> None:
+        """Close what is open of these slots; `cut` unless it was reset by a caller who knew what was recorded."""
         if self._mode == "interleaved":
-            self._buffers[0].mark_segment_end(slots)
+            self._buffers[0].mark_segment_end(slots, cut=cut)
             return
         for place, buffer in enumerate(self._buffers):
             if slots is None or len(self._buffers) == 1 or slots[place]:
-                buffer.mark_segment_end()
+                buffer.mark_segment_end(cut=cut)
 
     def _dump(self, slots: np.ndarray) -> None:
         """Dump the buffers that hold rows of these slots."""
@@ -459,7 +523,7 @@ class ReplayBufferCollectionWrapper(
         - `require_same_space`: a ValueError unless the new buffers have the same `single_space` as the old ones.
         - `allow_mid_episode`: allow it even if this splits an episode across old and new buffers, whose segment in
           the old ones stays open.
-        - `finalize_old_segments`: close the open segments of the old buffers.
+        - `finalize_old_segments`: close the open segments of the old buffers, as cut.
         - `dump_old`: do so, and dump the old buffers to `dump_path`.
 
         With open segments and none of the latter three: a RuntimeError. What does not fit is refused before anything
@@ -474,7 +538,7 @@ class ReplayBufferCollectionWrapper(
         if dump_old and self.dump_path is None:
             raise ValueError("dump_path must be provided with dump_old=True: assign wrapper.dump_path")
         if finalize_old_segments or dump_old:
-            self._end_segments()
+            self._end_segments(cut=True)
         elif not allow_mid_episode and any(buffer.has_open_segment for buffer in old):
             raise RuntimeError(
                 "the replay buffers have open segments, their episodes would be split: swap after the episodes have "
@@ -482,9 +546,11 @@ class ReplayBufferCollectionWrapper(
             )
         if dump_old:
             dump(old, range(len(old)), self.dump_path)
+        if self._warns_if_mixed:
+            warn_if_mixed(mode, self.env)
         self._buffers, self._mode = new, mode
         self._recorder = self._partial_recorders = None
-        self._end_segments()
+        self._end_segments(cut=True)
         self._counts.skip_to(next_episode_id(new))
         return old
 
@@ -499,8 +565,15 @@ class ReplayBufferCollectionWrapper(
             raise ValueError(f"{error}; the mode stays as it is unless replay_mode is given, such as 'auto'") from None
 
 
+def _is_first(name: str, value: str, allowed: tuple[str, str]) -> bool:
+    """Whether an option has the first of its two values; a ValueError if it has neither."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, it must be {allowed[0]!r} or {allowed[1]!r}")
+    return value == allowed[0]
+
+
 def _end_recording(buffer: ReplayBuffer) -> None:
     """End the episodes of a buffer that are under way."""
     if not buffer.is_closed:
         with contextlib.suppress(PermissionError):  # in a fork, where the other process goes on with it
-            buffer.mark_segment_end()
+            buffer.mark_segment_end(cut=True)

@@ -12,6 +12,7 @@ processes write to one buffer, one at a time.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
+from unienv_interface.backends import BackendLike, parse_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.files import local_path
-from ..base.nested import nested_item
 from ..base.storage import RowStorage, SpaceStorage
-from ..base.windows import Episodes, Limits, WindowQuery, Windows
+from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ..storages.columns import ColumnRule, storages_of_columns
 from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
+from ._columns import column_source
 from ._reader import BufferReader, WindowReader
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
@@ -109,6 +111,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._read_samples = self._reader.by_slots(storage.gather)
         self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
         self._last_windows: WindowReader | None = None
+        self._last_column_windows: list[WindowReader] = []
         self.is_segment_aware = state.maintains or storage.is_segment_aware
         storage.follow(state.open_length)
 
@@ -123,7 +126,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         capacity: int | None = None,
         multiprocessing: bool = False,
         maintain_segment_metadata: bool = False,
-        keep_episodes: bool = False,
+        keep_episodes: bool | None = None,
         durable: bool = False,
         lanes: int = 1,
         columns: Mapping[str, ColumnRule] | None = None,
@@ -132,7 +135,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
 
         A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
-        `maintain_segment_metadata`.
+        `maintain_segment_metadata`. The short form `create(space, ...)`, which names no storage, keeps episodes unless
+        `keep_episodes=False`; otherwise they are kept only on request.
 
         With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
         `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
@@ -148,21 +152,36 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 given = f"create({single_instance_space!r:.80}, space)"
                 raise TypeError(f"create wants the class of the storage before the space: {given}")
             storage_cls, single_instance_space = None, storage_cls
+            keep_episodes = keep_episodes is not False
         if single_instance_space is None:
             raise TypeError("create wants the space of one sample: create(PackedStorage, space) or create(space)")
         if isinstance(storage_cls, str):
             storage_cls = storage_by_name(storage_cls)
+        if isinstance(single_instance_space, SharedNextObsSpace):
+            if columns:
+                raise ValueError(
+                    "columns of frames and next_obs='shared' do not go together: make the space with next_obs=False, "
+                    "or leave columns out"
+                )
+            if storage_cls not in (None, PackedStorage, SharedNextObsStorage):
+                raise ValueError(
+                    f"{storage_cls.__name__} cannot store observations once, as next_obs='shared' of transition_space "
+                    f"asks: name no storage, or make the space with next_obs=True"
+                )
+            storage_cls, single_instance_space = SharedNextObsStorage, single_instance_space.plain()
         if columns:
             kwargs = storages_of_columns(single_instance_space, columns, storage_cls or PackedStorage, kwargs)
             storage_cls = DictStorage
         _check_lanes(lanes, capacity, storage_cls)
+        if storage_cls is SharedNextObsStorage:
+            kwargs["lanes"] = lanes
         return _folder.create(
             storage_cls,
             single_instance_space,
             args,
             None if cache_path is None else local_path(cache_path),
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs},
-            BufferOptions(maintain_segment_metadata or keep_episodes or lanes > 1, durable, lanes),
+            BufferOptions(maintain_segment_metadata or bool(keep_episodes) or lanes > 1, durable, lanes),
         )
 
     @staticmethod
@@ -294,7 +313,33 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         count = None if segments is None else len(segments)
         return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
 
+    def fingerprint(self) -> str | None:
+        if self._cache_path is None:
+            return None
+        counters = self._counters
+        return f"{counters.head}-{counters.tail}-{counters.edit}-{zlib.crc32(repr(self.single_space).encode()):08x}"
+
     # -- reading ---------------------------------------------------------------------------------------------
+
+    @property
+    def edit_timeout(self) -> float:
+        """Seconds that a read waits for a writer in the middle of `set_at` or `remove_at`, 30 by default; may be set.
+
+        A writer that was stopped (SIGSTOP, a debugger) never gets to the end: the read is then a TimeoutError with the
+        number of its process.
+
+        Examples
+        --------
+        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader.edit_timeout = 5.0
+        """
+        return self._state.edit_timeout
+
+    @edit_timeout.setter
+    def edit_timeout(self, seconds: float) -> None:
+        if not seconds > 0:  # a NaN is not, either
+            raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
+        self._state.edit_timeout = float(seconds)
 
     def get_at(self, idx: Any) -> Any:
         return self._reader.read(idx, self._read_samples)
@@ -313,7 +358,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self._reader.by_slots(self.storage.get_column(nested_keys).gather))
+        return self._reader.read(idx, self._reader.by_slots(column_source(self.storage, nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
@@ -322,10 +367,31 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
         data, valid = self._reader.read(positions, windows, windows.reach)
-        return Windows(nested_item(data, query.nested_keys) if windows.reads_whole else data, valid)
+        return windows.shown(data, valid)
+
+    def read_column_windows(
+        self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
+    ) -> list[Windows]:
+        readers = self._last_column_windows
+        are_known = len(readers) == len(queries) and all(
+            reader.query is query for reader, query in zip(readers, queries, strict=True)
+        )
+        if limits is not None or not are_known:
+            readers = [self._reader.window_reader(query, limits) for query in queries]
+        if limits is None:
+            self._last_column_windows = readers
+
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+            return [reader(*at) for reader in readers]
+
+        found = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
+        return [reader.shown(*windows) for reader, windows in zip(readers, found, strict=True)]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
+
+    def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
+        return self._reader.episode_marks(positions) if self._maintains else None
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         found = self.episodes_of(positions) if within_episodes else None
@@ -346,6 +412,14 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Of a buffer with lanes each is range(start, stop, lanes).
         """
         return self._reader.segments() if self._maintains else self._reader.storage_segments()
+
+    def cut_episodes(self) -> list[tuple[int, int]] | None:
+        """Those of `get_segments` that were closed before the episode had ended; None if episodes are not kept.
+
+        So does a recorder that is closed, or that cannot go on, in the middle of an episode. `without_cut_episodes`
+        leaves them out.
+        """
+        return self._reader.cut_segments() if self._maintains else None
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
         """The closed episode that a sample is in, as a range [start, stop) of indices; None if it is in none.
@@ -389,7 +463,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Copy all samples of another batch, with the episodes that it knows.
 
         Episodes of several lanes go to the lanes of this buffer if it has as many, and one after the other into a
-        buffer without lanes. A batch that knows no episodes adds none.
+        buffer without lanes. A batch that knows no episodes adds none. Samples between two episodes of the batch are
+        between two here. An episode whose end is not in the batch, since it is open, was cut, or is left out of a
+        slice, is cut here (`cut_episodes`).
 
         Parameters
         ----------
@@ -419,11 +495,15 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 f"extend_from: the batch has {stride} lanes, the buffer {self._lanes}: copy into a buffer with "
                 f"{'no lanes' if stride == 1 else f'lanes={stride}'}"
             )
+        marks = None if episodes is None else other.episode_marks(positions)
+        lacks_end = np.zeros(len(other), bool) if marks is None else ~marks.ends
         starts = np.zeros(0, np.int64) if episodes is None else episodes.start
         ends = np.zeros(len(other), bool) if episodes is None else positions + 1 >= episodes.stop
+        if marks is not None and stride == 1:
+            ends &= ~marks.is_gap
         if stride > 1 and self._lanes == 1:  # episode after episode
             positions = np.argsort(starts, kind="stable")
-            starts, ends = starts[positions], ends[positions]
+            starts, ends, lacks_end = starts[positions], ends[positions], lacks_end[positions]
             begins = np.flatnonzero(np.diff(starts, prepend=-1))
             starts = np.repeat(begins, np.diff(begins, append=len(starts)))
         size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
@@ -436,22 +516,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         for start in pieces:
             part = slice(start, min(start + size, len(other)))
             batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
-            closing = np.flatnonzero(ends[part])
+            closing = np.flatnonzero(ends[part]).tolist()
+            are_cut = [bool(lacks_end[start + place]) for place in closing]
             if self._lanes > 1:
-                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing.tolist())
+                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing, are_cut)
             else:
-                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing.tolist()]
-                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended)
+                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing]
+                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
 
-    def mark_segment_end(self, lanes: Any = None) -> None:
+    def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
         """Close the open segment; without one, nothing happens.
 
-        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane).
+        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane). With `cut` the episode had
+        not ended: `cut_episodes` has it.
         """
         if self.lanes > 1:
-            self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True))
+            self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True), cut)
         elif lanes is None or self._as_lanes(lanes, default=True).all():
-            self._locked(self._writer.end_segment)
+            self._locked(self._writer.end_segment, cut)
 
     def _as_lanes(self, flags: Any, default: bool) -> np.ndarray:
         """Booleans for all lanes, as a caller gives them."""
@@ -541,9 +623,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
-        """Make what was written durable and give back files and memory. May be called more than once."""
-        if self._closed:
-            return
+        """Make what was written durable and give back files and memory. May be called more than once.
+
+        After an interrupt or an error the buffer is closed all the same: what was acknowledged is in its files, and may
+        not be durable.
+        """
         if self.is_mutable and not self._state.is_closed:
             self._locked(self._writer.close)  # threads that wait for the lock raise after this
         self._closed = True
@@ -570,13 +654,12 @@ class ClosedBuffer:
         raise RuntimeError("the buffer is closed")
 
 
-def index_with_offset(
-    backend: ComputeBackend, index: Any, len_transitions: int, offset: int, device: Any = None
-) -> Any:
+def index_with_offset(backend: BackendLike, index: Any, len_transitions: int, offset: int, device: Any = None) -> Any:
     """The slots of an index into a full ring of `len_transitions` samples, the oldest of which is in slot `offset`.
 
     An int for an int, else an array of the backend.
     """
+    backend = parse_backend(backend)
     position = resolve_index(backend, index, len_transitions)
     if isinstance(position, int):
         return (position + offset) % len_transitions

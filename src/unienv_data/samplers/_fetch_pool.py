@@ -168,6 +168,11 @@ class FetchPool:
             self._receive_all(self._doze_time)
         if self._deaths:
             raise self._deaths.pop(0)
+        with no_interrupt():  # a block is taken, free or handed out
+            return self._take(fetch)
+
+    def _take(self, fetch: WorkerFetch) -> Any:
+        """The result of a batch that is done."""
         fetch.is_taken = True
         if fetch.error is not None:
             fetch.free_block()
@@ -182,15 +187,16 @@ class FetchPool:
     def _receive_all(self, seconds: float) -> None:
         """Receive what arrives within that time, and replace dead workers."""
         events = self._poll.poll(seconds * 1000)
-        for fd, _ in events:
-            worker = self._workers.get(fd)
-            if worker is not None:
-                self._receive(worker)
-        for worker in list(self._workers.values()):
-            if worker.channel.has_unsent:
-                self._send_rest(worker)
-            elif not events and seconds and not worker.is_running() and not worker.channel.has_unread:
-                self._replace_dead(worker)  # something else holds its connection open
+        with no_interrupt():  # which could come between reading an answer and noting it
+            for fd, _ in events:
+                worker = self._workers.get(fd)
+                if worker is not None:
+                    self._receive(worker)
+            for worker in list(self._workers.values()):
+                if worker.channel.has_unsent:
+                    self._send_rest(worker)
+                elif not events and seconds and not worker.is_running() and not worker.channel.has_unread:
+                    self._replace_dead(worker)  # something else holds its connection open
 
     def _send_rest(self, worker: _Worker) -> None:
         try:

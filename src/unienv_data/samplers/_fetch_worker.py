@@ -194,14 +194,21 @@ class BatchPlan:
         return tuple(values) if form.with_metadata else values[0]
 
 
+class _Held(weakref.ref[np.ndarray]):
+    """The memory of a block that was handed out; once it is gone, this stands for the free block."""
+
+    __slots__ = ("block",)
+    block: int
+
+
 class BlockRing:
     """The blocks of a parent process, and which of them are free."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.nbytes = max(nbytes, 1)
         self.shared = SharedBlock.create(count * self.nbytes) if nbytes else None
-        self._free: deque[int] = deque(range(count) if nbytes else ())
-        self._held: dict[int, weakref.ref[np.ndarray]] = {}
+        self._free: deque[int | _Held] = deque(range(count) if nbytes else ())
+        self._held: dict[int, _Held] = {}
 
     @property
     def has_free(self) -> bool:
@@ -209,7 +216,8 @@ class BlockRing:
 
     def take(self) -> int:
         """Take a free block, to be given back or handed out; -1 if there is none."""
-        return self._free.popleft() if self._free else -1
+        free = self._free.popleft() if self._free else -1
+        return free.block if isinstance(free, _Held) else free
 
     def give_back(self, block: int) -> None:
         if block >= 0:
@@ -220,8 +228,10 @@ class BlockRing:
         if block < 0 or self.shared is None:
             return None
         memory = block_memory(self.shared, block, self.nbytes)
-        free = self._free  # not self: a batch may outlive the ring, which it does not keep alive
-        self._held[block] = weakref.ref(memory, lambda _: free.append(block))
+        # not through self: a batch may outlive the ring, which it does not keep alive. And no function of Python's, in
+        # which Ctrl-C would be lost, and the block with it
+        self._held[block] = _Held(memory, self._free.append)
+        self._held[block].block = block
         return memory
 
     def close(self) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, wait
 from typing import Any, NamedTuple, Protocol
 
+from unienv_interface.utils.channel import no_interrupt
+
 from ..base.sampling import Draw, Form, IndexBatch
 
 
@@ -77,9 +79,10 @@ class Prefetcher:
             return None
         drawn, asked, fetch = self._pending[0]
         if asked is not form:
-            fetch.cancel()
-            fetch = self._submit(drawn, form)
-            self._pending[0] = _Pending(drawn, form, fetch)
+            with no_interrupt():
+                fetch.cancel()
+                fetch = self._submit(drawn, form)
+                self._pending[0] = _Pending(drawn, form, fetch)
         try:
             batch = fetch.result()
         finally:
@@ -94,7 +97,8 @@ class Prefetcher:
             drawn = draw()
             if drawn is None:
                 return
-            self._pending.append(_Pending(drawn, form, self._submit(drawn, form)))
+            with no_interrupt():  # what is fetched is pending, or nobody would free its memory
+                self._pending.append(_Pending(drawn, form, self._submit(drawn, form)))
 
     def drawn(self) -> list[IndexBatch]:
         """The batches that were drawn and not handed out, oldest first."""
@@ -102,7 +106,8 @@ class Prefetcher:
 
     def clear(self) -> None:
         """Give up the pending batches."""
-        _cancel(self._pending)
+        with no_interrupt():
+            _cancel(self._pending)
 
 
 def _cancel(pending: deque[_Pending]) -> None:

@@ -69,10 +69,10 @@ class SumTree:
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
         """Set the weights of slots; where one comes more than once, the last counts. The array of slots is kept."""
         self._write_out(slots)
-        self._levels[0][slots] = weights
         if self._changes <= self._many:
-            self._changed.append(slots)
+            self._changed.append(slots)  # first: an interrupt must not leave a weight that is in no sum
             self._changes += len(slots)
+        self._levels[0][slots] = weights
 
     @property
     def _many(self) -> int:
@@ -81,20 +81,20 @@ class SumTree:
 
     def _settle(self) -> None:
         """Bring the sums up to date."""
-        if not self._changes:
+        if not self._changed:
             return
-        changed, self._changed, changes, self._changes = self._changed, [], self._changes, 0
-        if changes > self._many:
+        if self._changes > self._many:
             self._write_out(np.arange(0, self._rows.size, _BLOCK))
             self._add_up(0, len(self._levels[0]))
-            return
-        slots = changed[0] if len(changed) == 1 else np.concatenate(changed)
-        self._write_out(slots)  # a block may share one weight since
-        for level, blocks in zip(self._levels[1:], self._blocks, strict=False):
-            slots = slots >> _SHIFT
-            for start in range(0, len(slots), _AT_ONCE):
-                some = slots[start : start + _AT_ONCE]
-                level[some] = _sums(blocks.take(some, 0))
+        else:
+            slots = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+            self._write_out(slots)  # a block may share one weight since
+            for level, blocks in zip(self._levels[1:], self._blocks, strict=False):
+                slots = slots >> _SHIFT
+                for start in range(0, len(slots), _AT_ONCE):
+                    some = slots[start : start + _AT_ONCE]
+                    level[some] = _sums(blocks.take(some, 0))
+        self._changed, self._changes = [], 0  # last: after an interrupt all of it is done again
 
     def set_range(self, start: int, stop: int, weights: float | np.ndarray) -> None:
         """Set the weights of slots [start, stop)."""

@@ -41,13 +41,13 @@ class WeightedDraws:
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
         """Set the weights of slots; where one comes more than once, the last counts. The array of slots is kept."""
+        self._largest = max(self._largest, float(weights.max(initial=0.0)))  # first: no weight is ever larger
         self._tree.set(slots, weights)
-        self._largest = max(self._largest, float(weights.max(initial=0.0)))
 
     def set_range(self, start: int, stop: int, weights: float | np.ndarray) -> None:
         """Set the weights of slots [start, stop)."""
-        self._tree.set_range(start, stop, weights)
         self._largest = max(self._largest, float(np.max(weights, initial=0.0)))
+        self._tree.set_range(start, stop, weights)
 
     def draw(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Places in `numbers`, each with a probability in proportion to its weight, which is never zero; and weights.

@@ -11,6 +11,7 @@ from typing import Any
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
+from unienv_interface.utils.channel import no_interrupt
 from unienv_interface.utils.worker_processes import default_context
 
 from ..base.common import BatchBase, BatchT
@@ -229,8 +230,9 @@ class MultiprocessingSampler(
         self.sampler.put_back(drawn)
 
     def take_back(self) -> None:
-        self.put_back(self._prefetcher.drawn())
-        self._prefetcher.clear()
+        with no_interrupt():  # each is in one place, to be handed out once
+            self.put_back(self._prefetcher.drawn())
+            self._prefetcher.clear()
 
     def state_dict(self) -> dict[str, Any]:
         state = self.sampler.state_dict()

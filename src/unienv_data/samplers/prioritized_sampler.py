@@ -155,8 +155,8 @@ class PrioritizedSampler(IndexSampler):
         weights, highest = self._weights(np.asarray(priority, np.float64))
         if number.size:
             slots = (number & (self._draws.size - 1)).reshape(-1)
-            self._draws.set(slots, weights.reshape(-1) if weights.ndim else weights)
             self._highest = max(self._highest, highest)
+            self._draws.set(slots, weights.reshape(-1) if weights.ndim else weights)
 
     def _weights(self, priority: np.ndarray) -> tuple[np.ndarray, float]:
         """The weights of priorities, and the highest priority; a ValueError if one is no finite number >= 0."""

@@ -187,8 +187,9 @@ class KeyedEpisodes:
             found.append(np.flatnonzero(differs) + start)
             last = values[-1]
         if numbers_of(source).start == numbers.start:  # else the indices were those of other samples
-            self._numbers, self._last, self._begins = numbers, last, np.concatenate(found)
-            self._ends = np.append(self._begins[1:], numbers.stop)
+            begins = np.concatenate(found)
+            ends = np.append(begins[1:], numbers.stop)
+            self._numbers, self._last, self._begins, self._ends = numbers, last, begins, ends
 
     def _values(self, source: Any, start: int, stop: int) -> np.ndarray:
         values = source.get_column_at(self._keys, slice(start, stop))

@@ -13,6 +13,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space
+from unienv_interface.utils.channel import no_interrupt
 
 from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase, BatchT
@@ -43,7 +44,8 @@ class StepSampler(
         Where batches are moved to; without one they stay on the device of the data.
     sampler
         Draws the indices of `sample`, by default every one with the same probability. The columns of its `info` are in
-        the metadata of `sample_with_metadata`, together with the `index` of each sample.
+        the metadata of `sample_with_metadata`, together with the `index` of each sample and its `number`, which it
+        keeps while its index falls.
     prefetch
         A thread fetches up to so many batches while the last one is used; they are as the data was then.
     pin_memory
@@ -78,7 +80,6 @@ class StepSampler(
         self.data = data
         self.sampler = RandomSampler() if sampler is None else sampler
         self.prefetch = prefetch
-        self._shows_info = sampler is not None
         index_dtype = _index_dtype(data.backend)
         self._index_limit = np.iinfo(index_dtype).max if index_dtype.itemsize < 8 else None
         single_space, metadata_space = data.single_space, data.single_metadata_space
@@ -123,6 +124,8 @@ class StepSampler(
     def fetch(self, drawn: IndexBatch, form: Form) -> Any:
         if self._mover is not None and form is STRUCTURED:
             return self._mover.read(self.data, drawn.index)
+        if form.with_metadata:  # before samples can be dropped
+            drawn = self._with_numbers(drawn)
         batch = form.read(self.data, drawn.index)
         return batch if self._mover is None and not form.with_metadata else self.finish(batch, drawn, form)
 
@@ -133,10 +136,10 @@ class StepSampler(
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
         if self._mover is not None:
             batch = self._mover.move(batch, len(drawn.index), form)
-        if not self._shows_info or not form.with_metadata:
+        if not form.with_metadata:
             return batch
         data, metadata = batch
-        return data, {**(metadata or {}), **self._info(drawn)}
+        return data, {**(metadata or {}), **self._info(self._with_numbers(drawn))}
 
     def make_pipeline(self) -> Pipeline:
         return self._new_prefetcher() if self.prefetch else Direct(self)
@@ -151,6 +154,12 @@ class StepSampler(
 
     # -- what is known of the samples drawn ------------------------------------------------------------------
 
+    def _with_numbers(self, drawn: IndexBatch) -> IndexBatch:
+        """A drawn batch with the number of each sample in its info."""
+        if "number" in drawn.info:
+            return drawn
+        return IndexBatch(drawn.index, {"number": drawn.index + self.data.sample_numbers.start, **drawn.info})
+
     def _info(self, drawn: IndexBatch) -> dict[str, Any]:
         backend, device = self.backend, self.device
         columns = {"index": drawn.index, **drawn.info}
@@ -161,10 +170,9 @@ class StepSampler(
         return {name: backend.from_numpy(column, device=device) for name, column in columns.items()}
 
     def _make_sampled_metadata_space(self) -> DictSpace | None:
-        if not self._shows_info:
-            return super()._make_sampled_metadata_space()
         spaces = {} if self.single_metadata_space is None else dict(self.single_metadata_space.spaces)
-        for name, dtype in {"index": np.dtype(np.int64), **self.sampler.info_fields()}.items():
+        whole = np.dtype(np.int64)
+        for name, dtype in {"index": whole, "number": whole, **self.sampler.info_fields()}.items():
             spaces[name] = _info_space(self.backend, dtype, self.device)
         return batch_space(DictSpace(self.backend, spaces, self.device), self.batch_size)
 
@@ -180,8 +188,9 @@ class StepSampler(
     # -- state and end ---------------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        self.put_back(self._prefetcher.drawn())
-        self._prefetcher.clear()
+        with no_interrupt():  # each is in one place, to be handed out once
+            self.put_back(self._prefetcher.drawn())
+            self._prefetcher.clear()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()

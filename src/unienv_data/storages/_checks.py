@@ -88,27 +88,37 @@ class RowSums:
         if type(slots) is int:
             total = int(self._row_words()[slots].dot(self._constants))
             if not self._is_simple:
-                total += self._sum_of_rest(slots)
+                total += self._sum_of_blocks(slots) + self._sum_of_heap(self._memory.rows.records[slots : slots + 1])
             self._entries[slots] = (number + 1 & _LOW) << 32 | (total & _ALL) >> 32
         else:
             count = slots.stop - slots.start  # type: ignore[union-attr]
             self.put_at(slots, np.arange(number, number + count))
 
-    def put_at(self, slots: Any, numbers: np.ndarray) -> None:
-        """The same for any rows, an array of slots or a slice, each with its number."""
-        self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots)
+    def put_at(self, slots: Any, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
+        """The same for any rows, an array of slots or a slice, each with its number.
+
+        `heap_sums` are those of what the rows should refer to in the heap, where it may be lost by now.
+        """
+        self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots, heap_sums)
 
     def call_wrong(self, slots: np.ndarray) -> None:
         """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
         self._array[slots] ^= np.uint64(1)
 
-    def _sums(self, slots: Any) -> np.ndarray:
+    def heap_sums(self, records: np.ndarray) -> np.ndarray:
+        """What each of these records adds to its row's checksum for what it refers to in the heap."""
+        ones = [records[row : row + 1] for row in range(len(records))]
+        return np.array([self._sum_of_heap(one) & _ALL for one in ones], np.uint64)
+
+    def _sums(self, slots: Any, heap_sums: np.ndarray | None = None) -> np.ndarray:
         """The checksums of rows."""
         totals = self._row_words()[slots].dot(self._constants)
         if not self._is_simple:
             chosen = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
-            rest = [self._sum_of_rest(slot) & _ALL for slot in chosen.tolist()]
-            totals = totals + np.array(rest, np.uint64)
+            if heap_sums is None:
+                heap_sums = self.heap_sums(self._memory.rows.records[slots])
+            of_blocks = np.array([self._sum_of_blocks(slot) & _ALL for slot in chosen.tolist()], np.uint64)
+            totals = totals + of_blocks + heap_sums
         sums: np.ndarray = totals >> _HALF
         return sums
 
@@ -120,16 +130,21 @@ class RowSums:
             self._records = records
         return self._words
 
-    def _sum_of_rest(self, slot: int) -> int:
-        """What the blocks of a row, and what it refers to in the heap, add to its checksum."""
-        rows, heap, total = self._memory.rows, self._memory.heap, 0
-        for block in rows.blocks.values():
+    def _sum_of_blocks(self, slot: int) -> int:
+        """What the blocks of a row add to its checksum."""
+        total = 0
+        for block in self._memory.rows.blocks.values():
             raw = block[slot].reshape(-1).view(np.uint8)
             words = raw.view(_word_dtype(raw.nbytes))
             total += int(words.dot(_constants(len(words))))
+        return total
+
+    def _sum_of_heap(self, record: np.ndarray) -> int:
+        """What an array of one record adds to its row's checksum for what it refers to in the heap."""
+        heap, total = self._memory.heap, 0
         if isinstance(heap, FileHeap):
             for place, leaf in enumerate(self._memory.layout.heap_leaves):
-                for offset, length in rows.records[leaf.name][slot : slot + 1].ravel().tolist():
+                for offset, length in record[leaf.name].ravel().tolist():
                     crc = zlib.crc32(heap.read(offset, length)) if length else 0
                     total += crc * int(_constants(place + 1)[-1])
         return total

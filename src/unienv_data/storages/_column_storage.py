@@ -22,7 +22,7 @@ from ..base.common import BatchT
 from ..base.files import remove
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._column_view import ColumnView
+from ._column_view import ColumnView, leaf_places
 
 DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
@@ -37,6 +37,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     """
 
     has_column_access = True
+    takes_columns = True
 
     #: Characters of texts that the format cannot hold.
     _unfit_characters: ClassVar[re.Pattern[str] | None] = None
@@ -234,8 +235,7 @@ class StorageColumn(ColumnView):
         self.capacity = storage.capacity
         self._storage = storage
         self.layout = RowLayout(self.single_instance_space)
-        leaves = storage.layout.leaves
-        self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
+        self._places = leaf_places(storage.layout, keys, self.layout)
 
     def __len__(self) -> int:
         return len(self._storage)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout
 
 from ..base._index import resolve_index
+from ..base.nested import columns_under
 from ..base.storage import SpaceStorage
+
+
+def leaf_places(layout: RowLayout, keys: Sequence[Any], column: RowLayout) -> list[int]:
+    """Where the leaves of the column under these keys, which may end in `Columns`, are among those of a layout."""
+    above, _ = columns_under(keys)
+    places = {leaf.path: place for place, leaf in enumerate(layout.leaves)}
+    return [places[above + leaf.path] for leaf in column.leaves]
 
 
 class ColumnView(SpaceStorage):

@@ -58,6 +58,9 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         super().__init__(single_instance_space)
         self._names, self._parts = list(parts), list(parts.values())
         self.capacity = _common_capacity(parts)
+        for name, part in parts.items():
+            if part.ring != part.capacity:
+                raise ValueError(f"{name}: a {type(part).__name__} cannot lie inside another storage")
         self.cache_filename = path
         self.is_mutable = all(part.is_mutable for part in self._parts)
         self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)

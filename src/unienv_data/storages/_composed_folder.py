@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..base.files import json_field, new_folder, read_json
-from ..base.storage import SpaceStorage, StorageCorruptedError
-from .registry import name_of, storage_by_name
+from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from .registry import current_name, name_of
 
 if TYPE_CHECKING:
     from ._composed import ComposedStorage
@@ -56,10 +56,10 @@ def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]
     content = read_json(path, checksum=False)
     version = json_field(content, "format_version", int, path, default=FORMAT_VERSION)
     if version > FORMAT_VERSION:
-        raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
     name = json_field(content, "storage_type", str, path)
     # the reference's name of the class may stand there, with its module or without
-    if name != cls.__name__ and storage_by_name(name) is not cls:
+    if name != cls.__name__ and current_name(name) != cls.registered_name:
         raise StorageCorruptedError(f"{path}: of storage type {name!r}, wanted {name_of(cls)!r}")
     return content
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
+import math
 import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +24,7 @@ from unienv_interface.space.spaces import ArraySpace, BinarySpace, BoxSpace, Dic
 from unienv_interface.utils.optional import need
 
 from ..base.files import open_regular, reserve
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import DEFAULT_KEY, element_dtype, leaf_names
 
 if TYPE_CHECKING:
@@ -31,10 +35,15 @@ else:
 FORMAT_VERSION = 1
 _VERSION, _UNCLEAN, _DTYPE = "unienv_format_version", "unienv_unclean", "unienv_dtype"
 
-# Object headers of HDF5 1.8 carry checksums, and every later library reads them.
 # HDF5 may have so much of a dataset in memory, besides a chunk, before it writes it to the file.
 CACHE_BYTES = 2**20
-_OPTIONS: dict[str, Any] = {"libver": ("v108", "latest"), "rdcc_nbytes": CACHE_BYTES}
+# Object headers and indices of chunks of HDF5 1.10 carry checksums. Its superblock refuses what a killed writer has
+# left, so a file begins with that of 1.8, which carries a checksum too.
+_OPTIONS: dict[str, Any] = {"libver": ("v110", "latest"), "rdcc_nbytes": CACHE_BYTES}
+_OPTIONS_OF_NEW: dict[str, Any] = {**_OPTIONS, "libver": ("v108", "latest")}
+#: More than this is never taken into memory for one chunk, or for one value that is longer than its file may hold.
+MOST_CHUNK_BYTES = 2**28
+_MOST_RATIO = 1032  # of deflate, which compresses best of the known filters
 # deflate, shuffle, fletcher32, szip, nbit, scaleoffset, lzf: the filters that no plugin has to be loaded for
 _KNOWN_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 _CHUNK_BYTES = 2**16
@@ -51,7 +60,8 @@ def create_file(path: Path | None) -> h5py.File:
         # HDF5 knows files by their names, these too
         file = h5py.File(f"in memory {next(_NUMBERS)}", "w", driver="core", backing_store=False, **_OPTIONS)
     else:
-        file = h5py.File(path, "x", **_OPTIONS)
+        h5py.File(path, "x", **_OPTIONS_OF_NEW).close()
+        file = h5py.File(path, "r+", **_OPTIONS)
     file.attrs[_VERSION] = np.int64(FORMAT_VERSION)
     return file
 
@@ -68,16 +78,43 @@ def open_file(path: Path, *, writable: bool) -> h5py.File:
             what = f"the file is in use, and HDF5 has one writer or any number of readers ({error})"
             raise BlockingIOError(errno.EAGAIN, what, str(path)) from error
         raise StorageCorruptedError(f"{path}: not an HDF5 file that can be read, {error}") from error
-    version = file.attrs.get(_VERSION, 0)
+    try:
+        with named_errors(str(path)):
+            version = file.attrs.get(_VERSION, 0)
+    except BaseException:
+        file.close()
+        raise
     if not isinstance(version, (np.integer, int)) or version > FORMAT_VERSION:
         file.close()
-        raise ValueError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
     return file
+
+
+@contextlib.contextmanager
+def named_errors(place: str, name: str | None = None) -> Iterator[None]:
+    """HDF5's errors name no file, nor a dataset: those of the system get the path, the others are damage to it."""
+    try:
+        yield
+    except StorageCorruptedError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError) as error:
+        number = getattr(error, "errno", None) or _errno_in(str(error))
+        if number not in (None, errno.EINVAL):  # places that no file has are damage, too
+            raise OSError(number, f"{os.strerror(number)}: {error}", place) from error
+        where = place if name is None else f"{place}: {name!r}"
+        raise StorageCorruptedError(f"{where}: HDF5 cannot do it, the file may be damaged: {error}") from error
+
+
+def _errno_in(text: str) -> int | None:
+    """The number of the system's error that a message of HDF5's carries."""
+    found = re.search(r"errno = (\d+)", text)
+    return int(found[1]) if found and int(found[1]) in errno.errorcode else None
 
 
 def is_unclean(file: h5py.File) -> bool:
     """Whether something was written since the file was last flushed by us."""
-    return bool(file.attrs.get(_UNCLEAN, 0))
+    with named_errors(str(file.filename)):
+        return bool(file.attrs.get(_UNCLEAN, 0))
 
 
 def mark_unclean(file: h5py.File, unclean: bool) -> None:
@@ -110,6 +147,7 @@ def create_dataset(
             options = {"chunks": True}  # nothing to compress
         else:
             options.update(chunks=_chunk_shape(chunks, shape, dtype.itemsize), fletcher32=True)
+            _check_chunk(name, options["chunks"], dtype.itemsize)
         options["maxshape"] = (capacity, *row)
     else:
         options["dcpl"] = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -119,12 +157,29 @@ def create_dataset(
         dataset.attrs[_DTYPE] = leaf.space.dtype_name  # kept bit by bit, since HDF5 does not know it
 
 
+def _check_chunk(name: str, chunk: tuple[int, ...], itemsize: int) -> None:
+    """A ValueError for chunks that would not be read again."""
+    nbytes = math.prod(chunk) * itemsize
+    if nbytes > MOST_CHUNK_BYTES:
+        raise ValueError(
+            f"{name!r}: chunks of shape {chunk} have {nbytes} bytes, at most {MOST_CHUNK_BYTES} are read: give fewer "
+            f"rows in one as `chunks`, or use PackedStorage"
+        )
+
+
 def take_room(datasets: list[h5py.Dataset], path: Path) -> None:
     """Take the disk's room for datasets of one stretch, so that writing to them cannot fail for want of it."""
     for dataset in datasets:
         start = dataset.id.get_offset()
         if start is not None:
             reserve(dataset.file.id.get_vfd_handle(), start, start + dataset.id.get_storage_size(), path)
+
+
+def rows_at_once(dataset: h5py.Dataset) -> int:
+    """How many rows may be read in one go: texts of any length may all be as long as the file."""
+    text = h5py.check_string_dtype(dataset.dtype)
+    is_bounded = text is None or text.length is not None
+    return sys.maxsize if is_bounded else max(1, MOST_CHUNK_BYTES // dataset.file.id.get_filesize())
 
 
 def room_in_memory(datasets: list[h5py.Dataset]) -> int:
@@ -152,7 +207,8 @@ def absent_rows(dataset: h5py.Dataset) -> list[tuple[int, int]]:
     def see(chunk: Any) -> None:
         present[chunk.chunk_offset[0]] += 1
 
-    dataset.id.chunk_iter(see)
+    with named_errors(str(dataset.file.filename), dataset.name):
+        dataset.id.chunk_iter(see)
     length, step = dataset.shape[0], dataset.chunks[0]
     starts = (start for start in range(0, length, step) if present[start] < wanted)
     return [(start, min(start + step, length)) for start in starts]
@@ -175,8 +231,9 @@ def _chunk_shape(chunks: Any, shape: tuple[int, ...], itemsize: int) -> tuple[in
 def leaf_dataset(root: h5py.Group, name: str, leaf: RowLeaf, place: str) -> h5py.Dataset:
     """The dataset of a leaf, once it is known to be what the space wants; a StorageCorruptedError otherwise."""
     node = root
-    for part in name.split("/"):
-        node = _child(node, part, place)
+    with named_errors(place, name):
+        for part in name.split("/"):
+            node = _child(node, part, place)
     if not isinstance(node, h5py.Dataset):
         raise StorageCorruptedError(f"{place}: {name!r} is a group, wanted a dataset")
     check_dataset(node, place)
@@ -203,27 +260,52 @@ def _child(group: Any, key: str, place: str) -> Any:
 
 
 def check_dataset(dataset: h5py.Dataset, place: str) -> None:
-    """A StorageCorruptedError if a dataset has its data elsewhere, or needs a filter that would have to be loaded."""
-    options = dataset.id.get_create_plist()
-    filters = {options.get_filter(number)[0] for number in range(options.get_nfilters())}
-    if dataset.is_virtual or (options.get_layout() != h5py.h5d.VIRTUAL and options.get_external_count()):
+    """A StorageCorruptedError if a dataset has its data elsewhere, or needs more than it may to be read.
+
+    That is a filter that would have to be loaded, or memory for more than the file can hold.
+    """
+    with named_errors(place, dataset.name):
+        options = dataset.id.get_create_plist()
+        filters = {options.get_filter(number)[0] for number in range(options.get_nfilters())}
+        is_elsewhere = dataset.is_virtual or (
+            options.get_layout() != h5py.h5d.VIRTUAL and options.get_external_count() > 0
+        )
+        itemsize, shape, chunk = dataset.dtype.itemsize, dataset.shape, dataset.chunks
+        most = max(MOST_CHUNK_BYTES, _MOST_RATIO * dataset.file.id.get_filesize())
+    if is_elsewhere:
         raise StorageCorruptedError(f"{place}: dataset {dataset.name!r} has its data in other files")
     if filters - _KNOWN_FILTERS:
         unknown = sorted(filters - _KNOWN_FILTERS)
         raise StorageCorruptedError(
             f"{place}: dataset {dataset.name!r} needs the filters {unknown}, which are not known"
         )
+    if chunk is not None and math.prod(chunk) * itemsize > MOST_CHUNK_BYTES:
+        raise StorageCorruptedError(
+            f"{place}: dataset {dataset.name!r} has chunks of {math.prod(chunk) * itemsize} bytes, at most "
+            f"{MOST_CHUNK_BYTES} are read"
+        )
+    if shape is not None and shape[:1] != (0,) and math.prod(shape[1:]) * itemsize > most:
+        raise StorageCorruptedError(
+            f"{place}: dataset {dataset.name!r} has samples of {math.prod(shape[1:]) * itemsize} bytes, which the file "
+            f"cannot hold"
+        )
 
 
 # -- files that somebody else wrote ------------------------------------------------------------------------
 
 
-def every_dataset(root: h5py.Group, place: str) -> Iterator[h5py.Dataset]:
+def every_dataset(root: h5py.Group, place: str, seen: set[Any] | None = None) -> Iterator[h5py.Dataset]:
     """All datasets of a group and of the groups in it, checked."""
-    for key in root:
+    seen = set() if seen is None else seen
+    with named_errors(place):
+        keys, seen_here = list(root), h5py.h5o.get_info(root.id).addr
+    if seen_here in seen:
+        raise StorageCorruptedError(f"{place}: group {root.name!r} is in the file more than once")
+    seen.add(seen_here)
+    for key in keys:
         node = _child(root, key, place)
         if isinstance(node, h5py.Group):
-            yield from every_dataset(node, place)
+            yield from every_dataset(node, place, seen)
         elif isinstance(node, h5py.Dataset):
             check_dataset(node, place)
             yield node
@@ -231,7 +313,8 @@ def every_dataset(root: h5py.Group, place: str) -> Iterator[h5py.Dataset]:
 
 def infer_space(root: h5py.Group, place: str) -> tuple[int, Space]:
     """The number of samples in a group of datasets, and the space of one; on NumPy, without bounds."""
-    shapes = {dataset.name: dataset.shape for dataset in every_dataset(root, place)}
+    with named_errors(place):
+        shapes = {dataset.name: dataset.shape for dataset in every_dataset(root, place)}
     if not all(shapes.values()) or len({shape[0] for shape in shapes.values()}) != 1:
         raise ValueError(f"{place}: datasets of one length are wanted, found shapes {shapes or 'of none'}")
     whole = set(root) == {DEFAULT_KEY} and isinstance(root[DEFAULT_KEY], h5py.Dataset)
@@ -245,7 +328,7 @@ def _infer(node: Any, place: str) -> Space:
     row, dtype = node.shape[1:], node.dtype
     text = h5py.check_string_dtype(dtype)
     if text is not None and not row:
-        longest = text.length if text.length is not None else max(map(len, node.asstr()[...]), default=0)
+        longest = _longest_text(node, place) if text.length is None else text.length
         return TextSpace(backend, max(1, longest))
     if dtype.kind == "b":
         return BinarySpace(backend, row)
@@ -253,3 +336,11 @@ def _infer(node: Any, place: str) -> Space:
     if dtype.kind not in "iufc" or not isinstance(name, str):
         raise ValueError(f"{place}: dataset {node.name!r} of dtype {dtype} and shape {node.shape} has no space")
     return BoxSpace(backend, -np.inf, np.inf, name, shape=row)
+
+
+def _longest_text(dataset: h5py.Dataset, place: str) -> int:
+    step, longest = rows_at_once(dataset), 0
+    with named_errors(place, dataset.name):
+        for start in range(0, len(dataset), step):
+            longest = max(longest, *map(len, dataset.asstr()[start : start + step]))
+    return longest

@@ -1,4 +1,4 @@
-"""One column of packed rows: only its own bytes are read."""
+"""One column of packed rows, or several: only their own bytes are read."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
 
 from ..base.nested import nested_item
-from ._column_view import ColumnView
-from ._row_memory import RowMemory
+from ..base.storage import StorageCorruptedError
+from ._column_view import ColumnView, leaf_places
+from ._row_memory import RowMemory, check_references
 
 
 class PackedColumn(ColumnView):
-    """One field of the samples in packed rows, over the same memory."""
+    """One field of the samples in packed rows, or some columns of it, over the same memory."""
 
     def __init__(self, space: Space, capacity: int | None, memory: RowMemory, keys: tuple[Any, ...]) -> None:
         super().__init__(nested_item(space, keys))
         self.capacity = capacity
         self._memory = memory
         self.layout = RowLayout(self.single_instance_space)
-        leaves = memory.layout.leaves
-        self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
+        self._places = leaf_places(memory.layout, keys, self.layout)
 
     def __len__(self) -> int:
         return self._memory.used
@@ -34,16 +34,26 @@ class PackedColumn(ColumnView):
             memory.grow(length)
         rows, leaves = memory.rows, memory.layout.leaves
         index = np.array([slots]) if type(slots) is int else slots
-        taken = [_take(rows, leaves[place], index) for place in self._places]
+        taken = [take_column(rows, leaves[place], index) for place in self._places]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]
-        return self.layout.assemble(taken, memory.heap)
+        if not self.layout.has_heap:
+            return self.layout.assemble(taken)
+        try:
+            check_references(memory.rows, slots)
+            return self.layout.assemble(taken, memory.heap)
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:  # bytes that are no value of the heap's
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
 
-def _take(rows: Rows, leaf: RowLeaf, slots: np.ndarray) -> np.ndarray:
+def take_column(rows: Rows, leaf: RowLeaf, slots: np.ndarray) -> np.ndarray:
     """One leaf of the rows in these slots, counted on beyond the end once around, in memory of its own."""
     if leaf.placement == "block":
         return rows.blocks[leaf.name].take(slots, 0, None, "wrap")

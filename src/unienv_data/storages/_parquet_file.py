@@ -33,6 +33,9 @@ Compression = str | Mapping[str, str | None] | None
 
 _PIECE, _GENERATION = b"unienv_piece", b"unienv_generation"
 _MOST_FOOTER_BYTES = 64 * 2**20
+#: A column of more than this, in a row group or in a piece, is not read: pages of equal values take hardly any bytes.
+MOST_COLUMN_BYTES = 2**30
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 16}
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{16,}")
 
 
@@ -125,7 +128,21 @@ class RowFile:
             os.close(fd)
         with self._errors():
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-        self.length: int = self._file.metadata.num_rows
+            self._metadata = self._file.metadata
+            texts = [column.path for column in self._columns() if column.physical_type == "BYTE_ARRAY"]
+            if texts:  # those that are equal are read once, however many rows have them
+                self._file.close()
+                options: Any = {"metadata": self._metadata, "read_dictionary": texts}
+                self._file = pq.ParquetFile(path, page_checksum_verification=True, **options)
+        self.length: int = self._metadata.num_rows
+        #: How many rows each row group has.
+        self.groups = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        if sum(self.groups) != self.length:
+            raise StorageCorruptedError(f"{path}: row groups of {sum(self.groups)} rows, the file says {self.length}")
+
+    def _columns(self) -> Iterator[Any]:
+        schema = self._metadata.schema
+        return (schema.column(index) for index in range(len(schema)))
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -145,29 +162,51 @@ class RowFile:
     @property
     def stamp(self) -> tuple[int, int] | None:
         """Which piece of a storage it is, and which version; None in a file that somebody else wrote."""
-        found = self._file.metadata.metadata or {}
+        found = self._metadata.metadata or {}
         try:
             return int(found[_PIECE]), int(found[_GENERATION])
         except (KeyError, ValueError):
             return None
 
-    def column(self, name: str, leaf: RowLeaf) -> np.ndarray:
-        """A column, not to be written to; a StorageCorruptedError unless it is what the leaf wants."""
+    def column(self, name: str, leaf: RowLeaf, group: int | None = None) -> np.ndarray:
+        """A column, of all rows or of a row group, not to be written to; it is what the leaf wants, or an error."""
+        groups = list(range(len(self.groups))) if group is None else [group]
+        rows = sum(self.groups[each] for each in groups)
         with self._errors():
-            column = self._file.read(columns=[name], use_threads=False).column(name)
-            if len(column) != self.length:
-                raise ValueError(f"column {name!r} has {len(column)} rows, the file says {self.length}")
+            self._check_size(name, groups, rows * leaf.codec.dtype.itemsize)
+            column = self._file.read_row_groups(groups, columns=[name], use_threads=False).column(name)
+            if len(column) != rows:
+                raise ValueError(f"column {name!r} has {len(column)} rows, the file says {rows}")
             return _from_arrow(leaf, _whole(column))
+
+    def _check_size(self, name: str, groups: Sequence[int], nbytes: int = 0) -> None:
+        """A ValueError if the values of a column, or what is made of them, take more memory than any should."""
+        in_file = 0
+        for index, column in enumerate(self._columns()):
+            if column.path == name or column.path.startswith(f"{name}."):
+                width = _WIDTHS.get(column.physical_type) or column.length
+                for group in groups:
+                    found = self._metadata.row_group(group).column(index)
+                    in_file += max(found.num_values * width, found.total_uncompressed_size)
+        if max(nbytes, in_file) > MOST_COLUMN_BYTES:
+            raise ValueError(
+                f"column {name!r} says that it has {max(nbytes, in_file)} bytes in one row group or piece, at most "
+                f"{MOST_COLUMN_BYTES} are read; if that is so, write it anew with fewer rows in each"
+            )
 
     @property
     def schema(self) -> Any:
         with self._errors():
             return self._file.schema_arrow
 
-    def whole_column(self, name: str) -> Any:
-        """A column of any type, as Arrow has it."""
+    def arrays(self, name: str) -> Iterator[Any]:
+        """A column of any type, as Arrow has it: an array for each row group, and an empty one if there is none."""
         with self._errors():
-            return _whole(self._file.read(columns=[name]).column(name))
+            for group in range(len(self.groups)):
+                self._check_size(name, [group])
+                yield _whole(self._file.read_row_group(group, columns=[name], use_threads=False).column(name))
+            if not self.groups:
+                yield self._file.schema_arrow.empty_table().column(name).combine_chunks()
 
 
 def _whole(column: Any) -> Any:
@@ -200,7 +239,7 @@ def _from_arrow(leaf: RowLeaf, array: Any) -> np.ndarray:
     if not isinstance(leaf.space, ArraySpace):
         flat = array.flatten() if types.is_fixed_size_list(array.type) else array
         texts = np.empty(lead + leaf.codec.shape, object)
-        texts.reshape(-1)[:] = flat.to_pylist()
+        texts.reshape(-1)[:] = _texts(flat)
         return text_column(leaf, leaf.codec.encode(texts, lead), lead)
     dtype, shape = leaf.codec.dtype.base, lead + leaf.codec.shape
     if types.is_fixed_size_binary(array.type):
@@ -218,6 +257,14 @@ def _from_arrow(leaf: RowLeaf, array: Any) -> np.ndarray:
     return values.reshape(shape)
 
 
+def _texts(array: Any) -> Any:
+    """The texts of a column, those that are equal once in memory."""
+    if not isinstance(array, pa.DictionaryArray):
+        return array.to_pylist()
+    known = np.array([*array.dictionary.to_pylist(), None], object)
+    return known[array.indices.to_numpy(zero_copy_only=False)]
+
+
 def _values(array: Any) -> Any:
     """The values of a column of lists, or of lists of lists, all of one length; of other columns they themselves."""
     while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
@@ -232,16 +279,31 @@ def _values(array: Any) -> Any:
 
 def infer_column(file: RowFile, name: str) -> Space:
     """The space of a column that somebody else wrote; on NumPy, without bounds."""
-    array, shape = file.whole_column(name), []
-    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
-        return TextSpace(NumpyComputeBackend, max(map(len, array.to_pylist()), default=1) or 1)
+    found = {_infer_array(array, f"{file.path}: column {name!r}") for array in file.arrays(name)}
+    texts = [shape[0] for dtype, shape in found if dtype == "text"]
+    if texts:
+        return TextSpace(NumpyComputeBackend, max(texts) or 1)
+    if len(found) != 1:
+        shapes = sorted(str(list(shape)) for _, shape in found)
+        raise ValueError(f"{file.path}: column {name!r} has lists of lengths {', '.join(shapes[:10])}, wanted one")
+    dtype, shape = found.pop()
+    return column_space(dtype, shape, f"{file.path}: column {name!r}")
+
+
+def _infer_array(array: Any, place: str) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of the values of an array; of texts "text" and the length of the longest."""
+    kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        texts = array.dictionary if isinstance(array, pa.DictionaryArray) else array
+        return "text", (max(map(len, texts.to_pylist()), default=0),)
+    shape: list[int] = []
     while hasattr(array.type, "value_type") and not pa.types.is_dictionary(array.type):
         lengths = set(array.value_lengths().to_pylist())
         if len(lengths) != 1:
-            raise ValueError(f"{file.path}: column {name!r} has lists of lengths {sorted(lengths)[:10]}, wanted one")
+            raise ValueError(f"{place} has lists of lengths {sorted(lengths)[:10]}, wanted one")
         shape.append(lengths.pop())
         array = array.flatten()
-    return column_space(str(array.to_numpy(zero_copy_only=False).dtype), shape, f"{file.path}: column {name!r}")
+    return str(array.to_numpy(zero_copy_only=False).dtype), tuple(shape)
 
 
 def column_space(dtype: str, shape: Sequence[int], place: str) -> Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from unienv_interface.space.row_layout import RowLeaf
 from unienv_interface.space.spaces import ArraySpace, TextSpace
 
 from ..base.files import json_field, read_json
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import DEFAULT_KEY
 from ._parquet_file import RowFile, column_space, infer_column, nest
 
@@ -27,7 +28,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
     content = read_json(file, checksum=False)
     version = json_field(content, "format_version", int, file, default=0)
     if version > FORMAT_VERSION:
-        raise ValueError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
     if json_field(content, "piece_size", int, file) < 1:
         raise StorageCorruptedError(f"{file}: field 'piece_size' is 0")
     return content
@@ -37,7 +38,11 @@ def read_generations(content: dict[str, Any], file: Path) -> dict[int, int]:
     """How often each piece was written; in a folder of the reference's all have been that hold rows."""
     found = json_field(content, "generations", dict, file, default=None)
     if found is None:
-        return dict.fromkeys(range(-(-content["num_rows"] // content["piece_size"])), 0)
+        count = -(-content["num_rows"] // content["piece_size"])
+        present = sum(name.endswith(".parquet") for name in os.listdir(file.parent))
+        if count > present:
+            raise StorageCorruptedError(f"{file}: {count} pieces, there are {present} files")
+        return dict.fromkeys(range(count), 0)
     try:
         generations = {int(piece): number for piece, number in found.items()}
     except ValueError as error:

@@ -268,7 +268,7 @@ def _read_metadata(kind: str, path: Path, capacity: int | None) -> dict[str, Any
     if found.rpartition(".")[2] != kind:
         raise StorageCorruptedError(f"{path}: of type {found!r}, wanted {kind!r}")
     if capacity != json_field(content, "capacity", int, path, default=None):
-        raise StorageCorruptedError(f"{path}: capacity {content['capacity']}, wanted {capacity}")
+        raise StorageCorruptedError(f"{path}: capacity {content.get('capacity')}, wanted {capacity}")
     return content
 
 

@@ -277,6 +277,17 @@ class FileHeap:
         return memoryview(self.file.read_bytes(length, offset))
 
 
+def check_references(rows: Rows, slots: Any) -> None:
+    """A ValueError if rows refer to more than their heap has: then several refer to the same bytes, again and again."""
+    heap = rows.heap
+    if isinstance(heap, FileHeap):
+        distinct = np.unique(slots) % max(1, len(rows.records))
+        lengths = [rows.records[leaf.name][distinct]["length"] for leaf in rows.layout.heap_leaves]
+        total = sum(float(some.sum(dtype=np.float64)) for some in lengths)
+        if total > heap.nbytes:
+            raise ValueError(f"{len(distinct)} rows refer to {total:.0f} bytes, the heap has {heap.nbytes}")
+
+
 def copy_references(references: np.ndarray, source: Any, target: Any) -> np.ndarray:
     """The references to copies, in another heap, of what these refer to."""
     copied = np.zeros_like(references)

@@ -18,7 +18,7 @@ from unienv_interface.space.row_layout import RowLayout, RowLeaf
 
 from ..base.files import check_disk, check_memory, open_regular, reserve
 from ..base.mapped import MappedFile
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import element_dtype
 
 FORMAT_VERSION = 1
@@ -171,8 +171,10 @@ def load_pickled(path: Path, layout: RowLayout, capacity: int | None) -> list[to
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise StorageCorruptedError(f"{path}: not tensors that torch.save wrote, {error}") from error
     version = content.get("format_version") if isinstance(content, dict) else None
-    if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise StorageCorruptedError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    if not isinstance(version, int):
+        raise StorageCorruptedError(f"{path}: format version {version!r:.100}, wanted a number")
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
     found = content.get("tensors")
     names = [leaf.name for leaf in layout.leaves]
     if not isinstance(found, dict) or set(found) != set(names):

@@ -109,7 +109,8 @@ def load_inner(
 ) -> tuple[SpaceStorage, str]:
     """The storage inside of one that is loaded, and its path in the folder; `options` are those of `load_from`."""
     name = json_field(content, "inner_storage_path", str, folder / metadata_file)
-    inner_storage_cls = storage_by_name(json_field(content, "inner_storage_type", str, folder / metadata_file))
+    path = folder / metadata_file
+    inner_storage_cls = storage_by_name(json_field(content, "inner_storage_type", str, path), path)
     inner = inner_storage_cls.load_from(contained(folder, name), inner_space, **options)
     check_parts(folder, {name: inner}, options["capacity"], accept_damaged=bool(options.get("accept_damaged")))
     return inner, name

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
-from unienv_interface.backends import ComputeBackend, deserialize_backend, serialize_backend
+from unienv_interface.backends import BackendLike, ComputeBackend, deserialize_backend, parse_backend, serialize_backend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.env_base.wrapper import WrapperBArrayT, WrapperBDeviceT, WrapperBDtypeT, WrapperBRngT
 from unienv_interface.space import Space
@@ -76,7 +76,7 @@ class ToBackendOrDeviceStorage(
         capacity: int | None = None,
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
-        backend: ComputeBackend | None = None,
+        backend: BackendLike | None = None,
         device: Any = None,
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -90,7 +90,7 @@ class ToBackendOrDeviceStorage(
         return create_around(
             lambda inner, name, folder: cls(single_instance_space, inner, name, folder),
             inner_storage_cls,
-            _moved_space(single_instance_space, backend or single_instance_space.backend, device),
+            _moved_space(single_instance_space, parse_backend(backend or single_instance_space.backend), device),
             args,
             cache_path,
             {"capacity": capacity, "multiprocessing": multiprocessing, **kwargs, **(inner_storage_kwargs or {})},

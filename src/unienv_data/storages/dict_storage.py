@@ -252,7 +252,7 @@ def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, t
     field, prefix = ("storages", "storage_") if "storages" in content else ("storage_map", "")
     by_key = json_field(content, field, dict, path)
     parts = {key: json_field(by_key, key, dict, path) for key in by_key}
-    classes = {key: storage_by_name(json_field(part, f"{prefix}type", str, path)) for key, part in parts.items()}
+    classes = {key: storage_by_name(json_field(part, f"{prefix}type", str, path), path) for key, part in parts.items()}
     names = {key: json_field(part, f"{prefix}path", str, path) for key, part in parts.items()}
     places = [contained(folder, name) for name in names.values()]
     taken = set(places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +75,9 @@ class HDF5Storage(ColumnStorage):
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable
         super().__init__(single_instance_space, capacity=capacity, length=0, path=path, mutable=mutable)
         self.reduce_io = reduce_io
-        self._names = stored_names(files.dataset_names(self.layout), lambda name: name in root)
+        names = files.dataset_names(self.layout)
+        with files.named_errors(place):
+            self._names = stored_names(names, lambda name: name in root)
         self._owns_file = False
         self._attach(root)
         lengths = {len(dataset) for dataset in self._datasets} or {capacity or 0}
@@ -97,6 +98,7 @@ class HDF5Storage(ColumnStorage):
             files.leaf_dataset(root, name, leaf, place) for name, leaf in zip(self._names, leaves, strict=True)
         ]
         self._chunk_room = files.room_in_memory(self._datasets)
+        self._rows_at_once = [files.rows_at_once(dataset) for dataset in self._datasets]
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -248,6 +250,9 @@ class HDF5Storage(ColumnStorage):
 
     def _read_column(self, place: int, slots: np.ndarray) -> np.ndarray:
         dataset, leaf = self._datasets[place], self.layout.leaves[place]
+        if len(slots) > self._rows_at_once[place]:
+            parts = np.split(slots, range(self._rows_at_once[place], len(slots), self._rows_at_once[place]))
+            return np.concatenate([self._read_column(place, part) for part in parts])
         first, stop = int(slots[0]), int(slots[-1]) + 1
         with self._naming_the_file(self._names[place]):
             if stop - first == len(slots):
@@ -310,18 +315,11 @@ class HDF5Storage(ColumnStorage):
 
     @contextlib.contextmanager
     def _naming_the_file(self, name: str | None = None) -> Iterator[None]:
-        """Errors of HDF5's speak of no file, nor of the dataset of that name."""
-        try:
+        """`named_errors` of this storage's file; a RuntimeError once it is closed."""
+        if not self.root:
+            raise RuntimeError(f"{self.cache_filename}: the storage is closed")
+        with files.named_errors(str(self.cache_filename or self.root.file.filename), name):
             yield
-        except (OSError, RuntimeError) as error:
-            place = str(self.cache_filename or self.root.file.filename) if self.root else str(self.cache_filename)
-            if not self.root:
-                raise RuntimeError(f"{place}: the storage is closed") from error
-            number = getattr(error, "errno", None) or _errno_in(str(error))
-            if number is not None:
-                raise OSError(number, f"{os.strerror(number)}: {error}", place) from error
-            where = place if name is None else f"{place}: {name!r}"
-            raise StorageCorruptedError(f"{where}: HDF5 cannot do it, the file may be damaged: {error}") from error
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -357,7 +355,8 @@ class HDF5Storage(ColumnStorage):
 
     @property
     def nbytes(self) -> int | None:
-        return sum(dataset.id.get_storage_size() for dataset in self._datasets)
+        with self._naming_the_file():
+            return sum(dataset.id.get_storage_size() for dataset in self._datasets)
 
     def close(self) -> None:
         if self._owns_file and self.root:
@@ -401,9 +400,3 @@ def _decoded(leaf: RowLeaf, found: np.ndarray, place: str) -> np.ndarray:
         return text_column(leaf, leaf.codec.encode(texts, found.shape[:1]), found.shape[:1])
     except (ValueError, AttributeError) as error:
         raise StorageCorruptedError(f"{place}: {leaf.name!r} holds what is no text of the space, {error}") from error
-
-
-def _errno_in(text: str) -> int | None:
-    """The number of the system's error that a message of HDF5's carries."""
-    found = re.search(r"errno = (\d+)", text)
-    return int(found[1]) if found and int(found[1]) in errno.errorcode else None

@@ -13,7 +13,7 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import json_field, read_json, write_json
-from ..base.storage import SpaceStorage
+from ..base.storage import SpaceStorage, UnsupportedFormatError
 from ._image_codec import ImageCodec, pixel_shape
 from ._options import checks_options
 from ._reference_frames import IMAGE_METADATA as IMAGE_METADATA
@@ -122,7 +122,7 @@ class ImageStorage(PackedStorage):
             return ReferenceImages.load_from(path, single_instance_space, capacity=capacity, read_only=read_only)
         version = json_field(content, "format_version", int, file)
         if version > _VERSION:
-            raise ValueError(f"{file}: format version {version}, this release reads up to {_VERSION}")
+            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {_VERSION}")
         options = (json_field(content, "format", str, file), json_field(content, "quality", int, file))
         return cls._load(_layout(single_instance_space, *options), folder, capacity, read_only, accept_damaged)
 

@@ -29,7 +29,7 @@ from ..base.files import (
     sync_folder,
     write_json,
 )
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import ColumnStorage, check_capacity, element_dtype, fixed_layout, leaf_names, new_column
 from ._options import checks_options
 from .registry import current_name, register_storage
@@ -126,13 +126,13 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         content = read_json(file, checksum=False)
         version = json_field(content, "format_version", int, file, default=0)
         if version > FORMAT_VERSION:
-            raise ValueError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
+            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
         kind = json_field(content, "storage_type", str, file, default="npz")
         if kind != cls.__name__ and current_name(kind) != "npz":  # the reference's has no module, or one
             raise StorageCorruptedError(f"{file}: of type {kind!r}, wanted 'npz'")
         compressed = json_field(content, "compressed", bool, file)
         if capacity != json_field(content, "capacity", int, file, default=None):
-            raise StorageCorruptedError(f"{file}: capacity {content['capacity']}, wanted {capacity}")
+            raise StorageCorruptedError(f"{file}: capacity {content.get('capacity')}, wanted {capacity}")
         length = json_field(content, "length", int, file, default=0)
         if capacity is None:
             length = max([length, *(slot + 1 for slot in _slots_in(folder))])

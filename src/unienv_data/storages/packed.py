@@ -25,7 +25,15 @@ from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
-from ._row_memory import FileHeap, MappedMemory, PrivateHeap, PrivateMemory, RowMemory, copy_references
+from ._row_memory import (
+    FileHeap,
+    MappedMemory,
+    PrivateHeap,
+    PrivateMemory,
+    RowMemory,
+    check_references,
+    copy_references,
+)
 from .registry import register_storage
 
 _COPY_BYTES = 2**20
@@ -47,6 +55,7 @@ class PackedStorage(RowStorage):
     """
 
     has_column_access = True
+    takes_columns = True
 
     def __init__(
         self,
@@ -186,15 +195,24 @@ class PackedStorage(RowStorage):
         memory = self._memory
         if length != memory.used:
             memory.see(length)
-        if type(slots) is int:
-            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
-        return self.layout.gather(memory.rows, slots, "wrap")
+        try:
+            if self.layout.has_heap:
+                check_references(memory.rows, slots)
+            if type(slots) is int:
+                return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+            return self.layout.gather(memory.rows, slots, "wrap")
+        except StorageCorruptedError:
+            raise
+        except ValueError as error:  # bytes that are no text, or no value of the heap's
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
     def can_gather_spans(self, count: int) -> bool:
-        return _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
+        return not self.layout.has_heap and _SHORT_SPAN <= count <= _SPAN_BYTES // self.layout.nbytes
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
@@ -228,10 +246,8 @@ class PackedStorage(RowStorage):
             return
         leaves = self.encode(value, len(slots))
         if len(slots):
-            self._reserve_at(slots)
-            self._assign(slots, leaves)
-            if isinstance(self._sums, RowSums):
-                self._sums.put_at(slots, slots)
+            self.reserve_at(slots)
+            self.write_at(slots, leaves, slots)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
@@ -303,13 +319,18 @@ class PackedStorage(RowStorage):
         stop = slots + 1 if type(slots) is int else slots.stop  # type: ignore[union-attr]
         if stop > memory.used:
             memory.used = stop
-        if self.layout.is_plain:
-            for column, leaf in zip(memory.rows.columns, encoded):  # noqa: B905 - as long as each other
-                column[slots] = leaf
-        else:
+        if self.layout.has_heap:
             self._assign(slots, encoded)
+        else:
+            self.layout.write(memory.rows, slots, encoded)
         if self._sums is not None:
             self._sums.put(slots, number)  # type: ignore[union-attr] # those of blocks are replaced before
+
+    def write_at(self, slots: np.ndarray, encoded: Sequence[Any], numbers: np.ndarray) -> None:
+        """`write` to any slots, each with the number of its sample."""
+        self._assign(slots, encoded)
+        if isinstance(self._sums, RowSums):
+            self._sums.put_at(slots, numbers)
 
     def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
         """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
@@ -323,10 +344,21 @@ class PackedStorage(RowStorage):
         for name, references in before.items():
             heap.free(references, kept=memory.rows.records[name][slots])
 
-    def _reserve_at(self, slots: np.ndarray) -> None:
-        """Reserve any slots of those that there are."""
+    def see(self, length: int) -> None:
+        """Have so many slots, as another process has made it grow or shrink."""
+        self._memory.see(length)
+
+    def see_all(self) -> None:
+        """Have all slots that there are, those that another process has added too."""
+        self._memory.see_all()
+        self._memory.used = len(self._memory.rows)
+
+    def reserve_at(self, slots: np.ndarray) -> None:
+        """Make sure that any slots of those that there are can be written."""
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
+        if not len(slots):
+            return
         self._memory.reserve_at(slots)
         if isinstance(self._sums, RowSums):
             self._sums.reserve(int(slots.min()), int(slots.max()) + 1)
@@ -334,22 +366,33 @@ class PackedStorage(RowStorage):
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return _to_bytes(self._memory.rows.take(slots))
+        return self._to_bytes(self._memory.rows.take(slots))
 
     def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
         rows = self.layout.empty(1 if count is None else count, self._memory.heap)
         self.layout.write(rows, 0 if count is None else slice(None), encoded)
-        return _to_bytes(rows)
+        return self._to_bytes(rows)
+
+    def _to_bytes(self, rows: Rows) -> bytes:
+        parts = [column.tobytes() for column in (rows.records, *rows.blocks.values())]
+        if self._has_heap_sums:
+            parts.append(self._sums.heap_sums(rows.records).tobytes())  # type: ignore[union-attr]
+        return b"".join(parts)
+
+    @property
+    def _has_heap_sums(self) -> bool:
+        """Whether a raw row has the checksum of what it refers to, which a power cut may take from the heap."""
+        return self.layout.has_heap and isinstance(self._sums, RowSums)
 
     @property
     def row_nbytes(self) -> int:
-        return self.layout.nbytes
+        return self.layout.nbytes + (8 if self._has_heap_sums else 0)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        self._reserve_at(slots)
+        self.reserve_at(slots)
         rows, start = self._memory.rows, 0
         for column in (rows.records, *rows.blocks.values()):
             part = np.empty((len(slots), *column.shape[1:]), column.dtype)
@@ -357,7 +400,8 @@ class PackedStorage(RowStorage):
             column[slots] = part
             start += part.nbytes
         if isinstance(self._sums, RowSums):
-            self._sums.put_at(slots, numbers)
+            heap_sums = np.frombuffer(raw, np.uint64, len(slots), start) if self._has_heap_sums else None
+            self._sums.put_at(slots, numbers, heap_sums)
 
     # -- durability ------------------------------------------------------------------------------------------
 
@@ -402,6 +446,11 @@ class PackedStorage(RowStorage):
             return super().check_rows(slots, numbers)
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
+    def call_wrong(self, slots: np.ndarray) -> None:
+        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        if isinstance(self._sums, RowSums):
+            self._sums.call_wrong(slots)
+
     def count_checked(self) -> int:
         """How many rows have a checksum."""
         return 0 if self._sums is None else self._sums.count(self._memory.used)
@@ -436,9 +485,9 @@ class PackedStorage(RowStorage):
                 for start in range(first, last, size):
                     stop = min(start + size, last)
                     copy._copy_rows(self._memory.rows, start, stop, number)
-                    if isinstance(self._sums, RowSums) and isinstance(copy._sums, RowSums):
+                    if isinstance(self._sums, RowSums):
                         states = self._sums.check(np.arange(start, stop))
-                        copy._sums.call_wrong(start + np.flatnonzero(states == ROW_WRONG))
+                        copy.call_wrong(start + np.flatnonzero(states == ROW_WRONG))
                     number += stop - start
             copy.flush()
         finally:
@@ -460,7 +509,9 @@ class PackedStorage(RowStorage):
     def get_column(self, nested_keys: Sequence[Any]) -> PackedColumn:
         keys = tuple(nested_keys)
         if keys not in self._columns:
-            self._columns[keys] = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column = PackedColumn(self.single_instance_space, self.capacity, self._memory, keys)
+            column.cache_filename = self.cache_filename
+            self._columns[keys] = column
         return self._columns[keys]
 
     def close(self) -> None:
@@ -469,7 +520,3 @@ class PackedStorage(RowStorage):
         if isinstance(self._memory.heap, FileHeap):
             self._memory.heap.file.close()
         self._memory.close()
-
-
-def _to_bytes(rows: Rows) -> bytes:
-    return b"".join(column.tobytes() for column in (rows.records, *rows.blocks.values()))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from unienv_interface.space import Space
+from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import TextSpace
 
 from ..base.files import check_disk, json_field, new_folder, remove_temporaries, replacing, write_json
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import (
     DEFAULT_KEY,
     ColumnStorage,
@@ -27,6 +28,7 @@ from ._column_storage import (
 )
 from ._options import checks_options
 from ._parquet_file import (
+    MOST_COLUMN_BYTES,
     Compression,
     RowFile,
     check_compression,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetStorage"]
 
+# A piece lies in memory while it is written: a folder that asks for more than this was not written by us.
+_MOST_PIECE_BYTES = 2**34
 PathLike = str | os.PathLike[str]
 
 
@@ -79,7 +83,7 @@ class ParquetStorage(ColumnStorage):
     ) -> None:
         """The pieces in a folder that is there: `generations` tells which, and how often each was written.
 
-        A `single_file` is one piece that stands by itself.
+        A `single_file` stands by itself, and its row groups are the pieces.
         """
         folder, length = Path(storage_dir), length if capacity is None else capacity
         super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=not read_only)
@@ -87,6 +91,7 @@ class ParquetStorage(ColumnStorage):
         self.piece_size, self.compression, self.cache_bytes = piece_size, compression, cache_bytes
         self.slots_read_as_one = piece_size
         self._folder, self._single_file = folder, single_file
+        self._starts = None if single_file is None else self._row_groups(single_file)  # of the pieces, and the end
         self._names = leaf_names(self.layout)
         self._generations = dict(generations or {})
         self._kept_length = length  # as the metadata has it
@@ -123,6 +128,11 @@ class ParquetStorage(ColumnStorage):
         layout, folder = fixed_layout(single_instance_space, cls.__name__), Path(cache_path)
         names = leaf_names(layout)
         for name, leaf in zip(names, layout.leaves, strict=True):
+            if piece_size * leaf.codec.dtype.itemsize > MOST_COLUMN_BYTES:
+                raise ValueError(
+                    f"{name}: a piece of {piece_size} rows has {piece_size * leaf.codec.dtype.itemsize} bytes, at most "
+                    f"{MOST_COLUMN_BYTES} are read: give a smaller piece_size"
+                )
             if 0 in leaf.codec.shape:
                 raise ValueError(f"{name}: {leaf.space} has no elements, which Parquet has no column for")
         if not names:
@@ -168,13 +178,16 @@ class ParquetStorage(ColumnStorage):
         length = json_field(content, "num_rows", int, file)
         if capacity is not None and length != capacity:
             raise StorageCorruptedError(f"{file}: {length} rows, wanted the capacity, {capacity}")
+        piece_size = json_field(content, "piece_size", int, file)
         if not read_only:
+            if piece_size * RowLayout(single_instance_space).nbytes > _MOST_PIECE_BYTES:
+                raise UnsupportedFormatError(f"{file}: pieces of {piece_size} rows are too large to be written here")
             remove_temporaries(folder)
         storage = cls(
             single_instance_space,
             folder,
             capacity,
-            json_field(content, "piece_size", int, file),
+            piece_size,
             length=length,
             generations=read_generations(content, file),
             read_only=read_only,
@@ -209,7 +222,7 @@ class ParquetStorage(ColumnStorage):
         if path.is_dir():
             storage = ParquetStorage.load_from(path, space)
         else:
-            options: Any = {"length": count, "generations": {0: 0}, "read_only": True, "single_file": path}
+            options: Any = {"length": count, "read_only": True, "single_file": path}
             storage = ParquetStorage(space, path, None, max(1, count), **options)
         return ReplayBuffer(storage, path.name, count=count)
 
@@ -254,17 +267,28 @@ class ParquetStorage(ColumnStorage):
 
     def _by_piece(self, slots: np.ndarray) -> Iterator[tuple[int, slice, Any]]:
         """Slots in order by the piece they lie in: which part of them, and which rows of the piece."""
-        pieces = slots // self.piece_size
+        starts, size = self._starts, self.piece_size
+        pieces = slots // size if starts is None else np.searchsorted(starts, slots, "right") - 1
         ends = [*(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(slots)]
         start = 0
         for stop in ends:
             piece = int(pieces[start])
-            yield piece, slice(start, stop), slots[start:stop] - piece * self.piece_size
+            first = piece * size if starts is None else int(starts[piece])
+            yield piece, slice(start, stop), slots[start:stop] - first
             start = stop
 
     def _rows_in(self, piece: int) -> int:
         """How many rows a piece has."""
         return min(self.piece_size, self._length - piece * self.piece_size)
+
+    def _row_groups(self, path: Path) -> np.ndarray:
+        """Where each row group of a file begins, and where the last one ends; all of them are there to be read."""
+        with RowFile(path) as file:
+            groups = file.groups
+        self._generations = dict.fromkeys(range(len(groups)), 0)
+        are_equal = len(set(groups[:-1])) == 1 and groups[-1] <= groups[0]
+        self.slots_read_as_one = max(1, groups[0]) if are_equal else 1
+        return np.cumsum([0, *groups])
 
     # -- pieces ----------------------------------------------------------------------------------------------
 
@@ -288,6 +312,9 @@ class ParquetStorage(ColumnStorage):
 
     def _read_columns(self, piece: int, places: Sequence[int]) -> list[np.ndarray]:
         path = self._path_of(piece)
+        if self._single_file is not None:
+            with RowFile(path) as file:
+                return [file.column(self._names[place], self.layout.leaves[place], piece) for place in places]
         if piece not in self._generations:
             raise StorageCorruptedError(f"{path}: nothing was written to the rows of this piece")
         with RowFile(path) as file:
@@ -297,7 +324,7 @@ class ParquetStorage(ColumnStorage):
                     f"{path}: piece and version {file.stamp}, wanted {stamp}; it was written since this storage was "
                     f"opened or last flushed, or it is not in its place"
                 )
-            if file.length < self._rows_in(piece):
+            if not self._rows_in(piece) <= file.length <= self.piece_size:
                 raise StorageCorruptedError(f"{path}: {file.length} rows, wanted {self._rows_in(piece)}")
             return [file.column(self._names[place], self.layout.leaves[place]) for place in places]
 
@@ -377,12 +404,15 @@ class ParquetStorage(ColumnStorage):
 
     @property
     def nbytes(self) -> int | None:
-        paths = map(self._path_of, self._generations)
+        paths = set(map(self._path_of, self._generations))
         return sum(path.stat().st_size for path in paths if path.exists())
 
     def dumps(self, path: PathLike) -> None:
         if self._is_own(path):
             self.flush()
+            return
+        if self._single_file is not None:
+            self.snapshot(path, [(0, self._length)])
             return
         pieces = sorted({*self._generations, *self._piece_cache})
         starts = [(piece * self.piece_size, piece * self.piece_size + self._rows_in(piece)) for piece in pieces]

@@ -8,18 +8,20 @@ entry-point group `unienv.storages`, which the user chose to install.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from unienv_interface.utils.words import did_you_mean
 
-from ..base.storage import SpaceStorage
+from ..base.storage import SpaceStorage, UnsupportedFormatError
 
 ENTRY_POINT_GROUP = "unienv.storages"
 
 # name: module and class. Fixed in the code, so that data cannot choose what is imported.
 _OURS = {
     "packed": ("packed", "PackedStorage"),
+    "shared_next_obs": ("shared_next_obs", "SharedNextObsStorage"),
     "pytorch": ("pytorch", "PytorchTensorStorage"),
     "npz": ("npz_storage", "NPZStorage"),
     "hdf5": ("hdf5", "HDF5Storage"),
@@ -93,8 +95,11 @@ def current_name(name: str) -> str:
     return _LEGACY.get(name, name)
 
 
-def storage_by_name(name: str) -> type[SpaceStorage]:
-    """The storage of that name, or of that class name in a folder of the reference's; a ValueError if unknown."""
+def storage_by_name(name: str, path: str | os.PathLike[str] | None = None) -> type[SpaceStorage]:
+    """The storage of that name, or of that class name in a folder of the reference's; a ValueError if unknown.
+
+    `path` is the file that names it, which the error names.
+    """
     key = current_name(name)
     if key in _registered:
         return _registered[key]
@@ -105,4 +110,5 @@ def storage_by_name(name: str) -> type[SpaceStorage]:
         if entry.name == key:
             return register_storage(key)(entry.load())
     near = did_you_mean(name, storage_names())
-    raise ValueError(f"no storage is registered as {name!r}, known are {storage_names()}{near}")
+    where = "" if path is None else f"{os.fspath(path)}: "
+    raise UnsupportedFormatError(f"{where}no storage is registered as {name!r}, known are {storage_names()}{near}")

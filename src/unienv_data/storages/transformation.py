@@ -112,7 +112,12 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
         return self.data_transformation.transform(self._spaces.of(count), value)
 
     def _outward(self, value: Any, count: int | None) -> Any:
-        return self.inv_data_transformation.transform(self._inner_spaces.of(count), value)
+        try:
+            return self.inv_data_transformation.transform(self._inner_spaces.of(count), value)
+        except ValueError as error:
+            if self.cache_filename is None:
+                raise
+            raise StorageCorruptedError(f"{self.cache_filename}: what is stored leads to no sample, {error}") from error
 
 
 def _inverse(transformation: DataTransformation, space: Space) -> DataTransformation:

@@ -29,7 +29,7 @@ from unienv_interface.space.spaces import ArraySpace, BoxSpace
 
 from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
-from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ._episode_encoder import EpisodeEncoder
 from ._frame_cache import FrameCache, bytes_of
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
@@ -246,7 +246,7 @@ class VideoStorage(SpaceStorage):
             return ReferenceVideos.load_from(path, single_instance_space, capacity=capacity, read_only=read_only)
         version = json_field(content, "format_version", int, file)
         if version > _VERSION:
-            raise ValueError(f"{file}: format version {version}, this release reads up to {_VERSION}")
+            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {_VERSION}")
         pixel_shape(single_instance_space)
         assert isinstance(single_instance_space, ArraySpace)
         names = {"codec": str, "fps": float, "gop": int, "crf": int, "pixel_format": str}

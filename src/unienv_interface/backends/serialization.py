@@ -41,9 +41,9 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
     return deserialize_backend("pytorch" if backend == "torch" else backend)
 
 
-def serialize_backend(backend: ComputeBackend) -> str:
+def serialize_backend(backend: BackendLike) -> str:
     """The name of a backend: "numpy", "pytorch" or "jax"."""
-    return backend.simplified_name
+    return parse_backend(backend).simplified_name
 
 
 def deserialize_backend(backend_str: str) -> ComputeBackend:
@@ -64,11 +64,11 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
     raise ValueError(f"unknown backend {backend_str!r}, the backends are {', '.join(_BACKENDS)}{near}")
 
 
-def serialize_dtype(backend: ComputeBackend, dtype: Any) -> str | None:
+def serialize_dtype(backend: BackendLike, dtype: Any) -> str | None:
     """The array-API name of a dtype of `backend`; None stays None."""
-    return None if dtype is None else backend.dtype_name(dtype)
+    return None if dtype is None else parse_backend(backend).dtype_name(dtype)
 
 
-def deserialize_dtype(backend: ComputeBackend, dtype_str: str | None) -> Any:
+def deserialize_dtype(backend: BackendLike, dtype_str: str | None) -> Any:
     """The dtype of that name on `backend`; a TypeError if it has none. None stays None."""
-    return None if dtype_str is None else backend.dtype_from_name(dtype_str)
+    return None if dtype_str is None else parse_backend(backend).dtype_from_name(dtype_str)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import ComputeBackend
+from ..backends.serialization import BackendLike, parse_backend
 
 
-def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
+def data_stack(data: Any, backend: BackendLike, device: Any = None) -> Any:
     """Recursively stack Python/array data into a batched backend representation.
 
     `data` is a sequence of values that are alike, or a mapping of such sequences. Dicts become one dict (see
@@ -18,6 +19,7 @@ def data_stack(data: Any, backend: ComputeBackend, device: Any = None) -> Any:
     axis. What cannot be stacked (texts, lists, objects, arrays of different shapes, numbers that the backend does not
     hold) stays a list. What is neither a sequence nor a mapping, a number or an array, is returned as it is.
     """
+    backend = parse_backend(backend)
     if isinstance(data, Mapping):
         return {key: data_stack(value, backend, device) for key, value in data.items()}
     if not isinstance(data, (Sequence, Iterator)) or isinstance(data, (str, bytes)):

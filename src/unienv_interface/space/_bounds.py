@@ -51,8 +51,8 @@ class Bounds:
         if np.any(self.low > self.high):
             where = np.argwhere(np.greater(self.low, self.high))[0]
             low, high = (np.broadcast_to(x, np.broadcast_shapes(self.low.shape, self.high.shape)) for x in self)
-            place = tuple(where.tolist())
-            raise ValueError(f"low {low[place]} is above high {high[place]} at {place}, low must not exceed high")
+            index = tuple(where.tolist())
+            raise ValueError(f"low {low[index]} is above high {high[index]} at {index}, low must not exceed high")
         return self
 
     def __iter__(self) -> Any:
@@ -72,10 +72,10 @@ class Bounds:
             good = (values >= self.low) & (values <= self.high)
         if good.all():
             return None
-        place = tuple(np.argwhere(~np.asarray(good))[0].tolist())
-        low, high = (np.broadcast_to(bound, values.shape)[place] for bound in self)
-        at = f" at {place}" if place else ""
-        return f"value {values[place]}{at} is outside [{low}, {high}]"
+        index = tuple(np.argwhere(~np.asarray(good))[0].tolist())
+        low, high = (np.broadcast_to(bound, values.shape)[index] for bound in self)
+        at = f" at {index}" if index else ""
+        return f"value {values[index]}{at} is outside [{low}, {high}]"
 
     def _limits_anything(self) -> bool:
         return bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
@@ -173,7 +173,7 @@ class Bounds:
     ) -> tuple[Any, Any]:
         name = backend.dtype_name(dtype)
         drawn = dtype if name in {"float32", "float64"} else backend.dtype_from_name("float32")
-        place = {"dtype": drawn, "device": device}
+        options = {"dtype": drawn, "device": device}
 
         def operand(values: np.ndarray) -> Any:
             if values.size == 1:
@@ -186,15 +186,15 @@ class Bounds:
         safe_low, safe_high = operand(np.where(has_low, low, 0)), operand(np.where(has_high, high, 0))
         draws: list[tuple[np.ndarray, Any]] = []
         if (has_low & has_high).any():
-            rng, unit = backend.random.random_uniform(shape, rng=rng, **place)
+            rng, unit = backend.random.random_uniform(shape, rng=rng, **options)
             # not low + unit * (high - low), which is infinite where the bounds span more than the dtype
             draws.append((has_low & has_high, safe_low * (1 - unit) + safe_high * unit))
         if (has_low ^ has_high).any():
-            rng, distance = backend.random.random_exponential(shape, rng=rng, **place)
+            rng, distance = backend.random.random_exponential(shape, rng=rng, **options)
             draws.append((has_low & ~has_high, safe_low + distance))
             draws.append((has_high & ~has_low, safe_high - distance))
         if not (has_low | has_high).all():
-            rng, free = backend.random.random_normal(shape, rng=rng, **place)
+            rng, free = backend.random.random_normal(shape, rng=rng, **options)
             draws.append((~has_low & ~has_high, free))
         _, values = draws[0]
         for where, draw in draws[1:]:

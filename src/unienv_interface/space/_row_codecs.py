@@ -219,8 +219,8 @@ class TextCodec(LeafCodec):
                     f"a text of {lengths.max()} characters in a slot of {self.space.max_length}: "
                     "the row was never written, or is damaged"
                 )
-            for place in np.ndindex(texts.shape):
-                texts[place] = texts[place].ljust(int(lengths[place]), "\0")
+            for index in np.ndindex(texts.shape):
+                texts[index] = texts[index].ljust(int(lengths[index]), "\0")
         return texts if texts.shape else texts.item()
 
 
@@ -243,9 +243,9 @@ class HeapCodec(LeafCodec):
         shape = lead + self.shape
         if not shape:
             return object_array((), [value_to_bytes(self.space, value, path)])
-        places = zip(self.split(value, shape, path), np.ndindex(shape), strict=True)
+        indexed = zip(self.split(value, shape, path), np.ndindex(shape), strict=True)
         return object_array(
-            shape, (value_to_bytes(self.space, item, join_path(path, list(place))) for item, place in places)
+            shape, (value_to_bytes(self.space, item, join_path(path, list(index))) for item, index in indexed)
         )
 
     def split(self, value: Any, shape: tuple[int, ...], path: str) -> Iterable[Any]:
@@ -264,8 +264,8 @@ class HeapCodec(LeafCodec):
     def store(self, encoded: np.ndarray, heap: Heap | None) -> np.ndarray:
         write = need_heap(heap).write
         references = np.empty(encoded.shape, self.reference)
-        for place in np.ndindex(encoded.shape):
-            references[place] = (write(encoded[place]), len(encoded[place]))
+        for index in np.ndindex(encoded.shape):
+            references[index] = (write(encoded[index]), len(encoded[index]))
         return references
 
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
@@ -274,8 +274,8 @@ class HeapCodec(LeafCodec):
         values = object_array(
             column.shape,
             (
-                value_from_bytes(self.space, read(int(offsets[place]), int(lengths[place])))
-                for place in np.ndindex(column.shape)
+                value_from_bytes(self.space, read(int(offsets[index]), int(lengths[index])))
+                for index in np.ndindex(column.shape)
             ),
         )
         return self.join(values) if values.shape else values.item()
@@ -300,8 +300,8 @@ class GraphCodec(HeapCodec):
             found = tuple(getattr(array, "shape", ()))[: len(shape)]
             if found != shape:
                 raise ValueError(at_path(path, f"a batch of {found}, the rows want {shape}"))
-        for place in np.ndindex(shape):
-            part = GraphInstance(*(None if array is None else array[place] for array in fields_of(value)))
+        for index in np.ndindex(shape):
+            part = GraphInstance(*(None if array is None else array[index] for array in fields_of(value)))
             yield trim_graphs(self.space.backend, part)
 
     def join(self, values: np.ndarray) -> Any:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
+from ..backends.serialization import BackendLike
 from ._row_codecs import ArrayCodec, Heap, HeapCodec, LeafCodec, MemoryHeap, leaf_codec, need_heap
 from .mismatch import at_path
 from .row_structure import builder, leaf_fetcher, structure_finding, walk
@@ -74,7 +74,7 @@ class Rows:
     same leading shape; `heap` the bytes of leaves without a fixed size. The arrays belong to whoever made them.
     """
 
-    __slots__ = ("blocks", "columns", "heap", "layout", "records")
+    __slots__ = ("blocks", "columns", "fields", "heap", "layout", "records")
 
     def __init__(
         self, layout: RowLayout, records: np.ndarray, blocks: Mapping[str, np.ndarray], heap: Heap | None
@@ -88,6 +88,9 @@ class Rows:
             self.columns = [blocks[leaf.name] if leaf.placement == "block" else records[leaf.name] for leaf in leaves]
         else:
             self.columns = [records[name] for name in layout.names]
+        # With fields in the order of the leaves, one assignment writes all leaves of one value.
+        is_writable_whole = layout.has_plain_records and records.ndim == 1
+        self.fields = records.view(layout.field_dtype) if is_writable_whole else None
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Any, ...]]:
         return Rows, (self.layout, self.records, self.blocks, self.heap)  # so that columns are views of the copy, too
@@ -161,12 +164,12 @@ class RowLayout:
         self._fetch_flat: Callable[[Any], Sequence[Any]] = operator.itemgetter(*keys) if is_flat else self._fetch
         self._build = builder(space)
         # A plain column is the value itself; only the others need their codec.
-        self.is_plain = all(codec.plain_dtype is not None for codec in self._codecs)
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
         self._gathered_decoders = [(i, codec.gathered_decoder()) for i, codec in self._coded]
         self._is_gathered_whole = not self.block_leaves and not self.has_heap  # by one `take` of the records
         # Whether all of a value lies in its record, as it is.
         self.has_plain_records = not self.block_leaves and not self._coded
+        self.field_dtype = _in_order(self.dtype, [leaf.name for leaf in self.row_leaves])
         # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
         # is for loops that write many small values. Else (None, ()).
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
@@ -174,7 +177,7 @@ class RowLayout:
             self.plain_value = self._checks[0][:2]
 
     @classmethod
-    def from_json(cls, json_data: Any, backend: ComputeBackend, device: Any = None) -> RowLayout:
+    def from_json(cls, json_data: Any, backend: BackendLike, device: Any = None) -> RowLayout:
         """The layout of the space whose JSON this is."""
         from .space_utils.serialization_utils import json_to_space
 
@@ -313,6 +316,9 @@ class RowLayout:
 
     def write(self, rows: Rows, index: Any, encoded: Sequence[Any]) -> None:
         """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
+        if type(index) is int and rows.fields is not None:
+            rows.fields[index] = tuple(encoded)
+            return
         if not self._coded:
             for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
                 column[index] = value
@@ -365,7 +371,10 @@ class RowLayout:
 
     def unpack_gathered(self, rows: Rows) -> Any:
         """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
-        columns: list[Any] = list(rows.columns)
+        return self.assemble_gathered(list(rows.columns))
+
+    def assemble_gathered(self, columns: list[Any]) -> Any:
+        """`assemble` of columns that were just gathered, each writable and in memory order; the list is used up."""
         for position, decode in self._gathered_decoders:
             columns[position] = decode(columns[position])
         return self._build(columns)
@@ -465,6 +474,19 @@ def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
             "formats": [leaf.codec.dtype for leaf in ordered],
             "offsets": offsets,
             "itemsize": itemsize,
+        }
+    )
+
+
+def _in_order(dtype: np.dtype, names: Sequence[str]) -> np.dtype:
+    """The same record with its fields in another order."""
+    fields: Mapping[str, Any] = dtype.fields or {}
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": [fields[name][0] for name in names],
+            "offsets": [fields[name][1] for name in names],
+            "itemsize": dtype.itemsize,
         }
     )
 

@@ -184,7 +184,7 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
             return False
         return device is None or (self.device is not None and self.backend.same_device(device, self.device))
 
-    def _place_repr(self, include_backend: bool, include_device: bool) -> str:
+    def _backend_repr(self, include_backend: bool, include_device: bool) -> str:
         backend = f", backend={self.backend}" if include_backend else ""
         return backend + (f", device={self.device}" if include_device and self.device is not None else "")
 

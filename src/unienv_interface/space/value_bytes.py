@@ -231,8 +231,8 @@ def _(space: BatchedSpace, value: np.ndarray, path: str = "") -> bytes:
         raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a NumPy array of objects"))
     _check_batch(space, value.shape, path)
     parts = [
-        value_to_bytes(space.single_space, value[place], join_path(path, list(place)))
-        for place in np.ndindex(value.shape)
+        value_to_bytes(space.single_space, value[index], join_path(path, list(index)))
+        for index in np.ndindex(value.shape)
     ]
     return _numbers_to_bytes(*value.shape) + _join(parts)
 
@@ -241,11 +241,11 @@ def _(space: BatchedSpace, value: np.ndarray, path: str = "") -> bytes:
 def _(space: BatchedSpace, data: Buffer, path: str = "") -> np.ndarray:
     shape, rest = _split_numbers(data, len(space.batch_shape), path)
     _check_batch(space, shape, path)
-    parts = _split(rest, math.prod(shape), path)  # so there are no more places than bytes
-    places = zip(np.ndindex(shape), parts, strict=True)
+    parts = _split(rest, math.prod(shape), path)  # so there are no more parts than bytes
+    indexed_parts = zip(np.ndindex(shape), parts, strict=True)
     return object_array(
         shape,
-        (value_from_bytes(space.single_space, part, join_path(path, list(place))) for place, part in places),
+        (value_from_bytes(space.single_space, part, join_path(path, list(index))) for index, part in indexed_parts),
     )
 
 

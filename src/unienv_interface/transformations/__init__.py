@@ -11,6 +11,7 @@ from .image_compress import ImageCompressTransformation, ImageDecompressTransfor
 from .image_resize import ImageResizeTransformation
 from .iter_transform import IterativeTransformation, LeafwiseTransformation, register_leaf_function
 from .normalize import NormalizeTransformation
+from .random_image import ColorJitterTransformation, RandomCropTransformation, RandomShiftTransformation
 from .rescale import RescaleTransformation
 from .serialization_utils import json_to_transformation, register_transformation, transformation_to_json
 from .transformation import DataTransformation
@@ -21,6 +22,9 @@ __all__ = [
     "RescaleTransformation",
     "NormalizeTransformation",
     "CropTransformation",
+    "RandomCropTransformation",
+    "RandomShiftTransformation",
+    "ColorJitterTransformation",
     "ImageCompressTransformation",
     "ImageDecompressTransformation",
     "ImageResizeTransformation",

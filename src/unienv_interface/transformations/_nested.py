@@ -36,6 +36,18 @@ def require_key(node: Any, chained_key: Sequence[str], depth: int) -> None:
         raise KeyError(missing_key_text(chained_key, depth, node))
 
 
+def field_paths(node: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys that lead to each field that is no branch, or an empty one."""
+    if not is_branch(node) or not node.keys():
+        return [above]
+    return [path for key, child in node.items() for path in field_paths(child, (*above, key))]
+
+
+def overlap(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether one of two paths is, or begins with, the other."""
+    return all(a == b for a, b in zip(one, other, strict=False))
+
+
 def require_dict(space: Space, owner: str) -> DictSpace:
     """The space, if it is a `DictSpace`."""
     if not isinstance(space, DictSpace):

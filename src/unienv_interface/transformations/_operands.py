@@ -55,9 +55,9 @@ def check_order(low_name: str, low: Constant, high_name: str, high: Constant) ->
         ) from None
     wrong = np.argwhere(lows > highs)
     if len(wrong):
-        place = tuple(wrong[0].tolist())
-        at = f" at {place}" if place else ""
-        raise ValueError(f"{low_name} {lows[place]} is above {high_name} {highs[place]}{at}")
+        index = tuple(wrong[0].tolist())
+        at = f" at {index}" if index else ""
+        raise ValueError(f"{low_name} {lows[index]} is above {high_name} {highs[index]}{at}")
 
 
 def require_box(space: Space, owner: str) -> BoxSpace:
@@ -81,32 +81,32 @@ def place_of(backend: ComputeBackend, data: Any) -> Any:
     return data.device if backend.simplified_name == "pytorch" else None
 
 
-def as_operand(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+def as_operand(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
     """Host values for arithmetic with the last axes of arrays: one number if they are one, else an array."""
-    return values.item() if values.size == 1 else _trailing_array(backend, values, dtype_name, place)
+    return values.item() if values.size == 1 else _trailing_array(backend, values, dtype_name, device)
 
 
 def as_operands(
-    backend: ComputeBackend, low: np.ndarray, high: np.ndarray, dtype_name: str, place: Any
+    backend: ComputeBackend, low: np.ndarray, high: np.ndarray, dtype_name: str, device: Any
 ) -> tuple[Any, Any]:
     """Two bounds for `clip`, both numbers or both arrays: PyTorch does not take one of each."""
     if low.size == high.size == 1:
         return low.item(), high.item()
     shape = np.broadcast_shapes(low.shape, high.shape)
-    lows, highs = (_trailing_array(backend, np.broadcast_to(bound, shape), dtype_name, place) for bound in (low, high))
+    lows, highs = (_trailing_array(backend, np.broadcast_to(bound, shape), dtype_name, device) for bound in (low, high))
     return lows, highs
 
 
-def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
     """Host values as an array of their shape."""
     array = np.ascontiguousarray(values, dtype=dtype_name).reshape(values.shape)
-    return array if place is None else backend.from_numpy(array, device=place, copy=True)
+    return array if device is None else backend.from_numpy(array, device=device, copy=True)
 
 
-def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, place: Any) -> Any:
+def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
     """Without leading axes of size one, which would add axes to data that has none in front."""
     first = next((axis for axis, size in enumerate(values.shape) if size != 1), values.ndim)
-    return as_array(backend, values.reshape(values.shape[first:]), dtype_name, place)
+    return as_array(backend, values.reshape(values.shape[first:]), dtype_name, device)
 
 
 def clamp(values: Any, low: Any, high: Any) -> Any:
@@ -138,9 +138,9 @@ class ClipFloats:
     dtype: Any
 
     @classmethod
-    def into(cls, space: BoxSpace, compute_name: str, place: Any) -> ClipFloats:
+    def into(cls, space: BoxSpace, compute_name: str, device: Any) -> ClipFloats:
         low, high = (bound.astype(np.float64) for bound in space.bounds)
-        return cls(space.backend, *as_operands(space.backend, low, high, compute_name, place), space.dtype)
+        return cls(space.backend, *as_operands(space.backend, low, high, compute_name, device), space.dtype)
 
     def __call__(self, values: Any) -> Any:
         return self.backend.astype(clamp(values, self.low, self.high), self.dtype, copy=False)
@@ -163,7 +163,7 @@ class RoundToIntegers:
     ends: tuple[tuple[Callable[[Any, Any], Any], Any, Any], ...]
 
     @classmethod
-    def into(cls, space: BoxSpace, compute_name: str, place: Any, anchored: bool = False) -> RoundToIntegers:
+    def into(cls, space: BoxSpace, compute_name: str, device: Any, anchored: bool = False) -> RoundToIntegers:
         backend = space.backend
         low, high = (as_exact(bound) for bound in space.bounds)
         anchor = low if anchored else as_exact(np.zeros(1, np.int64))
@@ -171,16 +171,16 @@ class RoundToIntegers:
         ends = tuple(
             (
                 beyond,
-                _trailing_array(backend, inside, compute_name, place),
-                _trailing_array(backend, bound, space.dtype_name, place),
+                _trailing_array(backend, inside, compute_name, device),
+                _trailing_array(backend, bound, space.dtype_name, device),
             )
             for beyond, inside, bound in ((operator.lt, first, low), (operator.gt, last, high))
             if np.any(inside.astype(object) != bound - anchor)
         )
         return cls(
             backend,
-            *as_operands(backend, first, last, compute_name, place),
-            as_operand(backend, anchor, signed_name(backend), place) if anchored else None,
+            *as_operands(backend, first, last, compute_name, device),
+            as_operand(backend, anchor, signed_name(backend), device) if anchored else None,
             space.dtype,
             ends,
         )

@@ -11,7 +11,7 @@ Plan = TypeVar("Plan")
 
 
 class SpaceCache(Generic[Plan]):
-    """What follows from a space and a place, worked out at the first use and then kept.
+    """What follows from a space and a device, worked out at the first use and then kept.
 
     Spaces are told apart by what they describe, so a `DictSpace` that was changed is another space. The cache is
     bounded: when it is full it starts over. A copy or a pickle of it is empty, since plans hold arrays of a device.
@@ -22,12 +22,12 @@ class SpaceCache(Generic[Plan]):
     def __init__(self) -> None:
         self._plans: dict[tuple[Space, Any], Plan] = {}
 
-    def get(self, space: Space, place: Any, work_out: Callable[[Any, Any], Plan]) -> Plan:
-        """The plan for a space and a place; `work_out` is asked for it if there is none yet."""
-        key = (space, place)
+    def get(self, space: Space, device: Any, work_out: Callable[[Any, Any], Plan]) -> Plan:
+        """The plan for a space and a device; `work_out` is asked for it if there is none yet."""
+        key = (space, device)
         plan = self._plans.get(key)
         if plan is None:
-            plan = work_out(space, place)
+            plan = work_out(space, device)
             if len(self._plans) >= self.LIMIT:
                 self._plans.clear()
             self._plans[key] = plan

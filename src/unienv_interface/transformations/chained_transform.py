@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ..space.space import Space
@@ -14,7 +14,7 @@ from .serialization_utils import (
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation, require_transformation
+from .transformation import DataTransformation, KeyPath, require_transformation
 
 
 @register_transformation("chained")
@@ -57,6 +57,15 @@ class ChainedTransformation(DataTransformation):
         if source_space is None:
             return (None,) * len(self.transformations)
         return self._spaces_along(source_space)[:-1]
+
+    def narrow(self, source_space: Space, paths: Collection[KeyPath]) -> tuple[list[KeyPath], DataTransformation]:
+        members: list[DataTransformation] = []
+        wanted = list(paths)
+        pairs = zip(self.transformations, self._sources(source_space), strict=True)
+        for transformation, source in reversed(list(pairs)):
+            wanted, member = transformation.narrow(source, wanted) or ([()], transformation)
+            members.insert(0, member)
+        return wanted, ChainedTransformation(members)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         pairs = zip(self.transformations, self._sources(source_space), strict=True)

@@ -99,10 +99,10 @@ class CropTransformation(DataTransformation):
         )
         return cls(low, high)
 
-    def _work_out(self, source: BoxSpace, place: Any) -> tuple[Any, Any]:
+    def _work_out(self, source: BoxSpace, device: Any) -> tuple[Any, Any]:
         host_name = dtypes.host_dtype(source.dtype_name).name
         low, high = self._range_space(source).bounds
-        return as_operands(source.backend, low, high, host_name, place)
+        return as_operands(source.backend, low, high, host_name, device)
 
     def _range_space(self, source_space: Space) -> BoxSpace:
         """The box of all values between the two ends, with the shape and dtype of the source."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ..space.space import Space
 from ..utils.dict_util import check_separator
-from ._nested import call_at, has_key, replace_child, require_dict, require_key
+from ._nested import call_at, field_paths, has_key, overlap, replace_child, require_dict, require_key
 from .serialization_utils import (
     json_to_transformation,
     read_setting,
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation, require_transformation
+from .transformation import DataTransformation, KeyPath, require_transformation
 
 
 def get_chained_value(data: Any, chained_key: list[str], ignore_missing_keys: bool = False) -> Any:
@@ -130,6 +130,20 @@ class DictTransformation(DataTransformation):
 
     def _source_space_of(self, key: str, source_space: Space | None) -> Any:
         return get_mapping_source_space(source_space, key, self.nested_separator, self.ignore_missing_keys)
+
+    def narrow(
+        self, source_space: Space, paths: Collection[KeyPath]
+    ) -> tuple[list[KeyPath], DataTransformation] | None:
+        by_path = {tuple(key.split(self.nested_separator)): key for key in self.mapping}
+        needed, used = [], {}
+        for field in field_paths(source_space):
+            above = next((path for path in by_path if overlap(path, field)), None)
+            # what lies under a key that is transformed is needed as a whole
+            if any(overlap(field if above is None else above, wanted) for wanted in paths):
+                needed.append(field)
+                if above is not None:
+                    used[by_path[above]] = self.mapping[by_path[above]]
+        return needed, DictTransformation(used, self.ignore_missing_keys, self.nested_separator)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         return {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional
 
 from typing_extensions import Self
 
 from ..space.space import Space
 from ..utils.dict_util import check_separator, missing_key_text
-from ._nested import has_key, is_branch, rebuild, require_dict
+from ._nested import field_paths, has_key, is_branch, overlap, rebuild, require_dict
 from .serialization_utils import read_setting, register_transformation
-from .transformation import DataTransformation
+from .transformation import DataTransformation, KeyPath
 
 # Which keys are meant: all that lies below a key (None), or only some of it.
 KeyTree = dict[str, Optional["KeyTree"]]
@@ -118,6 +118,11 @@ class _DictKeyFilter(DataTransformation):
             raise TypeError(f"{self._keys_name} is the string {keys!r}, it must be a collection of keys")
         self._keys = frozenset(keys)
         self._tree = _key_tree(key.split(self.nested_separator) for key in self._keys)
+
+    def narrow(self, source_space: Space, paths: Collection[KeyPath]) -> tuple[list[KeyPath], DataTransformation]:
+        kept = field_paths(self.get_target_space_from_source(source_space))
+        part = type(self)(self._keys, ignore_missing_keys=True, nested_separator=self.nested_separator)
+        return [path for path in kept if any(overlap(path, wanted) for wanted in paths)], part
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         return {

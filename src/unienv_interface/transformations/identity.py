@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..space.space import Space
 from .serialization_utils import register_transformation
-from .transformation import DataTransformation
+from .transformation import DataTransformation, KeyPath
 
 
 @register_transformation("identity")
@@ -24,6 +24,9 @@ class IdentityTransformation(DataTransformation):
 
     def direction_inverse(self, source_space: Space | None = None) -> IdentityTransformation:
         return self
+
+    def narrow(self, source_space: Space, paths: Collection[KeyPath]) -> tuple[list[KeyPath], DataTransformation]:
+        return list(paths), self
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import ComputeBackend
+from ..backends.serialization import BackendLike, parse_backend
 from ..space.space import Space, parse_integer
 from ..space.spaces import BoxSpace
 from ..utils.optional import need
@@ -95,8 +95,8 @@ class ImageCompressTransformation(DataTransformation):
         self.mode, self.format, self.last_channel = mode, format, bool(last_channel)
 
     @staticmethod
-    def get_uint8_dtype(backend: ComputeBackend) -> Any:
-        return backend.dtype_from_name("uint8")
+    def get_uint8_dtype(backend: BackendLike) -> Any:
+        return parse_backend(backend).dtype_from_name("uint8")
 
     def validate_source_space(self, source_space: Space) -> None:
         """Raise unless this is a space of images that can be compressed."""
@@ -205,8 +205,8 @@ class ImageDecompressTransformation(DataTransformation):
         self.target_channels, self.mode, self.format = target_channels, mode, format
 
     @staticmethod
-    def get_uint8_dtype(backend: ComputeBackend) -> Any:
-        return backend.dtype_from_name("uint8")
+    def get_uint8_dtype(backend: BackendLike) -> Any:
+        return parse_backend(backend).dtype_from_name("uint8")
 
     @staticmethod
     def validate_source_space(source_space: Space) -> None:

@@ -75,9 +75,9 @@ class ImageResizeTransformation(DataTransformation):
     ) -> ImageResizeTransformation:
         return cls(read_setting(json_data, "new_height", cls), read_setting(json_data, "new_width", cls))
 
-    def _work_out(self, source: Space, place: Any) -> _Plan:
+    def _work_out(self, source: Space, device: Any) -> _Plan:
         target = self.get_target_space_from_source(source)
-        return _Plan.between(_require_images(source, type(self).__name__), target, place)
+        return _Plan.between(_require_images(source, type(self).__name__), target, device)
 
 
 def _size(name: str, value: Any) -> int:
@@ -111,7 +111,7 @@ class _Plan:
     finish: ClipFloats | RoundToIntegers
 
     @classmethod
-    def between(cls, source: BoxSpace, target: BoxSpace, place: Any) -> _Plan:
+    def between(cls, source: BoxSpace, target: BoxSpace, device: Any) -> _Plan:
         backend, name = source.backend, source.dtype_name
         wide = name == "float64" or (name in dtypes.INTEGER and np.dtype(name).itemsize > 2)
         compute_dtype = backend.dtype_from_name("float64" if wide else "float32")
@@ -119,11 +119,11 @@ class _Plan:
         # the axis that shrinks most goes first, which leaves the least to do for the other
         by_ratio = sorted((_HEIGHT, _WIDTH), key=lambda axis: target.shape[axis] / source.shape[axis])
         axes = tuple(
-            _AxisBlend.along(axis, source, target, compute, place)
+            _AxisBlend.along(axis, source, target, compute, device)
             for axis in by_ratio
             if source.shape[axis] != target.shape[axis]
         )
-        finish = (RoundToIntegers if name in dtypes.INTEGER else ClipFloats).into(target, compute, place)
+        finish = (RoundToIntegers if name in dtypes.INTEGER else ClipFloats).into(target, compute, device)
         return cls(backend, source.dtype, compute_dtype, lacks_arithmetic(backend, name), axes, finish)
 
     def __call__(self, data: Any) -> Any:
@@ -147,7 +147,7 @@ class _AxisBlend:
     share: Any
 
     @classmethod
-    def along(cls, axis: int, source: BoxSpace, target: BoxSpace, compute_name: str, place: Any) -> _AxisBlend:
+    def along(cls, axis: int, source: BoxSpace, target: BoxSpace, compute_name: str, device: Any) -> _AxisBlend:
         backend, old, new = source.backend, source.shape[axis], target.shape[axis]
         centres = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
         lower = np.floor(centres).astype(np.int64)
@@ -158,9 +158,9 @@ class _AxisBlend:
         index_name = signed_name(backend)
         return cls(
             axis,
-            as_array(backend, lower, index_name, place),
-            as_array(backend, upper, index_name, place),
-            as_array(backend, share, compute_name, place),
+            as_array(backend, lower, index_name, device),
+            as_array(backend, upper, index_name, device),
+            as_array(backend, share, compute_name, device),
         )
 
     def __call__(self, backend: ComputeBackend, data: Any, compute_dtype: Any) -> Any:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..space.space import Space
 from ..space.spaces import CompositeSpace
-from ._nested import call_at, with_children
+from ._nested import call_at, field_paths, overlap, with_children
 from .serialization_utils import (
     json_to_transformation,
     read_setting,
     register_transformation,
     transformation_to_json,
 )
-from .transformation import DataTransformation, require_transformation
+from .transformation import DataTransformation, KeyPath, require_transformation
 
 LeafFunction = Callable[[Space], bool]
 
@@ -168,6 +168,14 @@ class IterativeTransformation(_LeafTransformation):
 
     def _per_leaf(self) -> Iterator[DataTransformation]:
         return itertools.repeat(self.transformation)
+
+    def narrow(
+        self, source_space: Space, paths: Collection[KeyPath]
+    ) -> tuple[list[KeyPath], DataTransformation] | None:
+        if self.is_leaf_node_fn is not default_is_leaf_fn:
+            return None
+        fields = field_paths(source_space)
+        return [field for field in fields if any(overlap(field, wanted) for wanted in paths)], self
 
     def direction_inverse(self, source_space: Space | None = None) -> DataTransformation:
         leaves = [] if source_space is None else list(_leaves(source_space, self.is_leaf_node_fn))

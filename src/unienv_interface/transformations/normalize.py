@@ -172,7 +172,7 @@ class NormalizeTransformation(DataTransformation):
         }
         return cls(offset, scale, json_data.get("new_dtype"), **bounds)
 
-    def _work_out(self, source: Space, place: Any) -> _Plan:
+    def _work_out(self, source: Space, device: Any) -> _Plan:
         box, target = require_box(source, type(self).__name__), self.get_target_space_from_source(source)
         backend = box.backend
         is_wide = any(_wants_double(space.dtype_name) for space in (box, target))
@@ -183,9 +183,9 @@ class NormalizeTransformation(DataTransformation):
         return _Plan(
             backend,
             compute_dtype,
-            as_operand(backend, offset, compute, place),
-            as_operand(backend, scale, compute, place),
-            into.into(target, compute, place),
+            as_operand(backend, offset, compute, device),
+            as_operand(backend, scale, compute, device),
+            into.into(target, compute, device),
         )
 
 

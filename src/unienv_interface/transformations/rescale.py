@@ -121,9 +121,9 @@ class RescaleTransformation(DataTransformation):
         }
         return cls(**constants, new_dtype=json_data.get("new_dtype"))
 
-    def _work_out(self, source: Space, place: Any) -> _Plan:
+    def _work_out(self, source: Space, device: Any) -> _Plan:
         target = self.get_target_space_from_source(source)
-        return _Plan.between(require_box(source, type(self).__name__), target, self._nan_to, place)
+        return _Plan.between(require_box(source, type(self).__name__), target, self._nan_to, device)
 
 
 def _finite(name: str, value: Any) -> Constant:
@@ -150,10 +150,10 @@ def _check_bounded(box: BoxSpace) -> None:
     for side, bound in zip(("low", "high"), box.bounds, strict=True):
         unbounded = np.argwhere(~np.isfinite(bound))
         if len(unbounded):
-            place = tuple(unbounded[0].tolist())
-            at = f" at {place}" if bound.size > 1 else ""
+            index = tuple(unbounded[0].tolist())
+            at = f" at {index}" if bound.size > 1 else ""
             raise ValueError(
-                f"{side} is {bound[place]}{at}, rescaling wants finite bounds on both sides: crop the space first"
+                f"{side} is {bound[index]}{at}, rescaling wants finite bounds on both sides: crop the space first"
             )
 
 
@@ -179,7 +179,7 @@ class _Plan:
     finish: ClipFloats | RoundToIntegers
 
     @classmethod
-    def between(cls, source: BoxSpace, target: BoxSpace, nan_to: Constant | None, place: Any) -> _Plan:
+    def between(cls, source: BoxSpace, target: BoxSpace, nan_to: Constant | None, device: Any) -> _Plan:
         backend = source.backend
         compute_dtype = backend.dtype_from_name("float64" if _wants_double(source, target) else "float32")
         compute = backend.dtype_name(compute_dtype)
@@ -188,17 +188,17 @@ class _Plan:
         counted, anchored = (_passes_floats(box, compute) for box in (source, target))
         finish: ClipFloats | RoundToIntegers
         if target.dtype_name in dtypes.INTEGER:
-            finish = RoundToIntegers.into(target, compute, place, anchored)
+            finish = RoundToIntegers.into(target, compute, device, anchored)
         else:
-            finish = ClipFloats.into(target, compute, place)
+            finish = ClipFloats.into(target, compute, device)
         anchor = new_low if anchored else as_exact(np.zeros(1))
         ends = (low - low, high - low) if counted else (low, high)
         return cls(
             backend,
-            as_operand(backend, low, signed_name(backend), place) if counted else None,
+            as_operand(backend, low, signed_name(backend), device) if counted else None,
             compute_dtype,
-            _body(backend, ends, (new_low - anchor, new_high - anchor), compute, place),
-            _replacement(backend, nan_to, anchor, source, compute, place),
+            _body(backend, ends, (new_low - anchor, new_high - anchor), compute, device),
+            _replacement(backend, nan_to, anchor, source, compute, device),
             finish,
         )
 
@@ -257,7 +257,7 @@ def _body(
     ends: tuple[np.ndarray, np.ndarray],
     new_ends: tuple[np.ndarray, np.ndarray],
     compute: str,
-    place: Any,
+    device: Any,
 ) -> _Linear | _Blend:
     low, high, start, stop = (np.asarray(end, dtype=np.float64) for end in (*ends, *new_ends))
     largest, smallest = float(np.finfo(compute).max) / 4, float(np.finfo(compute).smallest_normal) * 4
@@ -267,7 +267,7 @@ def _body(
         scale = np.where(flat, 0.0, new_width / width)
 
     def operand(values: np.ndarray) -> Any:
-        return as_operand(backend, values, compute, place)
+        return as_operand(backend, values, compute, device)
 
     usual = (scale == 0.0) | ((scale >= smallest) & (scale <= largest))
     if np.all(usual) and np.all(width <= largest) and np.all(new_width <= largest):
@@ -313,9 +313,9 @@ def _passes_floats(box: BoxSpace, compute: str) -> bool:
 
 
 def _replacement(
-    backend: ComputeBackend, nan_to: Constant | None, anchor: np.ndarray, source: BoxSpace, compute: str, place: Any
+    backend: ComputeBackend, nan_to: Constant | None, anchor: np.ndarray, source: BoxSpace, compute: str, device: Any
 ) -> Any:
     if nan_to is None or source.dtype_name in dtypes.INTEGER:  # integers are never NaN
         return None
     values = np.asarray(as_exact(np.asarray(nan_to)) - anchor, dtype=np.float64)
-    return as_operand(backend, values, compute, place)
+    return as_operand(backend, values, compute, device)

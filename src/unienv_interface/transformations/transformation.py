@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from typing_extensions import Self, TypeVar
@@ -16,6 +16,9 @@ SourceBArrT = TypeVar("SourceBArrT", default=Any)
 SourceBDeviceT = TypeVar("SourceBDeviceT", default=Any)
 SourceBDTypeT = TypeVar("SourceBDTypeT", default=Any)
 SourceBDRNGT = TypeVar("SourceBDRNGT", default=Any)
+#: The keys that lead to a field of nested dictionaries.
+KeyPath = tuple[Any, ...]
+
 TargetDataT = TypeVar("TargetDataT", default=Any)
 
 
@@ -51,6 +54,25 @@ class DataTransformation(abc.ABC):
         Some inverses depend on the source space and are refused without it.
         """
         raise TypeError(f"{self!r} has no inverse")
+
+    def narrow(
+        self, source_space: Space, paths: Collection[KeyPath]
+    ) -> tuple[list[KeyPath], DataTransformation] | None:
+        """The part of the transformation that makes some fields of the results.
+
+        Parameters
+        ----------
+        source_space
+            The space of one value.
+        paths
+            The keys that lead to each wanted field of a result; () is all of it.
+
+        Returns
+        -------
+        The keys that lead to the fields of the source that it takes, and a transformation of a source that has nothing
+        but these, whose results have the wanted fields; None if it takes all of the source.
+        """
+        return None
 
     @abc.abstractmethod
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:

@@ -62,9 +62,9 @@ class SharedBlock:
 
     def close(self) -> None:
         """Give the descriptor back. The memory goes when the last array over it does, in every process."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1  # first: the number may soon be another file's
+        if fd >= 0:
+            os.close(fd)
 
     def __reduce__(self) -> tuple[Callable[[Any, int], SharedBlock], tuple[Any, int]]:
         return _received, (reduction.DupFd(self.fd), self.size)
@@ -108,9 +108,10 @@ class SharedEvent:
 
     def close(self) -> None:
         """Close the descriptors in this process."""
-        for fd in {self.fd, self._write_fd} - {-1}:
-            os.close(fd)
+        open_fds = {self.fd, self._write_fd} - {-1}
         self.fd = self._write_fd = -1
+        for fd in open_fds:
+            os.close(fd)
 
     def __reduce__(self) -> tuple[Callable[[Any, Any], SharedEvent], tuple[Any, Any]]:
         write = None if self._write_fd == self.fd else reduction.DupFd(self._write_fd)

@@ -78,13 +78,15 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     def _init_batch(self, env: gymnasium.vector.VectorEnv) -> None:
         self.batch_size = env.num_envs
         actions, observations = env.single_action_space, env.single_observation_space
-        place = self.backend, self.device
-        self.action_space = batched_from_gym(actions, env.action_space, *place, "action")
-        self.observation_space = batched_from_gym(observations, env.observation_space, *place, "observation")
+        backend_and_device = self.backend, self.device
+        self.action_space = batched_from_gym(actions, env.action_space, *backend_and_device, "action")
+        self.observation_space = batched_from_gym(
+            observations, env.observation_space, *backend_and_device, "observation"
+        )
         self._write_action = writer(actions, self.action_space, "action", batched=True)
         self._read_observation = reader(observations, self.observation_space, "observation", batched=True)
-        self._read_reward = signal_reader(*place, self.backend.default_floating_dtype)
-        self._read_flag = signal_reader(*place, self.backend.default_boolean_dtype)
+        self._read_reward = signal_reader(*backend_and_device, self.backend.default_floating_dtype)
+        self._read_flag = signal_reader(*backend_and_device, self.backend.default_boolean_dtype)
         self._resets_some = _resets_some(env)
         self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
 

@@ -77,8 +77,8 @@ class InfoRows:
         self._made_of = form, area, own
         self.form = form
         self._columns: list[np.ndarray] = [
-            np.ndarray(len(area), np.dtype(kind), area, place * area.itemsize, area.strides[:1])
-            for place, kind in enumerate(form.kinds)
+            np.ndarray(len(area), np.dtype(kind), area, index * area.itemsize, area.strides[:1])
+            for index, kind in enumerate(form.kinds)
         ]
         self._own = slice(own.start, own.stop)
         self._is_of_numpy = all(kind in _OF_NUMPY for kind in form.kinds)
@@ -110,7 +110,7 @@ class InfoRows:
 
     def read(self) -> Infos:
         """The infos of the own environments that were written last."""
-        columns = [self._values(place, column[self._own]) for place, column in enumerate(self._columns)]
+        columns = [self._values(index, column[self._own]) for index, column in enumerate(self._columns)]
         return [dict(zip(self.form.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
@@ -118,19 +118,19 @@ class InfoRows:
         if self._is_of_numpy and backend is NumpyComputeBackend:
             return {name: column.copy() for name, column in zip(self.form.names, self._columns, strict=True)}
         found = {}
-        for place, (name, kind) in enumerate(zip(*self.form, strict=True)):
-            column = self._columns[place]
+        for index, (name, kind) in enumerate(zip(*self.form, strict=True)):
+            column = self._columns[index]
             if kind in _OF_NUMPY:
                 try:
                     found[name] = backend.from_numpy(column, device=device, copy=True)
                     continue
                 except (OverflowError, TypeError):  # a dtype that the backend does not hold
                     pass
-            found[name] = data_stack(self._values(place, column), backend, device)
+            found[name] = data_stack(self._values(index, column), backend, device)
         return found
 
-    def _values(self, place: int, column: np.ndarray) -> Sequence[Any]:
-        return column.tolist() if self.form.kinds[place] in _OF_PYTHON else list(column)
+    def _values(self, index: int, column: np.ndarray) -> Sequence[Any]:
+        return column.tolist() if self.form.kinds[index] in _OF_PYTHON else list(column)
 
 
 def common_rows(found: Sequence[Any]) -> InfoRows | None:

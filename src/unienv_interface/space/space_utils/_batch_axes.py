@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...backends.base import ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..dispatch import rule_per_space
 from ..space import Space
 from ..spaces import (
@@ -84,9 +85,10 @@ def _(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[in
 
 
 def reshape_batch_size_in_data(
-    backend: ComputeBackend, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
+    backend: BackendLike, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
 ) -> Any:
     """Batched data with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
+    backend = parse_backend(backend)
 
     def reshape(array: Any) -> Any:
         shape = _reshaped(array.shape, old_batch_shape, new_batch_shape)
@@ -146,8 +148,9 @@ def _(space: Space, dim1: int, dim2: int) -> Any:
     raise ValueError(f"{space} has no batch axes to exchange")
 
 
-def swap_batch_dims_in_data(backend: ComputeBackend, data: Any, dim1: int, dim2: int) -> Any:
+def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: int) -> Any:
     """Batched data with two of its leading axes exchanged, counted from the front."""
+    backend = parse_backend(backend)
 
     def swap(array: Any) -> Any:
         order = tuple(_swapped(range(array.ndim), dim1, dim2))

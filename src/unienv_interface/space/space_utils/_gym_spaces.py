@@ -10,6 +10,7 @@ import numpy as np
 from ...backends import dtypes
 from ...backends.base import ComputeBackend
 from ...backends.numpy import NumpyComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ...utils.optional import need
 from ..dispatch import rule_per_space
 from ..mismatch import prepend_key
@@ -49,7 +50,7 @@ def to_gym_space(space: Space) -> Any:
 
 
 @rule_per_space
-def from_gym_space(gym_space: gymnasium.Space, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Any:
+def from_gym_space(gym_space: gymnasium.Space, backend: BackendLike, dtype: Any = None, device: Any = None) -> Any:
     """The space on `backend` of the same values as a Gymnasium space.
 
     `dtype` replaces the dtype of every float box in it, with bounds rounded inwards (for bfloat16, to the
@@ -183,7 +184,8 @@ def _child_to_gym(key: object, child: Space) -> gymnasium.Space:
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Box, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Box, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     name, kind = gym_space.dtype.name, gym_space.dtype.kind
     if kind == "b":
         if np.any(gym_space.low) or not np.all(gym_space.high):
@@ -200,7 +202,8 @@ def _(gym_space: gymnasium.spaces.Box, backend: ComputeBackend, dtype: Any = Non
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Discrete, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Discrete, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     start, count = int(gym_space.start), int(gym_space.n)
     return BoxSpace(backend, start, start + count - 1, np.dtype(gym_space.dtype).name, device, ())
 
@@ -215,12 +218,14 @@ def _(
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.MultiBinary, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.MultiBinary, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     return BinarySpace(backend, gym_space.shape, device=device)
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Text, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Text, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     return TextSpace(
         backend,
         gym_space.max_length,
@@ -231,7 +236,8 @@ def _(gym_space: gymnasium.spaces.Text, backend: ComputeBackend, dtype: Any = No
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Dict, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Dict, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     children = []
     for key, child in gym_space.spaces.items():
         if not isinstance(key, str):
@@ -241,19 +247,22 @@ def _(gym_space: gymnasium.spaces.Dict, backend: ComputeBackend, dtype: Any = No
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Tuple, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Tuple, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     pairs = enumerate(gym_space.spaces)
     return TupleSpace(backend, [_child_from_gym(key, child, backend, dtype, device) for key, child in pairs], device)
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.OneOf, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.OneOf, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     pairs = enumerate(gym_space.spaces)
     return UnionSpace(backend, [_child_from_gym(key, child, backend, dtype, device) for key, child in pairs], device)
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Graph, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Graph, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     features: dict[str, Any] = {}
     for name in ("node_space", "edge_space"):
         child = getattr(gym_space, name)
@@ -274,7 +283,8 @@ def _(gym_space: gymnasium.spaces.Graph, backend: ComputeBackend, dtype: Any = N
 
 
 @from_gym_space.register
-def _(gym_space: gymnasium.spaces.Sequence, backend: ComputeBackend, dtype: Any = None, device: Any = None) -> Space:
+def _(gym_space: gymnasium.spaces.Sequence, backend: BackendLike, dtype: Any = None, device: Any = None) -> Space:
+    backend = parse_backend(backend)
     feature = from_gym_space(gym_space.feature_space, backend, dtype, device)
     if isinstance(feature, BoxSpace):
         low, high = (bound[np.newaxis] for bound in feature.bounds)

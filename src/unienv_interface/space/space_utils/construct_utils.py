@@ -7,7 +7,7 @@ space so far if they fit it, else with the backend's default one or, where a val
 integers that floats of Python follow become floats.
 
 The space found contains all the data it was found from. What no space can hold (NaN, ragged lists, other objects,
-data of different kinds or keys in the same place) is a ValueError that says where.
+data of different kinds or keys at the same path) is a ValueError that says where.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..spaces import BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpac
 __all__ = ["construct_space_from_data", "construct_space_from_data_stream"]
 
 # The keys that lead to a value. Not joined to a path before it is shown: keys may hold slashes, or be empty.
-_Place = tuple[Any, ...]
+_Path = tuple[Any, ...]
 _FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace)
 
 
@@ -107,47 +107,47 @@ class _Finder:
 
     backend: ComputeBackend
     add_bounds: bool
-    python_integers: set[_Place] = field(default_factory=set)
+    python_integers: set[_Path] = field(default_factory=set)
 
-    def find(self, data: Any, known: Space | None, place: _Place) -> Space:
+    def find(self, data: Any, known: Space | None, path: _Path) -> Space:
         """`known` widened to contain `data`, or a new space; `known` itself if it contains the data already."""
         if known is not None and not isinstance(known, _FOUND_KINDS):
-            validate(known, data, _as_path(place))
+            validate(known, data, _as_path(path))
             return known
         if isinstance(data, str):
-            return self._find_text(data, _of_kind(TextSpace, known, data, place))
+            return self._find_text(data, _of_kind(TextSpace, known, data, path))
         if isinstance(data, Mapping):
-            return self._find_dict(data, _of_kind(DictSpace, known, data, place), place)
+            return self._find_dict(data, _of_kind(DictSpace, known, data, path), path)
         if isinstance(data, tuple):
-            return self._find_tuple(data, _of_kind(TupleSpace, known, data, place), place)
-        numbers = self._read_numbers(data, place)
+            return self._find_tuple(data, _of_kind(TupleSpace, known, data, path), path)
+        numbers = self._read_numbers(data, path)
         if numbers.dtype_name in dtypes.BOOLEAN:
-            return self._find_booleans(numbers, _of_kind(BinarySpace, known, data, place), place)
-        return self._find_numbers(numbers, _of_kind((BoxSpace, DynamicBoxSpace), known, data, place), place)
+            return self._find_booleans(numbers, _of_kind(BinarySpace, known, data, path), path)
+        return self._find_numbers(numbers, _of_kind((BoxSpace, DynamicBoxSpace), known, data, path), path)
 
     # -- composites and texts ------------------------------------------------------------------------------
 
-    def _find_dict(self, data: Mapping[str, Any], known: DictSpace | None, place: _Place) -> Space:
+    def _find_dict(self, data: Mapping[str, Any], known: DictSpace | None, path: _Path) -> Space:
         odd = [key for key in data if not isinstance(key, str)]
         if odd:
-            raise ValueError(_at(place, f"key {odd[0]!r} is {type(odd[0]).__name__}, keys are strings"))
+            raise ValueError(_at(path, f"key {odd[0]!r} is {type(odd[0]).__name__}, keys are strings"))
         if known is None:
-            children = {key: self.find(value, None, (*place, key)) for key, value in data.items()}
+            children = {key: self.find(value, None, (*path, key)) for key, value in data.items()}
             return DictSpace(self.backend, children)
-        return self._widen_children(data, known, place)
+        return self._widen_children(data, known, path)
 
-    def _find_tuple(self, data: tuple[Any, ...], known: TupleSpace | None, place: _Place) -> Space:
+    def _find_tuple(self, data: tuple[Any, ...], known: TupleSpace | None, path: _Path) -> Space:
         if known is None:
             pairs = enumerate(data)
-            return TupleSpace(self.backend, [self.find(value, None, (*place, key)) for key, value in pairs])
-        return self._widen_children(data, known, place)
+            return TupleSpace(self.backend, [self.find(value, None, (*path, key)) for key, value in pairs])
+        return self._widen_children(data, known, path)
 
-    def _widen_children(self, data: Any, known: DictSpace | TupleSpace, place: _Place) -> Space:
-        finding = known.structure_mismatch(data, _as_path(place))
+    def _widen_children(self, data: Any, known: DictSpace | TupleSpace, path: _Path) -> Space:
+        finding = known.structure_mismatch(data, _as_path(path))
         if finding is not None:
             raise ValueError(finding)
         items = known.child_items()
-        widened = [self.find(data[key], child, (*place, key)) for key, child in items]
+        widened = [self.find(data[key], child, (*path, key)) for key, child in items]
         if all(new is old for new, (_, old) in zip(widened, items, strict=True)):
             return known
         return known.with_children(widened)
@@ -169,20 +169,20 @@ class _Finder:
 
     # -- arrays --------------------------------------------------------------------------------------------
 
-    def _read_numbers(self, data: Any, place: _Place) -> _Numbers:
+    def _read_numbers(self, data: Any, path: _Path) -> _Numbers:
         backend = self.backend
         if backend.is_backendarray(data):
             name = self._name_of(data.dtype)
             if name not in dtypes.KNOWN:
-                raise ValueError(_at(place, f"dtype {name}, an array of a space holds numbers or booleans"))
+                raise ValueError(_at(path, f"dtype {name}, an array of a space holds numbers or booleans"))
             device = None if backend is NumpyComputeBackend else backend.device(data)
             found = _Numbers(data, name, device, backend.to_host(data), False)
         else:
-            host, name = self._read_host(data, place)
+            host, name = self._read_host(data, path)
             native = backend.from_host(host, backend.dtype_from_name(name))
             found = _Numbers(native, name, None, host, not isinstance(data, (np.ndarray, np.generic)))
         if found.host.dtype.kind in "fc" and np.isnan(found.host).any():
-            raise ValueError(_at(place, "NaN, which no space contains: replace it before"))
+            raise ValueError(_at(path, "NaN, which no space contains: replace it before"))
         return found
 
     def _name_of(self, dtype: Any) -> str:
@@ -191,22 +191,22 @@ class _Finder:
         except TypeError:
             return str(dtype)
 
-    def _read_host(self, data: Any, place: _Place) -> tuple[np.ndarray, str]:
+    def _read_host(self, data: Any, path: _Path) -> tuple[np.ndarray, str]:
         """Numbers, a list of them or a NumPy array, as values of a dtype of the backend, with its name."""
         try:
             given = np.asarray(data)
         except Exception as error:
-            raise ValueError(_at(place, f"{type(data).__name__} is no array of one shape: {error}")) from None
+            raise ValueError(_at(path, f"{type(data).__name__} is no array of one shape: {error}")) from None
         if given.dtype.name not in dtypes.KNOWN:
             what = f"{type(data).__name__} of dtype {given.dtype}"
-            raise ValueError(_at(place, f"{what}, a space wants numbers, texts, or dicts and tuples of these"))
+            raise ValueError(_at(path, f"{what}, a space wants numbers, texts, or dicts and tuples of these"))
         own = given.dtype.name if isinstance(data, (np.ndarray, np.generic)) else self._default_dtype(given)
         name = self.backend.dtype_name(self.backend.dtype_from_name(own))
         with np.errstate(over="ignore"):
             host = given.astype(dtypes.host_dtype(name))
         lost = np.isinf(host) & np.isfinite(given) if host.dtype.kind in "fc" else host != given
         if lost.any():
-            raise ValueError(_at(place, f"value {given[lost].flat[0]} does not fit {name} of {self.backend}"))
+            raise ValueError(_at(path, f"value {given[lost].flat[0]} does not fit {name} of {self.backend}"))
         return host, name
 
     def _default_dtype(self, values: np.ndarray) -> str:
@@ -226,42 +226,42 @@ class _Finder:
                 return name
         return "uint64"
 
-    def _find_booleans(self, found: _Numbers, known: BinarySpace | None, place: _Place) -> Space:
+    def _find_booleans(self, found: _Numbers, known: BinarySpace | None, path: _Path) -> Space:
         if known is None:
             return BinarySpace(self.backend, found.host.shape, device=found.device)
         if known.shape != found.host.shape:
             way_out = "booleans of varying shape have no space: make them uint8"
-            raise ValueError(_at(place, f"shape {found.host.shape} after {known.shape}, {way_out}"))
+            raise ValueError(_at(path, f"shape {found.host.shape} after {known.shape}, {way_out}"))
         return known
 
-    def _find_numbers(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace | None, place: _Place) -> Space:
+    def _find_numbers(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace | None, path: _Path) -> Space:
         shape = found.host.shape
         if known is None:
             if found.from_python and found.dtype_name in dtypes.INTEGER:
-                self.python_integers.add(place)
+                self.python_integers.add(path)
             low, high = self._bounds_of(found.host, found.dtype_name)
             return BoxSpace(self.backend, low, high, found.dtype_name, found.device, shape)
-        known, found = self._reconcile_python_numbers(known, found, place)
+        known, found = self._reconcile_python_numbers(known, found, path)
         if describe_mismatch(known, found.native) is None:
             return known
-        name = self._common_dtype(known.dtype_name, found.dtype_name, place)
+        name = self._common_dtype(known.dtype_name, found.dtype_name, path)
         least, most = _sizes(known)
         if len(least) != len(shape):
-            raise ValueError(_at(place, f"{len(shape)} axes after {len(least)}, no space holds arrays of both"))
+            raise ValueError(_at(path, f"{len(shape)} axes after {len(least)}, no space holds arrays of both"))
         least = tuple(min(pair) for pair in zip(least, shape, strict=True))
         most = tuple(None if size is None else max(size, other) for size, other in zip(most, shape, strict=True))
         bound_shape = tuple(size if size == other else 1 for size, other in zip(least, most, strict=True))
         if least != most and name in dtypes.COMPLEX:
-            raise ValueError(_at(place, f"shape {shape} of complex numbers varies, which no space holds"))
+            raise ValueError(_at(path, f"shape {shape} of complex numbers varies, which no space holds"))
         return _like(known, self._widened_bounds(known, found.host, name, bound_shape), least, most, name)
 
     def _reconcile_python_numbers(
-        self, known: BoxSpace | DynamicBoxSpace, found: _Numbers, place: _Place
+        self, known: BoxSpace | DynamicBoxSpace, found: _Numbers, path: _Path
     ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
         """Both with one dtype, where one of them is made of Python numbers, which have no dtype to keep."""
-        only_integers_so_far = place in self.python_integers
+        only_integers_so_far = path in self.python_integers
         if not found.from_python or found.dtype_name not in dtypes.INTEGER:
-            self.python_integers.discard(place)
+            self.python_integers.discard(path)
         if not found.from_python:
             return known, found
         if found.dtype_name in dtypes.FLOATING and only_integers_so_far:
@@ -281,7 +281,7 @@ class _Finder:
             return found
         return _Numbers(self.backend.from_host(host, known.dtype), known.dtype_name, None, host, True)
 
-    def _common_dtype(self, one: str, other: str, place: _Place) -> str:
+    def _common_dtype(self, one: str, other: str, path: _Path) -> str:
         if one == other:
             return one
         if dtypes.can_cast_safely(one, other):
@@ -291,7 +291,7 @@ class _Finder:
         wide = np.result_type(dtypes.host_dtype(one), dtypes.host_dtype(other)).name
         name = self.backend.dtype_name(self.backend.dtype_from_name(wide))
         if not all(dtypes.can_cast_safely(each, name) for each in (one, other)):
-            raise ValueError(_at(place, f"dtype {other} after {one}, {self.backend} has none that holds both"))
+            raise ValueError(_at(path, f"dtype {other} after {one}, {self.backend} has none that holds both"))
         return name
 
     # -- bounds, on the host -------------------------------------------------------------------------------
@@ -338,19 +338,19 @@ class _Finder:
         return low, high
 
 
-def _as_path(place: _Place) -> str:
-    return "/".join(str(key) for key in place)
+def _as_path(path: _Path) -> str:
+    return "/".join(str(key) for key in path)
 
 
-def _at(place: _Place, finding: str) -> str:
-    return at_path(_as_path(place), finding)
+def _at(path: _Path, finding: str) -> str:
+    return at_path(_as_path(path), finding)
 
 
-def _of_kind(kinds: Any, known: Any, data: Any, place: _Place) -> Any:
+def _of_kind(kinds: Any, known: Any, data: Any, path: _Path) -> Any:
     """`known`, which must be of one of these kinds if there is one."""
     if known is None or isinstance(known, kinds):
         return known
-    raise ValueError(_at(place, f"{type(data).__name__}, but the space so far is {known}: no space holds both"))
+    raise ValueError(_at(path, f"{type(data).__name__}, but the space so far is {known}: no space holds both"))
 
 
 def _like(
@@ -360,7 +360,7 @@ def _like(
     most: tuple[int | None, ...],
     dtype_name: str,
 ) -> BoxSpace | DynamicBoxSpace:
-    """A box in the place of `known`: a dynamic one if its sizes vary."""
+    """A box in place of `known`: a dynamic one if its sizes vary."""
     if least == most:
         return BoxSpace(known.backend, *bounds, dtype_name, known.device, least)
     fill = known.fill_value if isinstance(known, DynamicBoxSpace) else 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
 from ...backends.serialization import BackendLike, parse_backend
 from ..mismatch import describe_mismatch, join_path
 from ..space import BoundedManner, Space, SpaceDataT
@@ -30,7 +30,7 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         """The children with their keys, in canonical order."""
 
     @abc.abstractmethod
-    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> Any:
+    def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> Any:
         """A space of the same keys with other children, given in canonical order."""
 
     @abc.abstractmethod

@@ -101,8 +101,8 @@ def _(space: BatchedSpace, x: Any, path: str = "") -> str | None:
     )
     if not fits:
         return at_path(path, f"shape {x.shape}, the space wants a batch of {space.batch_shape}")
-    for place in np.ndindex(x.shape):
-        finding = describe_mismatch(space.single_space, x[place], join_path(path, list(place)))
+    for index in np.ndindex(x.shape):
+        finding = describe_mismatch(space.single_space, x[index], join_path(path, list(index)))
         if finding is not None:
             return finding
     return None

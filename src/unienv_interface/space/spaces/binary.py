@@ -58,7 +58,7 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         include_dtype: bool = True,
     ) -> str:
         name = "Binary(" if abbreviate else "BinarySpace(shape="
-        return f"{name}{self.shape}{self._place_repr(include_backend, include_device)})"
+        return f"{name}{self.shape}{self._backend_repr(include_backend, include_device)})"
 
 
 @describe_mismatch.register

@@ -128,10 +128,10 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     ) -> str:
         low, high = self.bounds.in_words()
         dtype = f", dtype={self.dtype_name}" if include_dtype else ""
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         if abbreviate:
-            return f"Box([{low}, {high}], {self.shape}{dtype}{place})"
-        return f"BoxSpace(low={low}, high={high}, shape={self.shape}{dtype}{place})"
+            return f"Box([{low}, {high}], {self.shape}{dtype}{suffix})"
+        return f"BoxSpace(low={low}, high={high}, shape={self.shape}{dtype}{suffix})"
 
 
 @describe_mismatch.register

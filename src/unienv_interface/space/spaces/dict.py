@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from typing import Any
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
 from ...backends.serialization import BackendLike
 from ..mismatch import at_path, join_path
 from ..space import Space
@@ -44,17 +44,17 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
     def _set(self, key: str, child: Any, path: str) -> None:
         if not isinstance(key, str):
             raise TypeError(at_path(path, f"key {key!r} is {type(key).__name__}, the keys of a DictSpace are strings"))
-        place = join_path(path, key)
+        child_path = join_path(path, key)
         if isinstance(child, Mapping):
             nested = DictSpace(self.backend)
-            nested._fill(child, place)
+            nested._fill(child, child_path)
             child = nested
-        self.spaces[key] = self._adopt(place, child, self._device)
+        self.spaces[key] = self._adopt(child_path, child, self._device)
 
     def child_items(self) -> Sequence[tuple[str, Space]]:
         return sorted(self.spaces.items())
 
-    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> DictSpace:
+    def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> DictSpace:
         by_key = dict(zip(sorted(self.spaces), children, strict=True))
         return DictSpace(backend or self.backend, [(key, by_key[key]) for key in self.spaces])
 
@@ -118,8 +118,8 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         inner = ", ".join(
             f"{key!r}: {child.get_repr(abbreviate, False, False, include_dtype)}" for key, child in self.spaces.items()
         )
-        return f"{'Dict' if abbreviate else 'DictSpace'}({{{inner}}}{place})"
+        return f"{'Dict' if abbreviate else 'DictSpace'}({{{inner}}}{suffix})"

@@ -104,14 +104,15 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @staticmethod
     def pad_array_on_axis(
-        backend: ComputeBackend, data: Any, axis: int, target_size: int, fill_value: int | float = 0
+        backend: BackendLike, data: Any, axis: int, target_size: int, fill_value: int | float = 0
     ) -> Any:
         """`data` with `fill_value` appended along one axis up to `target_size`."""
-        return backend.pad_dim(data, axis, target_size, fill_value)
+        return parse_backend(backend).pad_dim(data, axis, target_size, fill_value)
 
     @staticmethod
-    def get_array_axis_length(backend: ComputeBackend, data: Any, axis: int, fill_value: int | float = 0) -> int:
+    def get_array_axis_length(backend: BackendLike, data: Any, axis: int, fill_value: int | float = 0) -> int:
         """The size of an axis without the trailing slices that hold nothing but `fill_value`."""
+        backend = parse_backend(backend)
         values = np.moveaxis(backend.to_host(data), axis, 0)
         fill_value = representable(fill_value, backend.dtype_name(data.dtype))
         filled = np.isnan(values) if np.isnan(fill_value) else values == fill_value
@@ -119,7 +120,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         return int(used[-1]) + 1 if used.size else 0
 
     @staticmethod
-    def unpad_array_on_axis(backend: ComputeBackend, data: Any, axis: int, fill_value: int | float = 0) -> Any:
+    def unpad_array_on_axis(backend: BackendLike, data: Any, axis: int, fill_value: int | float = 0) -> Any:
         """`data` without the trailing slices along one axis that hold nothing but `fill_value`."""
         length = DynamicBoxSpace.get_array_axis_length(backend, data, axis, fill_value)
         return data[(slice(None),) * (axis % len(data.shape)) + (slice(0, length),)]
@@ -224,12 +225,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     ) -> str:
         low, high = self.bounds.in_words()
         dtype = f", dtype={self.dtype_name}" if include_dtype else ""
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         if abbreviate:
-            return f"DynamicBox([{low}, {high}], {self._shape_low}..{self._shape_high}{dtype}{place})"
+            return f"DynamicBox([{low}, {high}], {self._shape_low}..{self._shape_high}{dtype}{suffix})"
         return (
             f"DynamicBoxSpace(low={low}, high={high}, shape_low={self._shape_low}, shape_high={self._shape_high}, "
-            f"fill_value={self.fill_value}{dtype}{place})"
+            f"fill_value={self.fill_value}{dtype}{suffix})"
         )
 
 

@@ -229,8 +229,8 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
             parts += [f"edges={self.min_edges}..{self.max_edges}", f"edge_features={features(self.edge_feature_space)}"]
         if self.batch_shape:
             parts.append(f"batch_shape={self.batch_shape}")
-        place = self._place_repr(include_backend, include_device)
-        return f"{'Graph' if abbreviate else 'GraphSpace'}({', '.join(parts)}{place})"
+        suffix = self._backend_repr(include_backend, include_device)
+        return f"{'Graph' if abbreviate else 'GraphSpace'}({', '.join(parts)}{suffix})"
 
 
 def fields_of(graph: GraphInstance) -> Iterator[Any]:

@@ -118,13 +118,13 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         charset = "any" if self.charset_list is None else repr("".join(self.charset_list[:_SHOWN_CHARACTERS]))
         if self.charset_list is not None and len(self.charset_list) > _SHOWN_CHARACTERS:
             charset += f"... ({len(self.charset_list)} characters)"
         if abbreviate:
-            return f"Text({self.min_length}..{self.max_length}, {charset}{place})"
-        return f"TextSpace(max_length={self.max_length}, min_length={self.min_length}, charset={charset}{place})"
+            return f"Text({self.min_length}..{self.max_length}, {charset}{suffix})"
+        return f"TextSpace(max_length={self.max_length}, min_length={self.min_length}, charset={charset}{suffix})"
 
 
 @describe_mismatch.register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ...backends.base import BDeviceType, BDtypeType, BRNGType, ComputeBackend
+from ...backends.base import BDeviceType, BDtypeType, BRNGType
 from ...backends.serialization import BackendLike
 from ..mismatch import at_path
 from ..space import Space
@@ -24,7 +24,7 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
     def child_items(self) -> Sequence[tuple[int, Space]]:
         return list(enumerate(self.spaces))
 
-    def with_children(self, children: Iterable[Space], backend: ComputeBackend | None = None) -> TupleSpace:
+    def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> TupleSpace:
         return TupleSpace(backend or self.backend, children)
 
     def child_values(self, data: tuple[Any, ...]) -> Sequence[Any]:
@@ -61,6 +61,6 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         inner = ", ".join(child.get_repr(abbreviate, False, False, include_dtype) for child in self.spaces)
-        return f"{'Tuple' if abbreviate else 'TupleSpace'}(({inner}){place})"
+        return f"{'Tuple' if abbreviate else 'TupleSpace'}(({inner}){suffix})"

@@ -85,9 +85,9 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        place = self._place_repr(include_backend, include_device)
+        suffix = self._backend_repr(include_backend, include_device)
         inner = " | ".join(child.get_repr(abbreviate, False, False, include_dtype) for child in self.spaces)
-        return f"{'Union' if abbreviate else 'UnionSpace'}({inner}{place})"
+        return f"{'Union' if abbreviate else 'UnionSpace'}({inner}{suffix})"
 
 
 @describe_mismatch.register

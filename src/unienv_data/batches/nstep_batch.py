@@ -1,0 +1,217 @@
+"""Transitions of several steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.space import BoxSpace, Space
+from unienv_interface.space.space import parse_integer
+from unienv_interface.space.space_utils import get_at
+from unienv_interface.space.spaces import ArraySpace
+
+from ..base.common import BatchBase, BatchT
+from ..base.nested import Keys, nested_item, path_keys, with_nested_item
+from ..base.windows import WindowQuery, frames_at
+from ._view import BatchView, check_knows_episodes, positions_below
+
+# Of windows (B, n), the first frames and the last.
+_FIRST: tuple[Any, Any] = (slice(None), 0)
+_LAST: tuple[Any, Any] = (slice(None), -1)
+
+
+class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """Each sample as a transition of up to `n` steps, which begins at that sample.
+
+    It ends at the end of the episode, at a step that was terminated or truncated, and at the newest sample. Its columns
+    are those of its first step, except
+
+    - `reward`: the discounted sum of the rewards;
+    - `next_obs`, `terminated`, `truncated`, `done`: those of its last step;
+    - `discount`: what the value of `next_obs` counts: `gamma` to the power of the number of steps, or 0 where the
+      episode was terminated. A target is `reward + discount * value(next_obs)`, at a truncation as anywhere else.
+
+    All of it is one read of the batch. The view is read-only, and goes under any sampler; sample i is sample i of the
+    batch, so priorities stay with the samples. Metadata is that of the first step.
+
+    Parameters
+    ----------
+    batch
+        The steps, of a `DictSpace`; it stays open when the view is closed. It must know its episodes, as a replay
+        buffer with `keep_episodes` or with lanes does.
+    n
+        How many steps at most.
+    gamma
+        The discount of a step, from 0 to 1.
+    reward, next_obs, terminated, truncated, done
+        The keys of these columns, each one key or a sequence of keys where it is nested. `truncated` and `done` need
+        not be there.
+    discount
+        The name of the new column, which lies beside `reward`.
+
+    Raises
+    ------
+    KeyError
+        A column is missing.
+    ValueError
+        A number is out of range, the batch does not know its episodes, a flag is not one per sample, or there is a
+        column by the name of the new one.
+
+    Examples
+    --------
+    >>> sampler = StepSampler(NStepBatch(buffer, n=3, gamma=0.99), 256, seed=0)
+    >>> batch = sampler.sample()
+    >>> target = batch["reward"] + batch["discount"] * value(batch["next_obs"])
+    """
+
+    is_mutable = False
+
+    def __init__(
+        self,
+        batch: BatchBase,
+        n: int,
+        gamma: float,
+        *,
+        reward: Keys = "reward",
+        next_obs: Keys = "next_obs",
+        terminated: Keys = "terminated",
+        truncated: Keys = "truncated",
+        done: Keys = "done",
+        discount: str = "discount",
+    ) -> None:
+        self.n, self.gamma = parse_integer(n, "n"), float(gamma)
+        if self.n < 1:
+            raise ValueError(f"n is {n}, it must be at least 1")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma is {gamma}, it must be from 0 to 1")
+        if self.n > 1:
+            check_knows_episodes(batch, type(self).__name__)
+        space = batch.single_space
+        self._reward, self._terminated = path_keys(space, reward), path_keys(space, terminated)
+        self._flags = [self._terminated, *_present(space, (truncated, done))]
+        for keys in self._flags:
+            _check_flag(space, keys)
+        self._of_last = [path_keys(space, next_obs), *self._flags]
+        for keys in self._of_last:
+            nested_item(space, keys)  # a KeyError where it is missing
+        self._discount = (*self._reward[:-1], discount)
+        if _present(space, [self._discount]):
+            raise ValueError(f"the samples have a column {discount!r}: name the new one by discount=")
+        rewards = nested_item(space, self._reward)
+        if not isinstance(rewards, ArraySpace):
+            raise ValueError(f"{_path(self._reward)}: {rewards}, wanted numbers, which can be summed")
+        backend = batch.backend
+        is_floating = backend.dtype_is_real_floating(rewards.dtype)
+        self._dtype = rewards.dtype if is_floating else backend.default_floating_dtype
+        self._flag_shape = tuple(nested_item(space, self._terminated).shape)
+        sums = BoxSpace(backend, -np.inf, np.inf, self._dtype, rewards.device, rewards.shape)
+        discounts = BoxSpace(backend, 0.0, 1.0, self._dtype, rewards.device, self._flag_shape)
+        space = with_nested_item(with_nested_item(space, self._reward, sums), self._discount, discounts)
+        super().__init__(batch, space, batch.single_metadata_space)
+        self._replaced = {keys[0] for keys in (self._reward, *self._of_last) if len(keys) == 1}
+        self._ones = np.ones(self.n)
+        self._to_numpy, self._device = backend.to_numpy, batch.device
+        # For what NumPy has, too, the quicker ones.
+        name = backend.dtype_name(self._dtype)
+        self._host_dtype = np.dtype(name) if name in ("float32", "float64") else None
+        self._to_host = backend.to_host if self._host_dtype is None else backend.to_numpy
+        self._powers = self.gamma ** np.arange(self.n + 1)
+        #: The weights of rewards, by how many steps count.
+        self._weights = np.tri(self.n + 1, self.n, -1, np.float64) * self._powers[:-1]
+        self._query = WindowQuery(np.arange(self.n))
+        self._query_with_metadata = replace(self._query, with_metadata=True)
+
+    def get_at(self, idx: Any) -> Any:
+        return self._read(idx, self._query)[0]
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._read(idx, self._query_with_metadata)
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        changed = (self._reward, self._discount, *self._of_last)
+        if any(keys[: len(nested_keys)] == tuple(nested_keys)[: len(keys)] for keys in changed):
+            return nested_item(self.get_at(idx), nested_keys)
+        return self.batch.get_column_at(nested_keys, idx)
+
+    def _read(self, idx: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
+        index = positions_below(self.batch, idx)
+        positions = np.array([index]) if isinstance(index, int) else index
+        windows, valid, metadata = self.batch.read_windows(positions, query)
+        data = self._folded(windows, valid)
+        space = self.single_metadata_space
+        if metadata is not None and space is not None:
+            metadata = frames_at(metadata, _FIRST)
+        if isinstance(index, int):
+            data = get_at(self.single_space, data, 0)
+            metadata = None if metadata is None or space is None else get_at(space, metadata, 0)
+        return data, metadata
+
+    def _folded(self, windows: Any, valid: np.ndarray) -> Any:
+        """The transitions of windows (B, n)."""
+        terminated, *others = (self._to_numpy(_item(windows, keys)) for keys in self._flags)
+        if self._flag_shape:
+            terminated, *others = (flag[..., 0] for flag in (terminated, *others))
+        ended = terminated
+        for other in others:
+            ended = ended | other
+        goes_on, last = valid, _LAST  # which frames are part of the transition, and which is the last one
+        if (ended[:, :-1] & valid[:, 1:]).any():  # rarely: episodes end where segments do, and frames behind repeat it
+            goes_on = valid.copy()
+            goes_on[:, 1:] &= ~ended[:, :-1]
+            np.logical_and.accumulate(goes_on, axis=1, out=goes_on)
+        steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)  # quicker than sums along so short an axis
+        if goes_on is not valid:
+            last = (np.arange(len(steps)), steps - 1)
+        rewards = self._to_host(_item(windows, self._reward))
+        sums = np.einsum("bn...,bn->b...", rewards, self._weights.take(steps, 0))
+        discounts = self._powers.take(steps) * ~terminated[last]
+
+        found = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        for keys in self._of_last:
+            _item(found, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(found, self._reward[:-1])
+        parent[self._reward[-1]] = self._as_floats(sums)
+        parent[self._discount[-1]] = self._as_floats(discounts.reshape(-1, *self._flag_shape))
+        return found
+
+    def _as_floats(self, values: np.ndarray) -> Any:
+        backend, dtype = self.batch.backend, self._host_dtype
+        if dtype is None:
+            return backend.from_host(values, self._dtype, device=self._device)
+        return backend.from_numpy(values.astype(dtype), device=self._device)
+
+
+def _item(data: Any, keys: tuple[Any, ...]) -> Any:
+    """`nested_item` of keys that are known to be there."""
+    for key in keys:
+        data = data[key]
+    return data
+
+
+def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
+    """The keys of those of the fields that the space has."""
+    found = []
+    for field in fields:
+        with contextlib.suppress(KeyError):
+            keys = path_keys(space, field)
+            nested_item(space, keys)
+            found.append(keys)
+    return found
+
+
+def _path(keys: tuple[Any, ...]) -> str:
+    return "/".join(map(str, keys))
+
+
+def _check_flag(space: Space, keys: tuple[Any, ...]) -> None:
+    flag = nested_item(space, keys)
+    if not isinstance(flag, ArraySpace) or tuple(flag.shape) not in ((), (1,)):
+        raise ValueError(
+            f"{_path(keys)}: {flag}, wanted one flag for each sample; windows of frames go over an NStepBatch or into "
+            f"the observation, not under it"
+        )

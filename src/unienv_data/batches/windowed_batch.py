@@ -1,0 +1,313 @@
+"""Windows by column: of each sample, some columns at offsets or times of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.space import BinarySpace, DictSpace, Space
+from unienv_interface.space.space_utils import batch_space, get_at
+
+from ..base._index import is_plain_index, is_single
+from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.nested import Columns, column_paths, columns_under, nested_item, path_keys
+from ..base.windows import WindowQuery, Windows, any_offsets, merge_axes, split_axis
+from ._view import BatchView, with_space, with_value
+from .slicestack_batch import VALID_MASK
+
+__all__ = ["Seconds", "WindowedBatch", "seconds"]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Times from each sample, instead of offsets; `seconds` makes them."""
+
+    times: tuple[float, ...]
+    tolerance: float
+    timestamp: str | Sequence[Any]
+
+
+def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Sequence[Any] = "timestamp") -> Seconds:
+    """The frames of a window by time: seconds from the sample itself, for `WindowedBatch`.
+
+    A frame is the sample of the episode whose timestamp is nearest to the wanted time. It is valid if it is no farther
+    from it than the tolerance, so frames beyond the episode, or in a gap of the recording, are not.
+
+    Parameters
+    ----------
+    times
+        The seconds from each sample, in any order.
+    tolerance
+        How many seconds a frame may be apart from its time.
+    timestamp
+        The column of timestamps in seconds, which rise within an episode.
+
+    Examples
+    --------
+    >>> WindowedBatch(buffer, {"action": seconds([0, 0.1, 0.2], tolerance=0.01)})  # doctest: +SKIP
+    """
+    wanted = tuple(float(time) for time in times)
+    if not wanted or not np.isfinite(wanted).all():
+        raise ValueError(f"times are {list(times)!r}, wanted at least one number of seconds")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance}, it must be 0 or more")
+    return Seconds(wanted, float(tolerance), timestamp)
+
+
+class _Window(NamedTuple):
+    """A window as it was asked for: its name, the columns it is of, and their offsets or times."""
+
+    name: str
+    paths: list[tuple[Any, ...]]
+    offsets: np.ndarray | Seconds
+
+    @property
+    def length(self) -> int:
+        """How many frames there are in it."""
+        return len(self.offsets.times) if isinstance(self.offsets, Seconds) else len(self.offsets)
+
+
+class _Plan(NamedTuple):
+    """What is read for some of the columns: windows by offset, and by time, with the keys of what lies in each."""
+
+    queries: list[WindowQuery]
+    by_time: list[tuple[tuple[Any, ...], Seconds]]
+    #: For each of both, in order, the windows it is for.
+    names: list[list[str]]
+
+
+class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """A batch in which each column is a window of its own.
+
+    Sample i has of each column the samples at i + offset, along a first axis with as many frames as the column has
+    offsets, and nothing of columns that are not named. Only what is asked for is read, columns of the same offsets
+    together. The view is read-only: to change the data, write to the batch under it.
+
+    A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, as
+    in `SliceStackedBatch`: a frame that is not valid is the next valid one towards the sample itself. Metadata has a
+    mask of valid frames for each entry of `windows`, under its name, in `slice_valid_mask`, beside the metadata of the
+    sample itself.
+
+    Parameters
+    ----------
+    batch
+        The samples; it stays open when the view is closed.
+    windows
+        The offsets by column: a path such as "obs/cam", or the path of a dict, such as "obs", for all under it that no
+        longer path names. Offsets are integers in any order, with 0 (the sample itself) or without, or `seconds`.
+
+    Raises
+    ------
+    ValueError
+        A path names no column, or offsets are not as wanted.
+
+    Examples
+    --------
+    >>> windows = WindowedBatch(buffer, {"obs": [-1, 0], "obs/cam": [0], "action": range(16)})  # doctest: +SKIP
+    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()  # doctest: +SKIP
+    >>> metadata["slice_valid_mask"]["action"].shape  # doctest: +SKIP
+    (64, 16)
+    """
+
+    is_mutable = False
+
+    def __init__(self, batch: BatchBase, windows: Mapping[str | Sequence[Any], Any]) -> None:
+        if not isinstance(windows, Mapping) or not windows:
+            raise TypeError(
+                f"windows are {windows!r}, wanted offsets by column, such as "
+                "{'obs': [-1, 0], 'action': range(16)}; one list for whole samples is for SliceStackedBatch"
+            )
+        space = batch.single_space
+        if not isinstance(space, DictSpace):
+            raise ValueError(f"there are no columns in samples of {space}: SliceStackedBatch makes windows of them")
+        self.windows = dict(windows)
+        self._windows = _parse_windows(batch, windows)
+        masks = {
+            window.name: BinarySpace(batch.backend, (window.length,), device=batch.device) for window in self._windows
+        }
+        mask_space = DictSpace(batch.backend, masks, batch.device)
+        counts = {path: window.length for window in self._windows for path in window.paths}
+        super().__init__(
+            batch,
+            _windowed_space(space, counts, ()),
+            with_space(batch.single_metadata_space, space, VALID_MASK, mask_space),
+        )
+        self._plans: dict[tuple[tuple[Any, ...], bool], _Plan] = {}
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_at(self, idx: Any) -> Any:
+        return self._read(idx, (), with_metadata=False)[0]
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
+        return self._read(idx, (), with_metadata=True)
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        return self._read(idx, tuple(nested_keys), with_metadata=False)[0]
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
+        return self._read(idx, tuple(nested_keys), with_metadata=True)
+
+    def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any]]:
+        plan = self._plan(keys, with_metadata=with_metadata)
+        if self.batch.checks_positions and is_plain_index(idx) and not plan.by_time:
+            positions = idx
+        else:
+            positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
+        read = self.batch.read_column_windows(positions, plan.queries)
+        read += [self._read_by_time(positions, below, times) for below, times in plan.by_time]
+        data: dict[Any, Any] = {}
+        for windows in read[: len(plan.names)]:
+            _merge(data, windows.data)
+        found = nested_item(data, keys)
+        shown: dict[str, Any] = {}
+        if with_metadata:
+            shown = self._shown_metadata(plan, read)
+        if is_single(idx):
+            found = get_at(nested_item(self.single_space, keys), found, 0)
+            shown = get_at(self.single_metadata_space, shown, 0) if with_metadata else shown
+        return found, shown
+
+    def _plan(self, keys: tuple[Any, ...], *, with_metadata: bool) -> _Plan:
+        """The same queries every time for what lies under these keys."""
+        plan = self._plans.get((keys, with_metadata))
+        if plan is None:
+            plan = self._plans[keys, with_metadata] = self._make_plan(keys, with_metadata=with_metadata)
+        return plan
+
+    def _make_plan(self, keys: tuple[Any, ...], *, with_metadata: bool) -> _Plan:
+        nested_item(self.single_space, keys)
+        above, columns = columns_under(keys)
+        wanted = [above] if columns is None else [(*above, *path) for path in columns.paths()]
+        by_offsets: dict[bytes, list[_Window]] = {}
+        by_time, time_names = [], []
+        for window in self._windows:
+            asked = [path for path in window.paths if any(_overlap(path, other) for other in wanted)]
+            if not asked and not with_metadata:
+                continue
+            if isinstance(window.offsets, Seconds):
+                by_time.append(((Columns.of_paths(asked),), window.offsets))
+                time_names.append([window.name])
+            else:
+                by_offsets.setdefault(window.offsets.tobytes(), []).append(window._replace(paths=asked))
+        queries, names = [], []
+        for group in by_offsets.values():
+            offsets, take = any_offsets(self.backend, group[0].offsets)
+            fields = Columns.of_paths(path for window in group for path in window.paths)
+            queries.append(WindowQuery(offsets, (fields,), take=take))
+            names.append([window.name for window in group])
+        if with_metadata and self.batch.single_metadata_space is not None:
+            queries.append(WindowQuery(np.zeros(1, np.int64), (Columns(()),), with_metadata=True))
+            names.append([])
+        return _Plan(queries, by_time, names + time_names)
+
+    def _shown_metadata(self, plan: _Plan, read: Sequence[Windows]) -> dict[str, Any]:
+        """The metadata of the samples themselves, and the masks of all windows."""
+        metadata: dict[str, Any] = {}
+        masks: dict[str, Any] = {}
+        for windows, names in zip(read, plan.names, strict=True):
+            if windows.metadata is not None:
+                metadata = merge_axes(self.backend, windows.metadata, windows.valid.shape)
+            for name in names:
+                masks[name] = self.backend.from_numpy(windows.valid, device=self.device, copy=len(names) > 1)
+        return with_value(metadata, VALID_MASK, {window.name: masks[window.name] for window in self._windows})
+
+    # -- by time ---------------------------------------------------------------------------------------------
+
+    def _read_by_time(self, positions: np.ndarray, keys: tuple[Any, ...], times: Seconds) -> Windows:
+        frames, valid = self._frames_by_time(positions, times)
+        data = self.batch.get_column_at(keys, frames.reshape(-1))
+        return Windows(split_axis(self.backend, data, frames.shape), valid)
+
+    def _frames_by_time(self, positions: np.ndarray, times: Seconds) -> tuple[np.ndarray, np.ndarray]:
+        """The samples nearest to the wanted times (B, T), found by bisection, and which are near enough."""
+        bounds = self.batch.episode_bounds(positions)
+        stride = np.broadcast_to(bounds.stride, positions.shape)[:, None]
+        start, last = bounds.start[:, None], (bounds.stop - 1 - bounds.start)[:, None] // stride
+        wanted = self._timestamps(positions, times)[:, None] + np.array(times.times)
+        low, high = np.zeros(wanted.shape, np.int64), np.broadcast_to(last, wanted.shape)
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            is_before = self._timestamps(start + middle * stride, times) <= wanted
+            low, high = np.where(is_before, middle, low), np.where(is_before, high, middle - 1)
+        after = np.minimum(low + 1, last)
+        stamps = self._timestamps(np.stack([start + low * stride, start + after * stride]), times)
+        apart = np.abs(stamps - wanted)
+        is_after = apart[1] < apart[0]
+        # timestamps of 32 bits are off by their rounding
+        slack = times.tolerance + np.spacing(np.abs(stamps).max(axis=0).astype(np.float32)).astype(np.float64)
+        return start + np.where(is_after, after, low) * stride, np.where(is_after, apart[1], apart[0]) <= slack
+
+    def _timestamps(self, positions: np.ndarray, times: Seconds) -> np.ndarray:
+        keys = path_keys(self.batch.single_space, times.timestamp)
+        values = self.backend.to_numpy(self.batch.get_column_at(keys, positions.reshape(-1)))
+        return values.reshape(positions.shape).astype(np.float64)
+
+
+def _parse_windows(batch: BatchBase, windows: Mapping[str | Sequence[Any], Any]) -> list[_Window]:
+    space = batch.single_space
+    paths = column_paths(space)
+    keys: dict[tuple[Any, ...], str] = {}
+    parsed: dict[str, Any] = {}
+    for column, offsets in windows.items():
+        try:
+            path = path_keys(space, column)
+        except KeyError as error:
+            raise ValueError(f"windows: {error.args[0]}") from None
+        name = column if isinstance(column, str) else "/".join(map(str, column))
+        if not path or path in keys or name in parsed:
+            raise ValueError(f"windows: {name!r} must name columns, and once: {['/'.join(map(str, p)) for p in paths]}")
+        keys[path], parsed[name] = name, _parse_offsets(batch, name, offsets)
+    owned: dict[str, list[tuple[Any, ...]]] = {name: [] for name in parsed}
+    for path in paths:
+        above = [key for key in keys if path[: len(key)] == key]
+        if above:
+            owned[keys[max(above, key=len)]].append(path)
+    for name, found in owned.items():
+        if not found:
+            raise ValueError(f"windows: {name!r} names no column that is not named by a longer path")
+    return [_Window(name, owned[name], parsed[name]) for name in parsed]
+
+
+def _parse_offsets(batch: BatchBase, name: str, offsets: Any) -> np.ndarray | Seconds:
+    if not isinstance(offsets, Seconds):
+        values = list(offsets) if isinstance(offsets, range) else offsets
+        try:
+            every, take = any_offsets(batch.backend, values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"windows: {name!r}: {error}") from None
+        return every if take is None else every[take]
+    try:
+        stamps = nested_item(batch.single_space, path_keys(batch.single_space, offsets.timestamp))
+    except KeyError as error:
+        raise ValueError(f"windows: {name!r} is by time: {error.args[0]}") from None
+    if getattr(stamps, "shape", None) not in ((), (1,)):
+        raise ValueError(f"windows: {name!r} is by time, and {offsets.timestamp!r} holds {stamps}, no timestamps")
+    return offsets
+
+
+def _windowed_space(space: Space, counts: Mapping[tuple[Any, ...], int], above: tuple[Any, ...]) -> Any:
+    if above in counts:
+        return batch_space(space, counts[above])
+    children = {}
+    for key, child in space.spaces.items():  # type: ignore[attr-defined] # a dict: it is on the way to a column
+        if any(path[: len(above) + 1] == (*above, key) for path in counts):
+            children[key] = _windowed_space(child, counts, (*above, key))
+    return DictSpace(space.backend, children, space.device)
+
+
+def _merge(target: dict[Any, Any], more: Mapping[Any, Any]) -> None:
+    """Put what nested dicts hold into others."""
+    for key, value in more.items():
+        if isinstance(value, Mapping) and key in target:
+            _merge(target[key], value)
+        else:
+            target[key] = value
+
+
+def _overlap(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(a == b for a, b in zip(one, other, strict=False))

@@ -1,0 +1,243 @@
+"""What is wrong with a LeRobot dataset, found without decoding its videos."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ..batches.statistics import summarize
+from ._lerobot_meta import INFO, STRING, VIDEO, DatasetMeta, load_meta, load_stats, merge_stats
+from ._lerobot_tables import Tables
+
+__all__ = ["Problem", "dataset_problems", "is_dataset"]
+
+TOLERANCE = 1e-4
+_COUNTERS = ("index", "frame_index", "episode_index", "timestamp", "task_index")
+_FIGURES = ("min", "max", "mean", "std")
+_SHOWN = 3
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: its kind, as `unienv_data.checking.KINDS` has them, and a sentence."""
+
+    kind: str
+    text: str
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether a folder holds a LeRobot dataset, or what is left of one."""
+    return (path / INFO).exists()
+
+
+def dataset_problems(root: Path, progress: Callable[[int, int], object]) -> tuple[int | None, list[Problem]]:
+    """How many samples a dataset has, None if it cannot be opened, and all that is wrong with it."""
+    unreadable = [Problem("unreadable", text) for text in broken_tables(root)]
+    try:
+        meta = load_meta(root)
+    except FileNotFoundError as error:
+        return None, [*unreadable, Problem("unfinished-episode", str(error))]
+    except (ValueError, OSError, KeyError) as error:
+        return None, [*unreadable, *([] if unreadable else [Problem("unreadable", _in_words(error))])]
+    episodes = meta.episodes
+    total = int(episodes.starts[-1])
+    problems = [*unreadable, *_wrong_totals(meta)]
+    tables, seen = Tables(episodes), _Seen(meta)
+    for number in range(len(episodes.numbers)):
+        problems += episode_problems(meta, tables, number, seen)
+        progress(int(episodes.starts[number + 1]), total)
+    for key in episodes.videos:
+        problems += [Problem("videos", text) for text in video_problems(meta, key).values()]
+    if not unreadable:
+        problems += _wrong_statistics(meta, seen)
+    return total, _few_of_each(problems)
+
+
+def broken_tables(root: Path) -> Iterator[str]:
+    """The tables that have no end, or are damaged, one sentence each."""
+    pq = need("pyarrow.parquet", extra="lerobot")
+    for path in sorted([*root.glob("data/**/*.parquet"), *root.glob("meta/**/*.parquet")]):
+        try:
+            pq.read_metadata(path)
+        except (OSError, ValueError):
+            yield f"{path}: the table has no footer: the recording was ended before finalize(), or the file was cut"
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def _few_of_each(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems, of each kind a few and how many more."""
+    shown: list[Problem] = []
+    for kind in dict.fromkeys(problem.kind for problem in problems):
+        same = [problem for problem in problems if problem.kind == kind]
+        shown += same[:_SHOWN]
+        if len(same) > _SHOWN:
+            shown.append(Problem(kind, f"{len(same) - _SHOWN} more of this kind"))
+    return shown
+
+
+def _wrong_totals(meta: DatasetMeta) -> Iterator[Problem]:
+    there = {
+        "total_episodes": len(meta.episodes.numbers),
+        "total_frames": int(meta.episodes.starts[-1]),
+        "total_tasks": len(meta.tasks),
+    }
+    for name, count in there.items():
+        if meta.info.get(name, count) != count:
+            yield Problem("episodes", f"{meta.root / INFO}: {name} is {meta.info[name]}, and there are {count}")
+    if not meta.episodes.starts[-1]:
+        yield Problem("empty", f"{meta.root}: there are no samples")
+
+
+# -- samples ---------------------------------------------------------------------------------------------------
+
+
+class _Seen:
+    """The statistics of the episodes that were read, by feature."""
+
+    def __init__(self, meta: DatasetMeta) -> None:
+        self.names = [
+            name for name, feature in meta.features.items() if feature["dtype"] not in (VIDEO, STRING, "image")
+        ]
+        self.parts: dict[str, list[dict[str, np.ndarray]]] = {}
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        flat = values.reshape(len(values), -1)
+        stats = summarize(flat)
+        figures = {key: getattr(stats, key).astype(np.float64) for key in _FIGURES}
+        self.parts.setdefault(name, []).append({**figures, "count": np.array([len(values)])})
+
+
+def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen | None = None) -> list[Problem]:
+    """What is wrong with the rows of one episode."""
+    episodes = meta.episodes
+    start, stop = episodes.starts[number : number + 2].tolist()
+    who, count = f"episode {episodes.numbers[number]}", stop - start
+    names = _Seen(meta).names if seen is None else seen.names
+    columns: dict[str, np.ndarray] = {}
+    for name in names:
+        try:
+            columns[name] = tables.read(name, np.arange(start, stop))
+        except (ValueError, OSError, KeyError) as error:
+            return [Problem("unreadable-samples", f"{who}: {_in_words(error)}")]
+    problems = []
+    steps = np.arange(count)
+    for name, expected in (
+        ("frame_index", steps),
+        ("index", start + steps),
+        ("episode_index", np.full(count, episodes.numbers[number])),
+    ):
+        if name in columns and not np.array_equal(columns[name].reshape(-1), expected):
+            first = int(np.argmax(columns[name].reshape(-1) != expected))
+            value = columns[name].reshape(-1)[first]
+            problems.append(
+                Problem("episodes", f"{who}, frame {first}: {name} is {value}, it should be {expected[first]}")
+            )
+    if "timestamp" in columns:
+        stamps = columns["timestamp"].reshape(-1).astype(np.float64)
+        apart = np.abs(stamps - steps / meta.info["fps"])
+        wrong = ~(apart <= TOLERANCE + np.spacing(np.abs(stamps).astype(np.float32)))
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            problems.append(
+                Problem(
+                    "timestamps",
+                    f"{who}: {int(wrong.sum())} timestamps are off the grid of {meta.info['fps']} fps by more than "
+                    f"{TOLERANCE} s, the first is {stamps[first]:.6f} at frame {first}",
+                )
+            )
+    if "task_index" in columns:
+        unknown = sorted(set(columns["task_index"].reshape(-1).tolist()) - set(meta.tasks))
+        if unknown:
+            problems.append(
+                Problem("tasks", f"{who}: task_index {unknown[0]} is not among the tasks {sorted(meta.tasks)}")
+            )
+    for name, values in columns.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            first = int(np.argmax(~np.isfinite(values.reshape(count, -1)).all(axis=1)))
+            problems.append(Problem("not-finite", f"{who}: {name} has NaN or infinite values, the first at {first}"))
+        if seen is not None:
+            seen.add(name, values)
+    return problems
+
+
+def _wrong_statistics(meta: DatasetMeta, seen: _Seen) -> Iterator[Problem]:
+    """The features whose statistics are not those of the data."""
+    try:
+        known = load_stats(meta.root)
+    except (ValueError, OSError, KeyError) as error:
+        yield Problem("statistics", f"{meta.root}: the statistics cannot be read: {_in_words(error)}")
+        return
+    for name, parts in seen.parts.items():
+        if name in _COUNTERS:
+            continue
+        found = merge_stats(parts)
+        if name not in known:
+            yield Problem("statistics", f"there are no statistics of {name!r}")
+            continue
+        spread = float(np.max(found["max"] - found["min"], initial=0.0)) or 1.0
+        for figure in _FIGURES:
+            said = np.asarray(known[name].get(figure, np.nan), np.float64).reshape(-1)
+            own = found[figure].reshape(-1)
+            if said.shape != own.shape or not (np.abs(said - own) <= 2e-3 * spread).all():
+                yield Problem(
+                    "statistics",
+                    f"the {figure} of {name!r} is said to be {_short(said)}, and that of the data is {_short(own)}",
+                )
+                break
+
+
+def _short(values: np.ndarray) -> str:
+    return np.array2string(values, precision=4, threshold=6, edgeitems=2)
+
+
+# -- videos ----------------------------------------------------------------------------------------------------
+
+
+def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[int, str]:
+    """The episodes of which a camera does not have all frames, and why; with `spare` also frames of no episode."""
+    episodes, fps = meta.episodes, float(meta.info["fps"])
+    spans = episodes.videos[key]
+    found: dict[int, str] = {}
+    by_path: dict[Path, list[int]] = {}
+    for number, path in enumerate(spans.paths):
+        by_path.setdefault(path, []).append(number)
+    for path, numbers in by_path.items():
+        times: np.ndarray | None = None
+        why = f"{path}: there is no such file" if not path.exists() else ""
+        if not why:
+            try:
+                times = frame_times(path)
+            except Exception as error:  # whatever a decoder makes of a damaged file
+                why = f"{path}: the video cannot be opened: {error}"
+        for number in numbers:
+            who = f"episode {episodes.numbers[number]}, {key!r}"
+            if times is None:
+                found[number] = f"{who}: {why}"
+                continue
+            start, count = float(spans.starts[number]), int(episodes.lengths[number])
+            inside = (times > start - 0.5 / fps) & (times < start + (count - 0.5) / fps)
+            if int(inside.sum()) != count:
+                found[number] = f"{who}: {path} has {int(inside.sum())} frames of it, and there are {count} samples"
+        if spare and times is not None and not found:
+            unused = len(times) - int(episodes.lengths[numbers].sum())
+            if unused > 0:
+                found[numbers[-1]] = f"{path}: {unused} frames belong to no episode"
+    return found
+
+
+def frame_times(path: Path) -> np.ndarray:
+    """The seconds at which the frames of a video are shown, in order; nothing is decoded."""
+    av = need("av", extra="lerobot")
+    with av.open(os.fspath(path)) as container:
+        stream = container.streams.video[0]
+        ticks = sorted(packet.pts for packet in container.demux(stream) if packet.pts is not None)
+        times: np.ndarray = np.array(ticks, np.float64) * float(stream.time_base)
+        return times

@@ -1,0 +1,188 @@
+"""What can be saved of a damaged LeRobot dataset, written as a new one."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ..base.files import PathLike
+from ._lerobot_export import export_lerobot
+from ._lerobot_meta import INFO, VIDEO, DatasetMeta, Episodes, VideoSpans, load_meta, load_tasks
+from ._lerobot_tables import Tables
+from ._lerobot_writing import as_arrow_table
+from ._parquet_footer import one_row_of, restore_footer
+from .lerobot import LeRobotAsUniEnvDataset
+from .lerobot_check import broken_tables, episode_problems, frame_times, video_problems
+
+__all__ = ["SavedDataset", "repair_dataset"]
+
+#: What is written anew, so that it is no reason to leave an episode out.
+_MENDED = ("timestamps", "episodes", "not-finite")
+
+
+@dataclass(frozen=True)
+class SavedDataset:
+    """What was kept of a dataset, and what was left out and why."""
+
+    frames_before: int
+    frames: int
+    episodes: int
+    left_out: list[str]
+    notes: list[str]
+
+
+def repair_dataset(
+    source: PathLike, target: PathLike, *, progress: Callable[[int, int], object] | None = None
+) -> SavedDataset:
+    """Write the sound episodes of a dataset to a new one of v3.0; the damaged one is only read.
+
+    Of a recording that was killed before `finalize` the rows are read without the footers of their tables, and the
+    episodes are taken from the rows. Timestamps, counters, statistics and footers are made anew, videos are copied as
+    they are. An episode is left out if rows or frames of it are missing, or if its task is not known.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no `meta/info.json`, without which nobody knows what the features are.
+    ValueError
+        No episode can be kept.
+    """
+    root = Path(source)
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="unienv-lerobot-") as restored:
+        meta = _load(root, Path(restored), notes)
+        sound, left_out = _sound_episodes(meta, notes)
+        if not sound:
+            why = [*left_out, *notes, "it has none"]
+            raise ValueError(f"{root}: no episode can be kept, {why[0]}")
+        kept = LeRobotAsUniEnvDataset.from_meta(_only(meta, sound))
+        try:
+            export = export_lerobot(kept, target, robot_type=meta.info.get("robot_type"), progress=progress)
+        finally:
+            kept.close()
+    before = int(meta.info.get("total_frames") or 0)
+    return SavedDataset(max(before, int(meta.episodes.starts[-1])), export.frames, export.episodes, left_out, notes)
+
+
+def _load(root: Path, restored: Path, notes: list[str]) -> DatasetMeta:
+    """The metadata of a dataset, with what is missing found out from the rows and videos."""
+    broken = list(broken_tables(root))
+    if not broken:
+        try:
+            return load_meta(root)
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            notes.append(f"{error}; the episodes are taken from the rows")
+    info = json.loads((root / INFO).read_text(encoding="utf-8"))
+    if not str(info.get("codebase_version", "")).startswith("v3."):
+        return load_meta(root)  # each episode has a file of its own
+    notes += broken
+    files = _readable_tables(root, info, restored, notes)
+    tasks = load_tasks(root)
+    return DatasetMeta(root, info, _episodes_of_rows(root, info, files, notes), tasks)
+
+
+def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: list[str]) -> list[Path]:
+    """The tables of samples, those without a footer with one."""
+    pq = need("pyarrow.parquet", extra="lerobot")
+    files = []
+    for number, path in enumerate(sorted(root.glob("data/**/*.parquet"))):
+        try:
+            pq.read_metadata(path)
+        except (OSError, ValueError):
+            copy = restored / f"{number}.parquet"
+            rows = restore_footer(path, copy, as_arrow_table(one_row_of(info["features"])))
+            if not rows:
+                notes.append(f"{path}: there is no whole group of rows in it")
+                continue
+            notes.append(f"{path}: {rows} rows were read without a footer")
+            path = copy
+        files.append(path)
+    return files
+
+
+def _episodes_of_rows(root: Path, info: dict[str, Any], files: Sequence[Path], notes: list[str]) -> Episodes:
+    """The episodes that the rows say they are of, and where their frames then are in the videos."""
+    pq = need("pyarrow.parquet", extra="lerobot")
+    numbers, lengths, file_of, first = [], [], [], []
+    for place, path in enumerate(files):
+        table = pq.read_table(path, columns=["episode_index", "index"])
+        of_row, index = (table[name].to_numpy() for name in ("episode_index", "index"))
+        starts = np.flatnonzero(np.diff(of_row, prepend=of_row[:1] - 1))
+        for start, stop in zip(starts, [*starts[1:], len(of_row)], strict=True):
+            numbers.append(int(of_row[start]))
+            lengths.append(int(stop - start))
+            file_of.append(place)
+            first.append(int(index[start]))
+    spans = {}
+    for key, feature in info["features"].items():
+        if feature["dtype"] == VIDEO:
+            spans[key] = _spans(root, key, lengths, float(info["fps"]), notes)
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rows = [{"episode_index": number, "length": length} for number, length in zip(numbers, lengths, strict=True)]
+    files_of = np.array(file_of, np.int64)
+    return Episodes(np.array(numbers, np.int64), ends, list(files), files_of, np.array(first, np.int64), spans, rows)
+
+
+def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list[str]) -> VideoSpans:
+    """Where episodes lie in the videos of a camera, which were filled one after the other."""
+    paths, starts = [], []
+    videos = iter(sorted((root / "videos" / key).glob("**/*.mp4")))
+    path, left, start = root / "videos" / key / "missing.mp4", 0, 0.0
+    for length in lengths:
+        while left == 0 and (following := next(videos, None)) is not None:
+            try:
+                left, path, start = len(frame_times(following)), following, 0.0
+            except Exception as error:  # whatever a decoder makes of a damaged file
+                notes.append(f"{following}: the video cannot be opened: {error}")
+        paths.append(path)
+        starts.append(start)
+        start += length / fps
+        left = max(0, left - length)
+    return VideoSpans(paths, np.array(starts, np.float64))
+
+
+def _sound_episodes(meta: DatasetMeta, notes: list[str]) -> tuple[list[int], list[str]]:
+    """The episodes that can be kept, and why others cannot."""
+    without_frames: dict[int, str] = {}
+    for key in meta.episodes.videos:
+        without_frames |= video_problems(meta, key, spare=False)
+    sound, left_out = [], []
+    tables = Tables(meta.episodes)
+    for number in range(len(meta.episodes.numbers)):
+        problems = episode_problems(meta, tables, number)
+        notes += [problem.text for problem in problems if problem.kind in _MENDED]
+        why = [problem.text for problem in problems if problem.kind not in _MENDED]
+        why += [without_frames[number]] if number in without_frames else []
+        if why:
+            left_out.append(f"{int(meta.episodes.lengths[number])} samples: {why[0]}")
+        elif meta.episodes.lengths[number]:
+            sound.append(number)
+    return sound, left_out
+
+
+def _only(meta: DatasetMeta, sound: Sequence[int]) -> DatasetMeta:
+    """The dataset with some of its episodes, whose frames are on the grid whatever the timestamps say."""
+    old = meta.episodes
+    lengths = old.lengths[list(sound)]
+    episodes = Episodes(
+        old.numbers[list(sound)],
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        old.files,
+        old.file_of[list(sound)],
+        None if old.from_index is None else old.from_index[list(sound)],
+        {
+            key: VideoSpans([spans.paths[number] for number in sound], spans.starts[list(sound)])
+            for key, spans in old.videos.items()
+        },
+        [old.metadata[number] for number in sound],
+    )
+    features = {name: feature for name, feature in meta.features.items() if name != "timestamp"}
+    return replace(meta, info={**meta.info, "features": features}, episodes=episodes)

@@ -1,0 +1,217 @@
+"""Random changes of images: cropping, shifting and colours, each sample by a draw of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from typing_extensions import Self
+
+from ..backends import dtypes
+from ..space.space import Space
+from ..space.spaces import BoxSpace
+from ._operands import ClipFloats, RoundToIntegers, as_array, lacks_arithmetic, place_of, require_box, signed_name
+from .serialization_utils import read_setting, register_transformation
+from .transformation import DataTransformation
+
+_HEIGHT, _WIDTH = -3, -2
+
+
+class _RandomImageTransformation(DataTransformation):
+    """What random transformations of images share: where their draws come from.
+
+    Each call draws anew, so results differ from call to call; the same seed and the same calls give the same results.
+    Copies, such as those in the workers of a sampler, draw streams of their own.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._sequence = np.random.SeedSequence(seed)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._rng, self._process = np.random.default_rng(self._sequence), os.getpid()
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator that the next call draws from."""
+        if self._process != os.getpid():  # forked: the other process goes on with the same draws
+            self._sequence = np.random.SeedSequence(
+                self._sequence.entropy, spawn_key=(*self._sequence.spawn_key, os.getpid())
+            )
+            self._begin()
+        return self._rng
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rng": None, "_sequence": self._sequence.spawn(1)[0]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        box = require_box(source_space, type(self).__name__)
+        if len(box.shape) < 3:
+            raise ValueError(
+                f"{type(self).__name__} wants images (height, width, channels) in the last axes, not {box}"
+            )
+        return box
+
+    def _settings(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
+        return {**self._settings(), "seed": self.seed}
+
+    @classmethod
+    def deserialize_from(cls, json_data: Mapping[str, Any], source_space: Space | None = None) -> Self:
+        settings = {key: value for key, value in json_data.items() if key != "type"}
+        read_setting(json_data, "seed", cls)
+        return cls(**settings)
+
+
+def _take_pixels(box: BoxSpace, data: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
+    """Of each image of the first axis (N, ..., H, W, C) the pixels at its rows (N, h) and columns (N, w)."""
+    backend, place = box.backend, place_of(box.backend, data)
+    shape = tuple(data.shape)
+    lead = shape[:_HEIGHT]
+    count = lead[0] if lead else 1
+    images = backend.reshape(data, (count, -1, *shape[_HEIGHT:]))
+    name = signed_name(backend)
+    sample = as_array(backend, np.arange(count)[:, None, None, None], name, place)
+    frame = as_array(backend, np.arange(images.shape[1])[None, :, None, None], name, place)
+    y = as_array(backend, rows[:, None, :, None], name, place)
+    x = as_array(backend, columns[:, None, None, :], name, place)
+    taken = images[sample, frame, y, x]
+    return backend.reshape(taken, (*lead, rows.shape[1], columns.shape[1], shape[-1]))
+
+
+@register_transformation("random_crop")
+class RandomCropTransformation(_RandomImageTransformation):
+    """Cuts a rectangle out of each image at a random place.
+
+    Images have their height, width and channels in the last three axes; any number of axes may lie in front. Each entry
+    of the first of those is drawn for itself, so frames of one sample are cut at the same place.
+
+    Parameters
+    ----------
+    height, width
+        The size of the rectangle.
+    seed
+        The same seed and the same calls give the same results; without one, the seed comes from the system.
+
+    Raises
+    ------
+    ValueError
+        An image is smaller than the rectangle.
+    """
+
+    def __init__(self, height: int, width: int, seed: int | None = None) -> None:
+        if min(height, width) < 1:
+            raise ValueError(f"height is {height} and width {width}, they must be at least 1")
+        super().__init__(seed)
+        self.height, self.width = int(height), int(width)
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        box = super().get_target_space_from_source(source_space)
+        if box.shape[_HEIGHT] < self.height or box.shape[_WIDTH] < self.width:
+            raise ValueError(f"{box} has images that are smaller than {self.height}x{self.width}")
+        low, high = box.bounds
+        return BoxSpace(
+            box.backend,
+            low.min(axis=(_HEIGHT, _WIDTH), keepdims=True),
+            high.max(axis=(_HEIGHT, _WIDTH), keepdims=True),
+            box.dtype,
+            box.device,
+            (*box.shape[:_HEIGHT], self.height, self.width, box.shape[-1]),
+        )
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        box = require_box(source_space, type(self).__name__)
+        count = data.shape[0] if len(data.shape) > 3 else 1
+        size = (data.shape[_HEIGHT], data.shape[_WIDTH])
+        top, left = (
+            self.rng.integers(0, whole - part + 1, (count, 1))
+            for whole, part in zip(size, (self.height, self.width), strict=True)
+        )
+        return _take_pixels(box, data, top + np.arange(self.height), left + np.arange(self.width))
+
+    def _settings(self) -> dict[str, Any]:
+        return {"height": self.height, "width": self.width}
+
+
+@register_transformation("random_shift")
+class RandomShiftTransformation(_RandomImageTransformation):
+    """Shifts each image by up to `pixels` in both directions; what comes in repeats the edge, as in DrQ.
+
+    Images and draws are as in `RandomCropTransformation`.
+    """
+
+    def __init__(self, pixels: int, seed: int | None = None) -> None:
+        if pixels < 0:
+            raise ValueError(f"pixels is {pixels}, it must not be negative")
+        super().__init__(seed)
+        self.pixels = int(pixels)
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        box = require_box(source_space, type(self).__name__)
+        count = data.shape[0] if len(data.shape) > 3 else 1
+        rows, columns = (
+            np.clip(np.arange(size) + self.rng.integers(-self.pixels, self.pixels + 1, (count, 1)), 0, size - 1)
+            for size in (data.shape[_HEIGHT], data.shape[_WIDTH])
+        )
+        return _take_pixels(box, data, rows, columns)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"pixels": self.pixels}
+
+
+@register_transformation("color_jitter")
+class ColorJitterTransformation(_RandomImageTransformation):
+    """Changes brightness, contrast and saturation of each image by random factors from 1 - x to 1 + x.
+
+    Images and draws are as in `RandomCropTransformation`; saturation is for three channels, red, green and blue.
+    Results are kept within the bounds of the box, integers rounded to the nearest.
+    """
+
+    def __init__(
+        self, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, seed: int | None = None
+    ) -> None:
+        for name, value in (("brightness", brightness), ("contrast", contrast), ("saturation", saturation)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value}, it must be from 0 to 1")
+        super().__init__(seed)
+        self.brightness, self.contrast, self.saturation = float(brightness), float(contrast), float(saturation)
+
+    def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
+        box = super().get_target_space_from_source(source_space)
+        if self.saturation and box.shape[-1] != 3:
+            raise ValueError(f"saturation is for images of three channels, not for {box}")
+        if lacks_arithmetic(box.backend, box.dtype_name):
+            raise ValueError(f"{box.backend} does not calculate with {box.dtype_name}: rescale the images before")
+        return box
+
+    def transform(self, source_space: Space, data: Any) -> Any:
+        box = require_box(source_space, type(self).__name__)
+        backend, place = box.backend, place_of(box.backend, data)
+        count = data.shape[0] if len(data.shape) > 3 else 1
+        shape = (count, *(1 for _ in data.shape[1:])) if len(data.shape) > 3 else (1, 1, 1)
+        brightness, contrast, saturation = (
+            as_array(backend, self.rng.uniform(1 - most, 1 + most, count).reshape(shape), "float32", place)
+            for most in (self.brightness, self.contrast, self.saturation)
+        )
+        values = backend.astype(data, backend.dtype_from_name("float32"), copy=True) * brightness
+        if self.contrast:
+            mean = backend.mean(values, axis=(_HEIGHT, _WIDTH, -1), keepdims=True)
+            values = (values - mean) * contrast + mean
+        if self.saturation:
+            weights = as_array(backend, np.array([0.299, 0.587, 0.114]), "float32", place)
+            grey = backend.sum(values * weights, axis=-1, keepdims=True)
+            values = (values - grey) * saturation + grey
+        into = RoundToIntegers if box.dtype_name in dtypes.INTEGER else ClipFloats
+        return into.into(box, "float32", place)(values)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}

@@ -1,0 +1,186 @@
+"""Transitions of several steps: against a plain loop over lists, at every end that an episode can have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import BACKENDS
+from hypothesis import given
+from hypothesis import strategies as st
+from transitions import Step, recorded, recorded_lanes
+
+from unienv_data import (
+    CombinedBatch,
+    FrameStackedBatch,
+    NStepBatch,
+    PrioritizedSampler,
+    ReplayBuffer,
+    StepSampler,
+    ToBackendOrDeviceBatch,
+)
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace
+
+NUMPY = NumpyComputeBackend
+ENDS = st.sampled_from(["terminated", "truncated", "cut"])
+
+
+def plain_loop(held: list[Step], place: int, n: int, gamma: float) -> tuple[int, float, int, bool, bool, float]:
+    """First observation, return, last observation, how it ended, and the discount, step by step."""
+    first, total, discount = held[place], 0.0, 1.0
+    followers = [step for step in held[place:] if step.episode == first.episode]
+    for step in followers[:n]:
+        total += discount * step.reward
+        discount *= gamma
+        if step.terminated or step.truncated:
+            break
+    return first.obs, total, step.obs + 1, step.terminated, step.truncated, 0.0 if step.terminated else discount
+
+
+def assert_is_as_the_loop_says(view: NStepBatch, held: list[Step], order: Any) -> None:
+    batch, to_numpy = view.get_at(order), view.backend.to_numpy
+    columns = [
+        batch["obs"]["number"],
+        batch["reward"],
+        batch["next_obs"]["number"],
+        batch["terminated"],
+        batch["truncated"],
+        batch["discount"],
+    ]
+    found = list(zip(*(to_numpy(column).tolist() for column in columns), strict=True))
+    for place, row in zip(np.arange(len(held))[order].tolist(), found, strict=True):
+        assert row == pytest.approx(plain_loop(held, place, view.n, view.gamma), rel=1e-5, abs=1e-6)
+    assert to_numpy(batch["action"]).tolist() == (10 * to_numpy(columns[0])).tolist()
+
+
+@given(
+    episodes=st.lists(st.tuples(st.integers(1, 7), ENDS), max_size=8),
+    open_length=st.integers(0, 4),
+    capacity=st.none() | st.integers(5, 30),
+    n=st.integers(1, 6),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    data=st.data(),
+)
+def test_any_episodes_in_any_ring(
+    episodes: list[tuple[int, str]], open_length: int, capacity: int | None, n: int, gamma: float, data: st.DataObject
+) -> None:
+    if not episodes and not open_length:
+        open_length = 1
+    buffer, held = recorded(NUMPY, episodes, open_length, capacity)
+    view = NStepBatch(buffer, n, gamma)
+    assert len(view) == len(held)
+    assert_is_as_the_loop_says(view, held, ...)
+    order = data.draw(st.lists(st.integers(-len(held), len(held) - 1), min_size=1, max_size=10))
+    assert_is_as_the_loop_says(view, held, order)
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(held))] * 2)))
+    if start < stop:  # a slice ends windows, too
+        assert_is_as_the_loop_says(NStepBatch(buffer.get_slice(slice(start, stop)), n, gamma), held[start:stop], ...)
+        sliced = view.get_slice(slice(start, stop)).get_at(...)
+        np.testing.assert_array_equal(sliced["reward"], view.get_at(slice(start, stop))["reward"])
+
+
+@pytest.mark.parametrize("capacity", [None, 24])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_lanes_are_followed_each_for_itself(n: int, capacity: int | None) -> None:
+    buffer, held = recorded_lanes(NUMPY, 3, 13, capacity)
+    assert_is_as_the_loop_says(NStepBatch(buffer, n, 0.9), held, ...)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
+def test_every_backend_and_combinations(backend: Any) -> None:
+    one, first = recorded(backend, [(5, "truncated"), (4, "terminated")], 3, None)
+    other, second = recorded(backend, [(6, "cut"), (7, "truncated")], 2, 10)
+    held = [*first, *(Step(s.obs, ("other", s.episode), s.reward, s.terminated, s.truncated) for s in second)]
+    view = NStepBatch(CombinedBatch([one, other]), 3, 0.9)
+    assert_is_as_the_loop_says(view, held, [0, 21, 4, 3, 11, 12, 13])
+    batch, metadata = view.get_at_with_metadata([1, 14])
+    assert batch in view._batched_space(2)
+    assert backend.to_numpy(metadata["batch_index"]).tolist() == [0, 1]
+    single, single_metadata = view.get_at_with_metadata(4)
+    assert single in view.single_space
+    assert single_metadata in view.single_metadata_space
+    assert float(single["discount"]) == pytest.approx(0.9)
+
+
+def test_a_truncation_or_termination_inside_a_segment_stops_too() -> None:
+    """As of recordings whose segments are several episodes in one."""
+    buffer, _ = recorded(NUMPY, [], 0, None)
+    parts = [recorded(NUMPY, [(4, end)], 0, None)[0].get_at(...) for end in ("truncated", "terminated", "cut")]
+    buffer.extend({key: _joined([part[key] for part in parts]) for key in parts[0]})
+    batch = NStepBatch(buffer, 3, 0.5).get_at([1, 2, 3, 5, 6, 7, 9, 10, 11])
+    assert batch["next_obs"]["number"].tolist() == [104] * 9
+    assert batch["discount"].tolist() == [0.125, 0.25, 0.5, 0, 0, 0, 0.125, 0.25, 0.5]
+    assert batch["truncated"].tolist() == [True] * 3 + [False] * 6
+    assert batch["terminated"].tolist() == [False] * 3 + [True] * 3 + [False] * 3
+
+
+def _joined(columns: list[Any]) -> Any:
+    if isinstance(columns[0], dict):
+        return {key: _joined([column[key] for column in columns]) for key in columns[0]}
+    return np.concatenate(columns)
+
+
+def test_priorities_stay_with_the_samples_and_windows_go_over_it() -> None:
+    buffer, held = recorded(NUMPY, [(30, "terminated"), (20, "truncated")], 0, 40)
+    view = NStepBatch(buffer, 3, 0.9)
+    sampler = StepSampler(view, 16, seed=0, sampler=PrioritizedSampler(seed=0))
+    batch, metadata = sampler.sample_with_metadata()
+    np.testing.assert_array_equal(batch["reward"], view.get_at(metadata["index"])["reward"])
+    assert metadata["number"].tolist() == (metadata["index"] + 10).tolist()
+    stacked = FrameStackedBatch(view, prefetch_horizon=1).get_at([1, 25])
+    np.testing.assert_array_equal(stacked["reward"][:, 0], view.get_at([0, 24])["reward"])
+    elsewhere = ToBackendOrDeviceBatch(view, backend=BACKENDS[1])
+    assert float(elsewhere.get_at(3)["reward"]) == pytest.approx(plain_loop(held, 3, 3, 0.9)[1], rel=1e-5)
+
+
+def test_one_column_is_read_without_the_others_where_it_may_be() -> None:
+    buffer, held = recorded(NUMPY, [(6, "terminated")], 0, None)
+    view = NStepBatch(buffer, 2, 1.0)
+    assert view.get_column_at(("action",), [0, 1]).tolist() == [1000, 1010]
+    assert view.get_column_at(("next_obs", "number"), [0, 5]).tolist() == [102, 106]
+    assert view.get_column_at(("discount",), [0, 5]).tolist() == [1, 0]
+    assert view.get_column(["reward"]).get_at(0) == pytest.approx(held[0].reward + held[1].reward, rel=1e-5)
+
+
+def test_columns_of_other_names_and_shapes() -> None:
+    """In the form of TorchRL: nested, and flags with an axis of one; whole numbers for rewards."""
+    flag = BinarySpace(NUMPY, (1,))
+    reward = BoxSpace(NUMPY, -5, 5, "int32", shape=(1,))
+    number = BoxSpace(NUMPY, 0, 99, "int32", shape=())
+    following = {"observation": number, "reward": reward, "terminated": flag, "done": flag}
+    buffer = ReplayBuffer.create(DictSpace(NUMPY, {"observation": number, "next": following}), keep_episodes=True)
+    ends = np.array([[False], [False], [True]])
+    rows = {"observation": np.arange(1, 4, dtype=np.int32), "reward": np.full((3, 1), 2, np.int32)}
+    buffer.extend({"observation": np.arange(3, dtype=np.int32), "next": {**rows, "terminated": ends, "done": ends}})
+    names = {key: ("next", key) for key in ("reward", "terminated", "truncated", "done")}
+    view = NStepBatch(buffer, 2, 0.5, next_obs=("next", "observation"), discount="gamma", **names)
+    batch = view.get_at(...)
+    assert batch in view._batched_space(3)
+    assert batch["observation"].tolist() == [0, 1, 2]
+    assert batch["next"]["observation"].tolist() == [2, 3, 3]
+    assert batch["next"]["reward"].tolist() == [[3], [3], [2]]
+    assert batch["next"]["gamma"].tolist() == [[0.25], [0], [0]]
+    assert batch["next"]["done"].tolist() == [[False], [True], [True]]
+
+
+def test_what_it_refuses() -> None:
+    buffer, _ = recorded(NUMPY, [(6, "terminated")], 0, None)
+    with pytest.raises(ValueError, match="n is 0, it must be at least 1"):
+        NStepBatch(buffer, 0, 0.9)
+    with pytest.raises(ValueError, match=r"gamma is 1.5, it must be from 0 to 1"):
+        NStepBatch(buffer, 2, 1.5)
+    with pytest.raises(KeyError, match="there is no field 'final_obs'"):
+        NStepBatch(buffer, 2, 0.9, next_obs="final_obs")
+    with pytest.raises(ValueError, match="'action': name the new one by discount="):
+        NStepBatch(buffer, 2, 0.9, discount="action")
+    with pytest.raises(ValueError, match=r"terminated: .*, wanted one flag for each sample"):
+        NStepBatch(FrameStackedBatch(buffer, 1), 2, 0.9)
+    with pytest.raises(TypeError, match="extend: NStepBatch is read-only: change the ReplayBuffer under it"):
+        NStepBatch(buffer, 2, 0.9).extend(buffer.get_at(...))
+    plain = ReplayBuffer.create(buffer.single_space, capacity=10, keep_episodes=False)
+    with pytest.raises(ValueError, match=r"NStepBatch stays inside episodes.*keep_episodes=True.*lanes=N"):
+        NStepBatch(plain, 2, 0.9)
+    plain.extend(buffer.get_at(...))
+    assert NStepBatch(plain, 1, 0.9).get_at(...)["discount"].tolist() == pytest.approx([0.9] * 5 + [0])
