@@ -13,6 +13,7 @@ SUBJECTS = (
     "rows",
     "sampling",
     "images",
+    "cameras",
     "windows",
     "shared",
     "prioritized",

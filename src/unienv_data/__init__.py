@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         StepSampler,
     )
     from .storages.image_storage import Image
-    from .storages.video_storage import Video
+    from .storages.video_storage import Decode, Video
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -117,7 +117,7 @@ else:
                 "StepSampler",
             ],
             ".storages.image_storage": ["Image"],
-            ".storages.video_storage": ["Video"],
+            ".storages.video_storage": ["Decode", "Video"],
         },
     )
 
@@ -143,6 +143,7 @@ __all__ = [
     "SubItemBatch",
     "ToBackendOrDeviceBatch",
     "TransformedBatch",
+    "Decode",
     "Image",
     "Video",
     "WindowedBatch",

@@ -84,7 +84,7 @@ def run(folder: Path, kind: str, kills: int, seed: int) -> int:
     chance, there = random.Random(seed), 0
     create(folder, kind).close()
     for _ in range(kills):
-        length, steps, delay = chance.choice([3, 10, 40]), chance.randrange(80), chance.random() * 0.03
+        length, steps, delay = chance.choice([3, 10, 40]), chance.randrange(50), chance.random() * 0.02
         receiver, sender = os.pipe()
         child = os.fork()
         if child == 0:

@@ -11,7 +11,7 @@ import pytest
 from frames import frame, frames
 
 from unienv_data import ReplayBuffer, StorageCorruptedError
-from unienv_data.storages import video_storage
+from unienv_data.storages import _episode_encoder, _raw_frames
 from unienv_data.storages.video_storage import Video, VideoStorage
 from unienv_data.testing import check_storage
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
@@ -44,13 +44,13 @@ def names(folder: Path, pattern: str) -> list[str]:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Encoding waits until this event is set."""
-    event, encode = threading.Event(), video_storage.encode_video
+    event, encode = threading.Event(), _episode_encoder.encode_video
 
     def wait(*arguments: Any) -> int:
         assert event.wait(60)
         return encode(*arguments)
 
-    monkeypatch.setattr(video_storage, "encode_video", wait)
+    monkeypatch.setattr(_episode_encoder, "encode_video", wait)
     yield event
     event.set()
 
@@ -189,6 +189,21 @@ def test_a_ring_keeps_the_newest_and_deletes_videos(capacity: int, tmp_path: Pat
         assert np.array_equal(buffer.get_at(...), frames(3, SHAPE))
 
 
+def test_batches_over_many_pieces_of_a_ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_raw_frames, "_PIECE_SLOTS", 4)
+    rng, count = np.random.default_rng(1), 0
+    with create(tmp_path / "a", capacity=50) as buffer:
+        for _ in range(40):
+            length = int(rng.integers(1, 25))
+            buffer.extend(frames(length, SHAPE, first=count))
+            count += length
+            if rng.random() < 0.7:
+                settled(buffer)
+            kept = min(count, 50)
+            assert np.array_equal(buffer.get_at(...), frames(kept, SHAPE, first=count - kept))
+        assert buffer.verify() == []
+
+
 def test_copies_take_the_videos_as_they_are(tmp_path: Path) -> None:
     wanted = frames(9, SHAPE)
     with create(tmp_path / "a", codec="h264") as buffer:
@@ -258,7 +273,7 @@ def test_frames_that_cannot_be_encoded_stay_as_they_are(tmp_path: Path, monkeypa
 
     wanted = frames(8, SHAPE)
     with monkeypatch.context() as patched:
-        patched.setattr(video_storage, "encode_video", fail)
+        patched.setattr(_episode_encoder, "encode_video", fail)
         buffer = create(tmp_path / "a")
         buffer.extend(wanted)
         with pytest.warns(RuntimeWarning, match="kept as they are until the folder is opened to write again: no room"):
@@ -272,12 +287,12 @@ def test_frames_that_cannot_be_encoded_stay_as_they_are(tmp_path: Path, monkeypa
 
 
 def test_a_video_that_lacks_frames_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = video_storage.encode_video
+    encode = _episode_encoder.encode_video
 
     def lose_one(path: Path, pictures: Any, *rest: Any) -> int:
         return encode(path, list(pictures)[:-1], *rest)
 
-    monkeypatch.setattr(video_storage, "encode_video", lose_one)
+    monkeypatch.setattr(_episode_encoder, "encode_video", lose_one)
     buffer = create(tmp_path / "a")
     buffer.extend(frames(8, SHAPE))
     with pytest.warns(RuntimeWarning, match="7 frames can be decoded, 8 were encoded"):

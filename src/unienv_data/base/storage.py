@@ -89,6 +89,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     checks_when_read: ClassVar[bool] = False
     #: It is told of episodes that end (`end_episode`), to keep their samples in another form.
     wants_episodes: bool = False
+    #: `load_from` takes `resize`, `crop` and `frame_cache`.
+    decodes_frames: ClassVar[bool] = False
     #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
     slots_read_as_one: int = 1
 

@@ -29,6 +29,7 @@ from ..base.files import (
 )
 from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ..storages.backend_compat import NarrowedStorage, in_stored_form, is_narrowed
+from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 _SNAPSHOT_ATTEMPTS = 10
+# Options of `load` that say how frames of videos are wanted.
+_OF_FRAMES = {"columns", "resize", "crop", "frame_cache"}
 
 
 # -- making and opening ------------------------------------------------------------------------------------
@@ -156,6 +159,9 @@ def load(
             f"another backend, or with jax_enable_x64"
         )
     cls = storage_by_name(metadata.storage, folder / FILE_NAME)
+    wanted = sorted(_OF_FRAMES & storage_options.keys())
+    if wanted and not (cls.decodes_frames or issubclass(cls, DictStorage)):
+        raise ValueError(f"{folder} has no columns of video, which {wanted} is for")
     with contextlib.ExitStack() as undo:
         lock = None
         if not read_only:
@@ -176,6 +182,7 @@ def load(
         undo.callback(storage.close)
         storage = NarrowedStorage(space, storage) if has_fewer_bits else storage
         buffer = _assemble(folder, metadata, storage, lock, shared)
+        buffer._storage_options = storage_options
         undo.pop_all()
     return buffer
 

@@ -95,6 +95,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._storage_path_relative = storage_path_relative
         self._cache_path = None if cache_path is None else Path(cache_path)
         self._closed = False
+        self._storage_options: dict[str, Any] = {}  # with which it was loaded
         self._capacity = storage.capacity
         if state is None:
             options = BufferOptions(maintain_segment_metadata, durable, lanes)
@@ -200,6 +201,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         metadata and, if compatible, reused instead of keeping the reconstructed copy. This avoids allocating duplicate
         Space objects when many buffers with identical spaces are loaded simultaneously (e.g. for `CombinedBatch`).
 
+        With `columns` frames of the columns of video that a pattern names come cropped and resized (see `Decode`), and
+        `frame_cache` has them kept on disk once they are decoded, in at most so many bytes, such as "20GB". Further
+        arguments are the storage's.
+
         Read-only, new samples of a writer in another process are seen as they come. To write, there must be no other
         writer: a PermissionError names the process that is.
         """
@@ -220,7 +225,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def __reduce__(self) -> tuple[Any, ...]:
         state = self._state
         if state.folder is not None and not self.is_mutable:
-            return _folder.load, (state.folder, (self.backend, self.device, self.single_space), True, False, {})
+            options = self._storage_options
+            space = None if options else self.single_space  # by some the samples are of another than is stored
+            return _folder.load, (state.folder, (self.backend, self.device, space), True, False, options)
         if state.folder is not None and not state.shared:
             raise TypeError(
                 f"{state.folder} has one writer, this process: create or load it with multiprocessing=True to write "

@@ -87,6 +87,11 @@ class DictPlan:
         values = _collect(self._pieces, len(self.keys), fields)
         return [DictSpace(self._space.backend, value) if isinstance(value, dict) else value for value in values]
 
+    def space_of(self, spaces: Sequence[Space]) -> Space:
+        """The space of samples whose parts are of these spaces."""
+        fields = [nested_item(spaces[piece.part], piece.inner_path) for piece in self._pieces]
+        return _replaced(self._space, {piece.path: field for piece, field in zip(self._pieces, fields, strict=True)})
+
     def apart(self, value: Any) -> list[Any]:
         """The values of the parts for a sample, or for a batch."""
         return _collect(self._pieces, len(self.keys), [_at(value, piece.path) for piece in self._pieces])
@@ -148,3 +153,13 @@ def _put(target: dict[Any, Any], path: KeyPath, value: Any) -> None:
     for key in above:
         target = target.setdefault(key, {})
     target[last] = value
+
+
+def _replaced(space: Space, fields: dict[KeyPath, Space], path: KeyPath = ()) -> Space:
+    """A space with other fields at these paths."""
+    if path in fields:
+        return fields[path]
+    if not isinstance(space, DictSpace):
+        return space
+    spaces = {key: _replaced(child, fields, (*path, key)) for key, child in space.spaces.items()}
+    return DictSpace(space.backend, spaces, device=space.device)

@@ -33,6 +33,8 @@ class RawFrames:
 
     def __init__(self, space: Space, folder: Path, capacity: int | None, bound: int, *, writable: bool) -> None:
         self.layout, self._folder, self._writable = RowLayout(space), folder, writable
+        codec = self.layout.leaves[0].codec
+        self.dtype, self.shape = codec.dtype.base, codec.shape
         self.piece_slots = min(_PIECE_SLOTS, max(1, min(_PIECE_BYTES, bound // 8) // self.layout.nbytes))
         if capacity is not None:
             self.piece_slots = min(self.piece_slots, capacity)
@@ -46,8 +48,9 @@ class RawFrames:
         return sorted(int(found[1]) for name in os.listdir(self._folder) if (found := _NAME.match(name)))
 
     @property
-    def piece_nbytes(self) -> int:
-        return self.piece_slots * self.layout.nbytes
+    def nbytes(self) -> int:
+        """The bytes of the frames that all pieces have room for."""
+        return len(self.numbers()) * self.piece_slots * self.layout.nbytes
 
     def bounds(self, number: int) -> tuple[int, int]:
         """The slots [start, stop) of a piece."""

@@ -15,6 +15,7 @@ from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
 from ._composed import ComposedStorage, PathLike
 from ._composed_folder import build, check_parts, read_description
+from ._decoding import decoding_options
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
 from ._options import check_inner_options, takes_option
 from .packed import PackedStorage
@@ -136,11 +137,20 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         multiprocessing: bool = False,
         key_kwargs: ByKey | None = None,
         type_kwargs: ByType | None = None,
+        columns: Mapping[str, Any] | None = None,
+        frame_cache: int | str = 0,
         **kwargs: Any,
     ) -> DictStorage:
-        """The storage in a folder; further arguments are given to every part."""
+        """The storage in a folder; further arguments are given to every part.
+
+        `columns` says how the frames of columns of video are wanted (see `Decode`), by patterns, and `frame_cache` how
+        many bytes their decoded frames may take on disk together.
+        """
         folder = Path(path)
         separator, classes, names = _read_parts(folder, read_description(cls, folder))
+        if columns or frame_cache:
+            wanted = decoding_options(classes, separator, columns or {}, frame_cache)
+            key_kwargs = {key: {**wanted.get(key, {}), **(key_kwargs or {}).get(key, {})} for key in classes}
         plan = DictPlan(single_instance_space, classes, separator)
         options_of = _part_options(classes, key_kwargs, type_kwargs)
         options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
@@ -150,6 +160,8 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
                 place = contained(folder, names[key])
                 parts[key] = classes[key].load_from(place, space, **{**options, **options_of(key)})
             check_parts(folder, parts, capacity, accept_damaged=bool(kwargs.get("accept_damaged")))
+            if columns:  # frames of another size
+                single_instance_space = plan.space_of([parts[key].single_instance_space for key in plan.keys])
             return cls(single_instance_space, parts, folder, separator, names)
         except BaseException:
             for part in parts.values():

@@ -21,7 +21,7 @@ __all__ = ["FrameForm", "FrameReader", "FrameRequest", "FrameTimestampError", "V
 # A seek empties the decoder: about the cost of decoding this many frames.
 _SEEK_COST = 2
 # So many frames at least are worth a thread of their own.
-_FRAMES_PER_THREAD = 8
+_FRAMES_PER_THREAD = 4
 _MOST_TABLES = 1024
 
 

@@ -1,0 +1,55 @@
+"""Where the frame of each slot is: a number for each in a file that processes map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..base.mapped import MappedFile
+from ..base.storage import StorageCorruptedError
+
+FILE = "places.bin"
+# What stands for a slot: nothing was ever written there, its frame is in a piece, or in the video of sample n (n + 2).
+NOTHING, RAW, ENCODED = 0, 1, 2
+
+
+class FramePlaces:
+    """The places of the frames in slots. `array` has them, and more than there are slots in a storage that grows."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self.file = file
+        self.array = file.map(file.length)
+
+    @classmethod
+    def create(cls, folder: Path, length: int) -> FramePlaces:
+        return cls(MappedFile.create(folder / FILE, "<u8", length))
+
+    @classmethod
+    def open(cls, folder: Path, *, writable: bool) -> FramePlaces:
+        return cls(MappedFile.open(folder / FILE, "<u8", writable=writable))
+
+    def grow(self, length: int) -> None:
+        """Have places for so many slots."""
+        if length <= len(self.array):
+            return
+        if self.file.writable and self.file.length < length:
+            self.file.extend(max(length, 2 * len(self.array), 4096))
+        present = self.file.length
+        if present < length:
+            raise StorageCorruptedError(f"{self.file}: {present} slots, {length} are wanted")
+        self.array = self.file.map(present)
+
+    def trim(self, length: int) -> None:
+        self.file.trim(length)
+        self.array = self.file.map(length)
+
+    def forget(self, start: int) -> None:
+        """Have nothing in the slots from `start` on."""
+        self.file.reserve(start, len(self.array))
+        self.array[start:] = NOTHING
+
+    def encoded(self) -> np.ndarray:
+        """The numbers of all samples whose frames are in videos."""
+        found: np.ndarray = (self.array[self.array >= ENCODED] - ENCODED).astype(np.int64)
+        return found

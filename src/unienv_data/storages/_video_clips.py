@@ -1,0 +1,120 @@
+"""The videos in a folder, by the numbers of the samples whose frames they have."""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.storage import StorageCorruptedError
+from ._frame_cache import FrameCache
+from ._video_encoding import crc_of
+from .video_frames import FrameForm, FrameReader, FrameRequest
+
+_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]{8})\.(?:mp4|avi)\Z")
+
+
+class Clip(NamedTuple):
+    """A video: of the samples with numbers [first, stop)."""
+
+    first: int
+    stop: int
+    crc: int
+    path: Path
+
+    @classmethod
+    def named(cls, folder: Path, first: int, count: int, crc: int, extension: str) -> Clip:
+        return cls(first, first + count, crc, folder / f"{first}-{first + count - 1}-{crc:08x}.{extension}")
+
+    def is_sound(self) -> bool:
+        """Whether the file is as it was written."""
+        return self.path.exists() and crc_of(self.path) == self.crc
+
+
+class VideoClips:
+    """The videos in a folder, and frames of them in one form. The list of them is replaced, never changed."""
+
+    def __init__(self, folder: Path, fps: float, form: FrameForm, cache: FrameCache | None) -> None:
+        self._folder, self._fps, self._form, self._cache = folder, fps, form, cache
+        self._reader = FrameReader()
+        self.all: list[Clip] = []
+        self.look()
+
+    def look(self) -> None:
+        """See which videos there are, as another process may have added and deleted some."""
+        matches = filter(None, map(_NAME.match, os.listdir(self._folder)))
+        named = ((int(found[1]), int(found[2]), int(found[3], 16), found[0]) for found in matches)
+        self.all = sorted(Clip(first, last + 1, crc, self._folder / name) for first, last, crc, name in named)
+
+    def find(self, number: int) -> Clip | None:
+        """The video that has the frame of a sample."""
+        clips = self.all
+        place = bisect_right(clips, number, key=lambda clip: clip.first) - 1
+        return clips[place] if place >= 0 and number < clips[place].stop else None
+
+    def add(self, clip: Clip) -> None:
+        self.all = sorted([*self.all, clip])
+
+    def remove(self, clips: Iterable[Clip]) -> None:
+        """Delete videos."""
+        gone = set(clips)
+        self.all = [clip for clip in self.all if clip not in gone]
+        for clip in gone:
+            clip.path.unlink(missing_ok=True)
+            self._reader.forget(clip.path)
+
+    def without(self, numbers: np.ndarray) -> list[Clip]:
+        """The videos that have the frames of none of these samples."""
+        numbers = np.sort(numbers)
+        found = []
+        for clip in self.all:
+            place = int(np.searchsorted(numbers, clip.first))
+            if place == len(numbers) or numbers[place] >= clip.stop:
+                found.append(clip)
+        return found
+
+    def read(self, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Read the frames of samples into `out`; of which of them there is no video."""
+        clips = [self.find(number) for number in numbers.tolist()]
+        if None in clips:
+            self.look()
+            clips = [self.find(number) for number in numbers.tolist()]
+        is_missing = np.array([clip is None for clip in clips], bool)
+        found = np.flatnonzero(~is_missing)
+        marks = np.array([0 if clip is None else clip.crc for clip in clips], np.int64)
+        if self._cache is not None and len(found):
+            cached = np.empty((len(found), *out.shape[1:]), out.dtype)
+            is_cached = self._cache.get(numbers[found], marks[found], cached)
+            out[found[is_cached]] = cached[is_cached]
+            found = found[~is_cached]
+        if not len(found):
+            return is_missing
+        known = [clip for index in found.tolist() if (clip := clips[index]) is not None]
+        seconds = (numbers[found] - np.array([clip.first for clip in known])) / self._fps
+        tolerances = np.full(len(found), 0.5 / self._fps)
+        request = FrameRequest([clip.path for clip in known], seconds, tolerances, out.shape[1:], self._form)
+        try:
+            (decoded,) = self._reader.read([request])
+        except FileNotFoundError:  # deleted since: what was there is overwritten
+            self.look()
+            is_missing[found] = True
+            return is_missing
+        except (OSError, EOFError, ValueError) as error:
+            raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
+        out[found] = decoded
+        if self._cache is not None:
+            self._cache.put(numbers[found], marks[found], decoded)
+        return is_missing
+
+    def nbytes(self) -> int:
+        return sum(clip.path.stat().st_size for clip in self.all if clip.path.exists())
+
+    def close(self) -> None:
+        self._reader.close()
+        if self._cache is not None:
+            self._cache.close()
