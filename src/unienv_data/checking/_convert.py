@@ -18,7 +18,8 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..base.storage import StorageCorruptedError
-from ..integrations.lerobot import export_lerobot
+from ..integrations.lerobot import LeRobotAsUniEnvDataset, export_lerobot
+from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
 from ..storages.registry import storage_by_name
 from ._internals import add_samples
@@ -118,12 +119,15 @@ def convert(
 ) -> ConvertReport:
     """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
 
-    Samples keep their order. An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot
+    The source is a replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are. Samples
+    keep their order. An episode that was never closed is closed in the copy. `fps` and `task` are for LeRobot
     datasets, see `export_lerobot`.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:
-        with open_folder(source) as buffer:
+        is_lerobot = is_dataset(source)
+        opened = LeRobotAsUniEnvDataset.from_local(source, NumpyComputeBackend) if is_lerobot else open_folder(source)
+        with opened as buffer:
             export = export_lerobot(buffer, target, fps=fps, task=task, progress=progress)
         return ConvertReport(str(source), str(target), fmt, export.frames, export.episodes, bytes_on_disk(target))
     if fps is not None or task is not None:
