@@ -14,6 +14,7 @@ SUBJECTS = (
     "sampling",
     "images",
     "windows",
+    "imitation",
     "prioritized",
     "functional",
     "writing",

@@ -175,8 +175,14 @@ class PackedStorage(RowStorage):
         memory = self._memory
         if length != memory.used:
             memory.see(length)
+        blocks = self.layout.block_leaves
         if type(slots) is int:
-            return self.layout.unpack(memory.rows.take(np.array([slots]), "wrap")[0])
+            slots = np.array([slots])
+            if blocks:
+                memory.prefetch(blocks, slots)
+            return self.layout.unpack(memory.rows.take(slots, "wrap")[0])
+        if blocks:
+            memory.prefetch(blocks, slots)
         return self.layout.gather(memory.rows, slots, "wrap")
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
@@ -198,6 +204,8 @@ class PackedStorage(RowStorage):
                 for window, begin, end, slot in patches:
                     slots[window, begin:end] = slot
                 return self.gather_windows(slots, length)
+        if self.layout.block_leaves:
+            self._memory.prefetch(self.layout.block_leaves, first, count)
         return self.layout.gather_spans(rows, first, count, patches)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
@@ -205,6 +213,8 @@ class PackedStorage(RowStorage):
             return None
         if length != self._memory.used:
             self._memory.see(length)
+        if self.layout.block_leaves:
+            self._memory.prefetch(self.layout.block_leaves, slots)
         return self._memory.rows.take(slots, "wrap")
 
     def set(self, index: Any, value: Any) -> None:
