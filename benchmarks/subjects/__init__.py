@@ -16,6 +16,7 @@ SUBJECTS = (
     "cameras",
     "windows",
     "shared",
+    "imitation",
     "prioritized",
     "functional",
     "writing",

@@ -17,7 +17,7 @@ from unienv_data.checking import _info
 from unienv_data.cli import _demo
 from unienv_data.cli.app import app
 
-COMMANDS = ["info", "head", "stats", "check", "bench", "collect", "convert", "repair", "demo"]
+COMMANDS = ["info", "head", "stats", "show", "check", "bench", "collect", "convert", "repair", "demo"]
 ESCAPE = "\x1b"
 
 

@@ -436,3 +436,21 @@ def test_keys_joined_lead_to_the_same(paths: set[str], data: Any) -> None:
             found = found[key]
         assert nested_item(value, join_keys((columns,), path[:depth])) == found
     assert sorted(columns.paths()) == chosen
+
+
+def test_the_disk_reads_all_frames_of_a_batch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are wanted, before they are touched one page after the other."""
+    from unienv_data.base import mapped
+
+    advised: list[tuple[int, int]] = []
+    monkeypatch.setattr(mapped, "_ADVISE", lambda fd, offset, size, advice: advised.append((offset, size)))
+    frame = 96 * 128 * 3
+    with _images(cache_path=tmp_path / "b") as buffer:
+        buffer.select(["obs/state", "action"]).get_at([3, 4])
+        assert advised == []
+        for read in (buffer.get_at, buffer.get_column("obs/cam").get_at):
+            read([7, 2, 7])
+            assert advised == [(7 * frame, frame), (2 * frame, frame), (7 * frame, frame)]
+            advised.clear()
+        FrameStackedBatch(buffer, 0, 9).get_at([10])
+        assert sum(size for _, size in advised) == 10 * frame

@@ -11,6 +11,7 @@ from ._info import ColumnInfo, Head, InfoReport, Summary, describe_difference, h
 from ._internals import BeingWrittenError
 from ._reading import ProgressCallback, chunks, columns_of, in_one_line, open_folder, unwatched
 from ._repair import RepairReport, repair
+from ._show import ShowReport, show
 from ._stats import ColumnStats, StatsReport, stats
 
 # fmt: off
@@ -18,7 +19,7 @@ __all__ = [
     "CheckReport", "Finding", "KINDS", "RepairReport", "check", "repair",
     "ColumnInfo", "ColumnStats", "Head", "InfoReport", "StatsReport", "Summary", "describe_difference", "head", "info",
     "space_in_words", "stats",
-    "FORMATS", "TARGETS", "ConvertReport", "convert",
+    "ShowReport", "show", "FORMATS", "TARGETS", "ConvertReport", "convert",
     "BeingWrittenError", "ProgressCallback", "chunks", "columns_of", "in_one_line", "open_folder", "unwatched",
 ]
 # fmt: on

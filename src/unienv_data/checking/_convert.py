@@ -19,7 +19,8 @@ from unienv_interface.space.space_utils import batch_space
 
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..base.storage import StorageCorruptedError
-from ..integrations.lerobot import export_lerobot
+from ..integrations.lerobot import LeRobotAsUniEnvDataset, export_lerobot
+from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
@@ -137,7 +138,8 @@ def convert(
 ) -> ConvertReport:
     """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
 
-    Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
+    The source is a replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are. Samples
+    keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
     encoded once more; other formats have them as they are decoded.
 
     An episode that was never closed is cut in the copy. `fps` and `task` are for LeRobot datasets, see
@@ -145,7 +147,9 @@ def convert(
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:
-        with open_folder(source) as buffer:
+        is_lerobot = is_dataset(source)
+        opened = LeRobotAsUniEnvDataset.from_local(source, NumpyComputeBackend) if is_lerobot else open_folder(source)
+        with opened as buffer:
             export = export_lerobot(buffer, target, fps=fps, task=task, progress=progress)
         return ConvertReport(str(source), str(target), fmt, export.frames, export.episodes, bytes_on_disk(target))
     if fps is not None or task is not None:

@@ -58,7 +58,7 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
         columns = columns_of(buffer.single_space)
         moments = {column.name: Moments() for column in columns}
         samples = 0
-        for chunk in chunks(buffer, lambda done, total: show(done, 2 * total)):
+        for chunk in chunks(buffer, lambda done, total: show(done // 2, total)):
             samples += chunk.count
             for column in columns:
                 if column.is_array:
@@ -69,7 +69,7 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
         by_name: dict[str, ColumnStatistics] = {}
         if samples and usable_columns(buffer):
             by_name = column_stats(
-                buffer, progress=lambda done, total: show(samples + done * samples // max(total, 1), 2 * samples)
+                buffer, progress=lambda done, total: show((samples + done * samples // max(total, 1)) // 2, samples)
             )
         return StatsReport(
             str(path),

@@ -79,6 +79,37 @@ def stats(path: Folder, as_json: AsJson = False) -> None:
     _render.show(report, as_json=as_json)
 
 
+@command()
+def show(
+    path: Folder,
+    episode: Annotated[int, typer.Option(help="Which one, from 0; a negative number counts from the end.")] = 0,
+    mp4: Annotated[Path | None, typer.Option(help="The video to write.", show_default=False)] = None,
+    png: Annotated[Path | None, typer.Option(help="The sheet of frames to write.", show_default=False)] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of images; as often as needed, by default all.", show_default=False),
+    ] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames per second of the video.", show_default=False)] = None,
+    frames: Annotated[int, typer.Option(help="How many frames the sheet has.", min=1)] = 24,
+    as_json: AsJson = False,
+) -> None:
+    """Write the images of an episode as a video or a sheet of frames.
+
+    All cameras side by side, of a recording or of a LeRobot dataset.
+
+    Example: unienv show data/ --episode 3 --mp4 out.mp4
+
+    Example: unienv show pick/ --episode -1 --png sheet.png --column observation.images.top
+    """
+    if mp4 is None and png is None:
+        raise UsageError("nothing to write: give --mp4 FILE, --png FILE, or both")
+    with ProgressBar("writing", None, "frames") as bar:
+        report = checking.show(
+            path, episode=episode, mp4=mp4, png=png, columns=column or (), fps=fps, frames=frames, progress=bar
+        )
+    _render.show(report, as_json=as_json)
+
+
 @command(failure=2)
 def check(
     path: Folder,
@@ -222,7 +253,7 @@ def convert(
     and was opened to see that it has as many samples and episodes as were written.
 
     A LeRobot dataset has images as videos. It wants to know the samples per second, and the task unless the recording
-    has a text column of that name.
+    has a text column of that name. One can itself be written anew, in v3.0, with its videos as they are.
 
     Example: unienv convert data/ data-hdf5/ --to hdf5
 
@@ -230,7 +261,7 @@ def convert(
     """
     if to not in checking.TARGETS:
         raise UsageError(f"{to!r} is no format, it must be one of {_TARGETS}")
-    if to == "lerobot" and fps is None:
+    if to == "lerobot" and fps is None and not (source / "meta" / "info.json").exists():
         raise UsageError("a LeRobot dataset has one rate for all columns: give --fps, the samples per second")
     with ProgressBar("converting", None) as bar:
         report = checking.convert(source, target, to, fps=fps, task=task, progress=bar)

@@ -30,6 +30,7 @@ from ..checking import (
     Head,
     InfoReport,
     RepairReport,
+    ShowReport,
     StatsReport,
     Summary,
 )
@@ -325,6 +326,13 @@ def print_collected(report: CollectReport) -> None:
         f"{report.path}: {many(report.recorded, 'step')} of {report.env_id} recorded{earlier}, "
         f"{many(report.episodes, 'episode')} in all, {_rate(report.steps_per_second)} steps/s"
     )
+
+
+@print_report.register
+def print_shown(report: ShowReport) -> None:
+    what = f"episode {report.episode}, {many(report.samples, 'sample')}, {', '.join(report.columns)}"
+    for file in report.files:
+        say(f"{file}: {what}")
 
 
 @print_report.register

@@ -393,6 +393,18 @@ class BufferWriter:
         alive = state.segments.alive_and_cut(tail, head)
         self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
 
+    def discard_open_segment(self) -> int:
+        """Remove the samples of the open episode; how many there were."""
+        self.check()
+        if self._lanes > 1 or not self._maintains:
+            why = "it does not keep episodes" if self._lanes == 1 else f"it has {self._lanes} lanes"
+            raise TypeError(f"discard_open_segment: the buffer cannot drop an open episode, since {why}")
+        count = self._state.open_length()
+        if count:
+            length = self._counters.head - self._counters.tail
+            self.remove_at(range(length - count, length), False)
+        return count
+
     def _edit(self, edit: Edit) -> None:
         self._storage.check_rewritable(edit.slots)
         before = self._counters.edit

@@ -394,6 +394,49 @@ class ReplayBufferCollectionWrapper(
         first_id, first_step, time_now = (None if values is None else values[0] for values in (ids, steps, times))
         return first_id, first_step, time_now
 
+    def discard_episode(self, mask: Any = None) -> int:
+        """Drop the samples of the episode under way, as if it had not been recorded; closed episodes stay.
+
+        On disk it is dropped as a whole or, if the process is killed meanwhile, not at all. After the episodes of all
+        slots were dropped the environment must be reset.
+
+        Parameters
+        ----------
+        mask
+            The slots, in the mode per_env; by default all of them.
+
+        Returns
+        -------
+        How many samples were dropped; 0 if no episode is under way.
+
+        Raises
+        ------
+        RuntimeError
+            A step or reset is under way.
+        ValueError
+            The buffer does not keep episodes, or samples of several slots lie side by side in it (interleaved, shared).
+        """
+        if self._stepping is not None or self._resetting is not None:
+            raise RuntimeError("discard_episode while a step or reset is under way: wait for it first")
+        if self._slots > 1 and self._mode != "per_env":
+            raise ValueError(
+                f"discard_episode: in replay_mode={self._mode!r} the samples of {self._slots} slots lie side by side, "
+                "so those of one episode cannot go: record with replay_mode='per_env' and a buffer for each slot"
+            )
+        slots = self._every_slot if mask is None else parse_mask(mask, self._batch_size, self._env_backend)
+        chosen = slots.nonzero()[0].tolist()
+        for slot in chosen:
+            if not self._buffers[slot].maintain_segment_metadata:
+                raise ValueError(
+                    "discard_episode: the buffer does not keep episodes, so nobody knows where this one began: make it "
+                    "with keep_episodes=True"
+                )
+        dropped = sum(self._buffers[slot].discard_open_segment() for slot in chosen)
+        self._counts.begin(chosen)
+        if dropped and slots.all():
+            self._is_known = False
+        return dropped
+
     # -- steps of some slots -------------------------------------------------------------------------------
 
     def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any, extras: Mapping[str, Any] | None) -> None:

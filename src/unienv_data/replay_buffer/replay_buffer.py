@@ -572,6 +572,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """
         self._locked(self._writer.remove_at, idx, join)
 
+    def discard_open_segment(self) -> int:
+        """Drop the samples of the episode that was not closed, all of them at once; how many there were."""
+        dropped: int = self._locked(self._writer.discard_open_segment)
+        return dropped
+
     def clear(self) -> None:
         """Drop all samples and episodes."""
         self._locked(self._writer.clear)

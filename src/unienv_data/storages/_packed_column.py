@@ -24,6 +24,8 @@ class PackedColumn(ColumnView):
         self._memory = memory
         self.layout = RowLayout(self.single_instance_space)
         self._places = leaf_places(memory.layout, keys, self.layout)
+        leaves = [memory.layout.leaves[place] for place in self._places]
+        self._blocks = [leaf for leaf in leaves if leaf.placement == "block"]
 
     def __len__(self) -> int:
         return self._memory.used
@@ -34,6 +36,8 @@ class PackedColumn(ColumnView):
             memory.grow(length)
         rows, leaves = memory.rows, memory.layout.leaves
         index = np.array([slots]) if type(slots) is int else slots
+        if self._blocks:
+            memory.prefetch(self._blocks, index)
         taken = [take_column(rows, leaves[place], index) for place in self._places]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]

@@ -5,12 +5,13 @@ Files have names, or none where processes share memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unienv_interface.space.row_layout import Heap, RowLayout, Rows
+from unienv_interface.space.row_layout import Heap, RowLayout, RowLeaf, Rows
 
 from ..base.files import check_disk, check_memory, reserve
 from ..base.mapped import RESERVE_CHUNK, MappedFile, populate_pages
@@ -52,6 +53,9 @@ class RowMemory:
 
     def populate(self, start: int, stop: int) -> None:
         """Have the pages of rows [start, stop), which are reserved, in memory."""
+
+    def prefetch(self, leaves: Sequence[RowLeaf], slots: np.ndarray, count: int = 1) -> None:
+        """Say which blocks are read next: `count` rows from each of these slots on, modulo their number."""
 
     def sync(self) -> None:
         """Make what was written durable."""
@@ -191,6 +195,13 @@ class MappedMemory(RowMemory):
     def populate(self, start: int, stop: int) -> None:
         for file, column in zip(self.files, (self.rows.records, *self.rows.blocks.values()), strict=True):
             populate_pages(column, start, stop, file.path)
+
+    def prefetch(self, leaves: Sequence[RowLeaf], slots: np.ndarray, count: int = 1) -> None:
+        blocks = [file for leaf, file in zip(self.layout.block_leaves, self.files[1:], strict=True) if leaf in leaves]
+        if blocks and len(self.rows):
+            slots = slots % len(self.rows)
+            for file in blocks:
+                file.prefetch(slots, count)
 
     def trim(self, length: int) -> None:
         """Cut the files to so many rows, the first ones."""

@@ -195,6 +195,8 @@ class PackedStorage(RowStorage):
         memory = self._memory
         if length != memory.used:
             memory.see(length)
+        if self.layout.block_leaves:
+            memory.prefetch(self.layout.block_leaves, np.atleast_1d(slots))
         try:
             if self.layout.has_heap:
                 check_references(memory.rows, slots)
@@ -227,6 +229,8 @@ class PackedStorage(RowStorage):
                 for window, begin, end, slot in patches:
                     slots[window, begin:end] = slot
                 return self.gather_windows(slots, length)
+        if self.layout.block_leaves:
+            self._memory.prefetch(self.layout.block_leaves, first, count)
         return self.layout.gather_spans(rows, first, count, patches)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
@@ -234,6 +238,8 @@ class PackedStorage(RowStorage):
             return None
         if length != self._memory.used:
             self._memory.see(length)
+        if self.layout.block_leaves:
+            self._memory.prefetch(self.layout.block_leaves, slots)
         return self._memory.rows.take(slots, "wrap")
 
     def set(self, index: Any, value: Any) -> None:

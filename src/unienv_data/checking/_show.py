@@ -1,0 +1,190 @@
+"""Looking at the images of an episode: as a video, or as a sheet of frames."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.utils.optional import need
+
+from ..base.common import BatchBase
+from ..base.files import PathLike
+from ..batches.statistics import is_image_shape, usable_columns
+from ..integrations.lerobot import LeRobotAsUniEnvDataset
+from ..integrations.lerobot_check import is_dataset
+from ._reading import ProgressCallback, columns_of, open_folder, unwatched
+
+_CHUNK_FRAMES = 32
+_SHEET_WIDTH, _MOST_TILE = 1600, 320
+
+
+@dataclass(frozen=True)
+class ShowReport:
+    """What was written of which episode."""
+
+    path: str
+    episode: int
+    samples: int
+    columns: list[str]
+    files: list[str]
+
+
+def show(
+    path: PathLike,
+    *,
+    episode: int = 0,
+    mp4: PathLike | None = None,
+    png: PathLike | None = None,
+    columns: Sequence[str] = (),
+    fps: float | None = None,
+    frames: int = 24,
+    progress: ProgressCallback | None = None,
+) -> ShowReport:
+    """Write the images of an episode as a video, as a sheet of frames, or as both.
+
+    Parameters
+    ----------
+    path
+        The folder of a replay buffer or of a LeRobot dataset.
+    episode
+        Which episode, counted from 0; a negative one counts from the end.
+    mp4, png
+        The files to write. They are replaced if they are there.
+    columns
+        The columns of images to show side by side; by default all.
+    fps
+        Frames per second of the video; by default those of the LeRobot dataset, or 30.
+    frames
+        How many frames the sheet has, spread over the episode.
+
+    Raises
+    ------
+    ValueError
+        There are no images, a column holds none, or there is no such episode.
+    """
+    if mp4 is None and png is None:
+        raise ValueError("nothing to write: give a file for the video, for the sheet of frames, or for both")
+    if frames < 1:
+        raise ValueError(f"frames is {frames}, it must be at least 1")
+    folder = Path(path)
+    dataset = LeRobotAsUniEnvDataset.from_local(folder, NumpyComputeBackend) if is_dataset(folder) else None
+    with dataset if dataset is not None else open_folder(folder) as batch:
+        rate = fps if fps is not None else 30.0 if dataset is None else dataset.fps
+        indices = _episode(batch, episode)
+        reader = _Cameras(batch, columns)
+        show_done = progress or unwatched
+        if mp4 is not None:
+            _write_video(Path(mp4), reader, indices, rate, lambda done: show_done(done, len(indices)))
+        if png is not None:
+            _write_sheet(Path(png), reader, indices, frames)
+        written = [str(file) for file in (mp4, png) if file is not None]
+        return ShowReport(str(path), episode, len(indices), reader.names, written)
+
+
+def _episode(batch: BatchBase, number: int) -> np.ndarray:
+    """The indices of an episode."""
+    bounds = batch.episodes_of(np.arange(len(batch)))
+    if bounds is None:
+        starts = np.zeros(min(1, len(batch)), np.int64)
+        stops, strides = np.full(len(starts), len(batch)), np.ones(len(starts), np.int64)
+    else:
+        starts, first = np.unique(bounds.start, return_index=True)
+        stops, strides = bounds.stop[first], np.broadcast_to(bounds.stride, bounds.start.shape)[first]
+    if not -len(starts) <= number < len(starts):
+        raise ValueError(f"there is no episode {number}: there are {len(starts)}, counted from 0")
+    return np.arange(starts[number], stops[number], strides[number])
+
+
+class _Cameras:
+    """Reads columns of images, those of a sample side by side."""
+
+    def __init__(self, batch: BatchBase, wanted: Sequence[str]) -> None:
+        images = {
+            name: space
+            for name, space in usable_columns(batch).items()
+            if is_image_shape(space.shape) and space.backend.dtype_name(space.dtype) == "uint8"
+        }
+        unknown = [name for name in wanted if name not in images]
+        if unknown or not images:
+            what = f"column {unknown[0]!r} holds no images" if unknown else "there are no images"
+            raise ValueError(f"{what}: images are uint8 with 1, 3 or 4 channels, and those are: {sorted(images)}")
+        self.names = list(wanted) or list(images)
+        keys = {column.name: column.keys for column in columns_of(batch.single_space)}
+        self._batch, self._keys = batch, [keys[name] for name in self.names]
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """Frames (N, height, width, 3), as high as the highest camera."""
+        parts = [_as_rgb(self._batch.backend.to_numpy(self._batch.get_column_at(keys, indices))) for keys in self._keys]
+        height = max(part.shape[1] for part in parts)
+        padded = [np.pad(part, ((0, 0), (0, height - part.shape[1]), (0, 0), (0, 0))) for part in parts]
+        return np.concatenate(padded, axis=2)
+
+
+def _as_rgb(images: np.ndarray) -> np.ndarray:
+    if images.shape[-1] not in (1, 3, 4):
+        images = np.moveaxis(images, 1, -1)
+    return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images[..., :3]
+
+
+def _chunks(reader: _Cameras, indices: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(indices), _CHUNK_FRAMES):
+        yield reader.read(indices[start : start + _CHUNK_FRAMES])
+
+
+def _write_video(
+    path: Path, reader: _Cameras, indices: np.ndarray, fps: float, progress: Callable[[int], object]
+) -> None:
+    av: Any = need("av", extra="video")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
+    done = 0
+    try:
+        with av.open(os.fspath(temporary), "w") as container:
+            stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+            stream.pix_fmt = "yuv420p"
+            for images in _chunks(reader, indices):
+                _, height, width, _ = images.shape
+                images = np.pad(images, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+                if not done:
+                    stream.height, stream.width = images.shape[1:3]
+                for image in images:
+                    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+                    container.mux(stream.encode(frame))
+                done += len(images)
+                progress(done)
+            container.mux(stream.encode())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) -> None:
+    image_module: Any = need("PIL.Image", extra="image")
+    draw_module: Any = need("PIL.ImageDraw", extra="image")
+    places = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(np.int64))
+    tiles = [image_module.fromarray(np.ascontiguousarray(reader.read(indices[[place]])[0])) for place in places]
+    columns = min(len(tiles), max(1, _SHEET_WIDTH // min(_MOST_TILE, tiles[0].width)))
+    size = (min(_MOST_TILE, tiles[0].width), 0)
+    size = (size[0], max(1, round(tiles[0].height * size[0] / tiles[0].width)))
+    line = 14
+    sheet = image_module.new("RGB", (columns * size[0], math.ceil(len(tiles) / columns) * (size[1] + line)), "white")
+    pen = draw_module.Draw(sheet)
+    for number, (place, tile) in enumerate(zip(places.tolist(), tiles, strict=True)):
+        x, y = number % columns * size[0], number // columns * (size[1] + line)
+        sheet.paste(tile.resize(size) if tile.size != size else tile, (x, y + line))
+        pen.text((x + 2, y + 1), str(place), fill="black")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
+    try:
+        sheet.save(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
