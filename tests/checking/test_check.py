@@ -299,7 +299,8 @@ CASES = [(kind, damage) for kind, all_damage in DAMAGE.items() for damage in all
 
 
 def test_every_kind_of_finding_has_a_case() -> None:
-    assert set(DAMAGE) == set(KINDS)
+    of_lerobot = {"videos", "tasks", "statistics"}  # in test_lerobot_check.py
+    assert set(DAMAGE) | of_lerobot == set(KINDS)
 
 
 @pytest.mark.parametrize(("kind", "damage"), CASES, ids=[damage.__name__ for _, damage in CASES])

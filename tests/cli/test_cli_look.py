@@ -56,7 +56,7 @@ def test_info_says_what_is_there(tmp_path: Path, run_json: Any) -> None:
     returns = [part["reward"].sum() for part in parts]
     assert set(found) == INFO_KEYS
     assert (found["samples"], found["episodes"], found["lanes"], found["capacity"]) == (2000, 7, 1, None)
-    assert (found["storage"], found["format_version"], found["is_being_written"]) == ("packed", 1, False)
+    assert (found["storage"], found["format_version"], found["is_being_written"]) == ("packed", 2, False)
     curve = [float(length) for length in LENGTHS]
     assert found["lengths"] == {"min": 1, "mean": 2000 / 7, "max": 900, "curve": curve, "not_finite": 0}
     assert found["returns"]["curve"] == pytest.approx(returns)

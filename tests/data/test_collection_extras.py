@@ -22,9 +22,10 @@ EXTRAS = {
 
 def recorder_for(mode: str, env: Any, extras: Any = EXTRAS) -> tuple[ReplayBufferCollectionWrapper, list[ReplayBuffer]]:
     space, count = transition_space(env, extras=extras), SLOTS if mode == "per_env" else 1
-    options = {"lanes": SLOTS} if mode == "interleaved" else {}
+    options: Any = {"lanes": SLOTS} if mode == "interleaved" else {"keep_episodes": mode != "shared"}
     buffers = [ReplayBuffer.create(space, **options) for _ in range(count)]
-    recorder = ReplayBufferCollectionWrapper(env, buffers, "shared" if mode == "one" else mode)  # type: ignore[arg-type]
+    replay_mode: Any = "shared" if mode == "one" else mode
+    recorder = ReplayBufferCollectionWrapper(env, buffers, replay_mode, on_ended="ignore")
     recorder.reset(seed=0)
     return recorder, buffers
 

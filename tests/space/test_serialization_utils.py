@@ -197,11 +197,13 @@ def test_an_unknown_type_is_named(kind: Any) -> None:
     node = {"type": "DictSpace", "spaces": {"a": {"type": "TupleSpace", "spaces": [{"type": kind}]}}}
     with pytest.raises(ValueError) as caught:
         json_to_space(node, NUMPY)
-    known = (
-        "['BatchedSpace', 'BinarySpace', 'BoxSpace', 'DictSpace', 'DynamicBoxSpace', 'GraphSpace', 'TextSpace', "
-        "'TupleSpace', 'UnionSpace']"
+    text = str(caught.value)  # other packages may register more kinds
+    assert text.startswith(
+        f"a/0: unknown type {kind!r} of a space, known are ['BatchedSpace', 'BinarySpace', 'BoxSpace', "
     )
-    assert str(caught.value) == f"a/0: unknown type {kind!r} of a space, known are {known}"
+    assert all(
+        f"'{known}'" in text for known in ("DictSpace", "DynamicBoxSpace", "GraphSpace", "TextSpace", "UnionSpace")
+    )
 
 
 def test_nothing_is_imported_by_a_name_in_the_data() -> None:

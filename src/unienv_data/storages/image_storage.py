@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 from typing_extensions import Self
 
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace
@@ -54,7 +55,7 @@ class Image:
 
 
 @register_storage("image")
-class ImageStorage(PackedStorage):
+class ImageStorage(PackedStorage, Generic[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Frames as still images: JPEG, PNG or lossless WebP, grey, RGB or RGBA, and PNG for 16-bit depth.
 
     The images lie one after the other in a heap, each with its offset and length in a packed row, which has a checksum

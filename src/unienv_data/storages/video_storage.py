@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.spaces import ArraySpace, BoxSpace
 
@@ -112,7 +113,7 @@ class Decode:
 
 
 @register_storage("video")
-class VideoStorage(SpaceStorage):
+class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Frames as video, one stream per episode; see the module's docstring.
 
     A replay buffer says which samples are an episode. Until an episode is encoded its frames are read as they were
