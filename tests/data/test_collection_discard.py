@@ -115,8 +115,9 @@ def test_slots_with_buffers_of_their_own() -> None:
 @pytest.mark.parametrize("mode", ["interleaved", "shared"])
 def test_samples_that_lie_side_by_side_are_refused_by_name(mode: str) -> None:
     space = transition_space(TallyEnv())
-    buffer = ReplayBuffer.create(space, lanes=3 if mode == "interleaved" else 1)
-    wrapper = ReplayBufferCollectionWrapper(vector("sync", 3), buffer, replay_mode=mode)  # type: ignore[arg-type]
+    options: Any = {"lanes": 3} if mode == "interleaved" else {"keep_episodes": False}
+    buffer = ReplayBuffer.create(space, **options)
+    wrapper = ReplayBufferCollectionWrapper(vector("sync", 3), buffer, mode, episodes="ignore")  # type: ignore[arg-type]
     wrapper.reset()
     wrapper.step(np.zeros((3, 2), np.float32))
     with pytest.raises(ValueError, match=f"replay_mode='{mode}' the samples of 3 slots lie side by side.*per_env"):
@@ -128,7 +129,7 @@ def test_samples_that_lie_side_by_side_are_refused_by_name(mode: str) -> None:
 
 def test_a_buffer_without_episodes_is_refused() -> None:
     env = LongEnv()
-    wrapper = ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env)))
+    wrapper = ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env), keep_episodes=False))
     record(wrapper, 2)
     with pytest.raises(ValueError, match="keep_episodes=True"):
         wrapper.discard_episode()

@@ -212,8 +212,9 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(tmp_path: Path, mor
 
 def test_a_batch_without_episodes_and_a_path_that_is_taken(tmp_path: Path) -> None:
     space = DictSpace(NUMPY, {"x": BoxSpace(NUMPY, 0, 99, "int64", shape=())})
-    with ReplayBuffer.create(space) as buffer, pytest.raises(ValueError, match="maintain_segment_metadata=True"):
-        export_lerobot(buffer, tmp_path / "out", fps=1, task="count")
+    without = ReplayBuffer.create(space, keep_episodes=False)
+    with without, pytest.raises(ValueError, match="keep_episodes=True"):
+        export_lerobot(without, tmp_path / "out", fps=1, task="count")
     with pytest.raises(FileExistsError, match="give another path"):
         export_lerobot(read_back(FOLDER / "v3_pick"), tmp_path)
 

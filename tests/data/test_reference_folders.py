@@ -161,7 +161,7 @@ def test_opened_to_write_it_becomes_one_of_ours(name: str, tmp_path: Path) -> No
         buffer.extend(samples_like(buffer, [8, 9]))
         assert (found_in(buffer), buffer.get_segments()) == ([5, 6, 7, 8, 9], [(0, 1), (1, 3), (3, 5)])
     content = json.loads((folder / "metadata.json").read_text())
-    assert content["format_version"] == 1
+    assert content["format_version"] == 2
     for read_only in (True, False):
         with ReplayBuffer.load_from(folder, backend=backend, read_only=read_only) as buffer:
             assert (found_in(buffer), buffer.get_segments()) == ([5, 6, 7, 8, 9], [(0, 1), (1, 3), (3, 5)])

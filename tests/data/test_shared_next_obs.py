@@ -203,7 +203,7 @@ def test_a_recording_is_what_a_caller_saw(mode: str, kind: str, backend: str) ->
 def test_rows_of_all_slots_in_turn_are_refused() -> None:
     env = vector("sync", 3)
     buffer = ReplayBuffer.create(transition_space(env, next_obs="shared"))
-    with pytest.raises(ValueError, match="make the buffer with lanes=3"):
+    with pytest.raises(ValueError, match="a buffer with lanes=3"):
         ReplayBufferCollectionWrapper(env, buffer, replay_mode="shared")
 
 
@@ -299,7 +299,8 @@ def test_a_reader_sees_no_torn_samples() -> None:
     def transition(number: int) -> dict[str, Any]:
         obs = -number if number % 3 == 0 else number - 1
         action = np.full(2, number % 7 / 7, np.float32)
-        return {"obs": np.int64(obs), "next_obs": np.int64(number), "terminated": np.False_, "action": action}
+        flow = {"reward": np.float32(number), "terminated": np.False_}
+        return {"obs": np.int64(obs), "next_obs": np.int64(number), "action": action, **flow}
 
     def write() -> None:
         for number in range(1, 4000):

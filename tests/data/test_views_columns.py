@@ -340,7 +340,7 @@ def _refuse_images(monkeypatch: pytest.MonkeyPatch) -> None:
     from unienv_data.storages import _packed_column
     from unienv_data.storages._column_storage import ColumnStorage
 
-    take, gather = _packed_column._take, ColumnStorage._gather_columns
+    take, gather = _packed_column.take_column, ColumnStorage._gather_columns
 
     def watched_take(rows: Any, leaf: Any, slots: Any) -> Any:
         assert leaf.name != "obs/cam", "an image was read"
@@ -353,7 +353,7 @@ def _refuse_images(monkeypatch: pytest.MonkeyPatch) -> None:
     def whole(*args: Any) -> Any:
         raise AssertionError("whole rows were read")
 
-    monkeypatch.setattr(_packed_column, "_take", watched_take)
+    monkeypatch.setattr(_packed_column, "take_column", watched_take)
     monkeypatch.setattr(ColumnStorage, "_gather_columns", watched_gather)
     for name in ("gather", "gather_rows", "gather_spans", "gather_windows"):
         monkeypatch.setattr(PackedStorage, name, whole)
