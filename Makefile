@@ -9,7 +9,7 @@ ARGS ?=
 
 # The extras each target needs. mypy sees what is installed, so lint takes the same set as the tests.
 DEMO_EXTRAS = cli gymnasium
-TEST_EXTRAS = torch jax gymnasium video hdf5 parquet image minari ray huggingface cli dev
+TEST_EXTRAS = torch jax gymnasium video hdf5 parquet image minari ray huggingface sb3 cli dev
 
 # Somebody else's packages on the path (a ROS shell has them) must not be the ones that are tested.
 unexport PYTHONPATH PYTHONHOME
@@ -47,7 +47,7 @@ test-newest: ## run the tests with the newest versions of everything, in build/n
 	build/newest/bin/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 learn: ## run the recipes of examples/ over three seeds and check that they learn; half an hour
-	$(SETUP) $(TEST_EXTRAS) sb3
+	$(SETUP) $(TEST_EXTRAS)
 	$(RUN) tools/learn.py $(ARGS)
 
 dist: ## build the source distribution and the wheel into dist/, and test what the first one holds

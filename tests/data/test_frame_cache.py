@@ -20,6 +20,12 @@ from unienv_data.storages._frame_cache import FrameCache, bytes_of
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace
 
+# This process may have threads of other tests' libraries; the forks use none of them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*os.fork.* was called:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+
 LOAD: Any = {"backend": NumpyComputeBackend}
 SHAPE = (6, 8, 3)
 

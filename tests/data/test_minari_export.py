@@ -126,7 +126,7 @@ def test_interleaved_episodes(tmp_path: Path) -> None:
 def test_what_cannot_be_exported_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     space = transition_space(NUMPY)
     unaware = ReplayBuffer.create(space, keep_episodes=False)
-    with pytest.raises(ValueError, match="maintain_segment_metadata=True"):
+    with pytest.raises(ValueError, match="keep_episodes=True"):
         export_minari(unaware, "some-v0")
     without_reward = transition_space(NUMPY, reward=None)
     with recorded(without_reward, [2]) as buffer, pytest.raises(ValueError, match="have no reward"):

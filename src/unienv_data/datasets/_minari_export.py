@@ -125,7 +125,7 @@ def _episodes(buffer: BatchBase) -> list[np.ndarray]:
     """The indices of each closed episode."""
     segments = buffer.get_segments()
     if not segments:
-        why = "does not keep episodes: make it with maintain_segment_metadata=True" if segments is None else "has none"
+        why = "does not keep episodes: make it with keep_episodes=True" if segments is None else "has none"
         raise ValueError(f"Minari's datasets consist of episodes, and the buffer {why}")
     starts = np.array([start for start, _ in segments])
     found = buffer.episodes_of(starts)

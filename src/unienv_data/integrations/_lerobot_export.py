@@ -278,7 +278,7 @@ def _episodes(batch: BatchBase) -> list[np.ndarray]:
     if bounds is None:
         raise ValueError(
             f"a LeRobot dataset consists of episodes, and {type(batch).__name__} does not know them: record with "
-            "maintain_segment_metadata=True"
+            "keep_episodes=True"
         )
     starts, first = np.unique(bounds.start, return_index=True)
     if not len(starts):

@@ -163,7 +163,6 @@ class BufferState:
         if counters.writer:  # it was killed, or its write failed
             self.recover()
             self._forget_unacknowledged()
-            self._forget_unacknowledged()
         elif self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
         counters.writer = os.getpid()

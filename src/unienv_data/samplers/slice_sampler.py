@@ -131,7 +131,7 @@ class SliceSampler(IndexSampler):
         episodes = None if find is None else find(positions)
         if episodes is None:
             raise ValueError(
-                f"{type(source).__name__} does not know its episodes: keep them (maintain_segment_metadata=True of "
+                f"{type(source).__name__} does not know its episodes: keep them (keep_episodes=True of "
                 f"ReplayBuffer), or name the field that tells them apart with episode_key"
             )
         begins, stops, stride = episodes
