@@ -297,7 +297,7 @@ def test_what_it_refuses() -> None:
         HindsightBatch(buffer, "last", reward=distance)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="k is -1, it must be a number that is not negative"):
         HindsightBatch(buffer, k=-1, reward=distance)
-    with pytest.raises(KeyError, match="there is no field 'target'.*desired_goal"):
+    with pytest.raises(KeyError, match=r"there is no field 'target'.*desired_goal"):
         HindsightBatch(buffer, reward=distance, goal="target")
     with pytest.raises(ValueError, match="make the NStepBatch over the HindsightBatch"):
         HindsightBatch(NStepBatch(buffer, 2, 0.9), reward=distance)
