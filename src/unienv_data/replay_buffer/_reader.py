@@ -7,7 +7,7 @@ it hands out, samples and episodes, is as at one instant.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base._index import resolve_index
-from ..base.nested import nested_item
-from ..base.storage import RowStorage
+from ..base.nested import columns_under, nested_item
+from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import (
     ColumnMask,
     EpisodeMarks,
@@ -29,7 +29,6 @@ from ..base.windows import (
     window_frames,
     window_spans,
 )
-from ._columns import column_source
 from ._segments import logical_segments
 from ._state import BufferState
 
@@ -311,3 +310,36 @@ def _newest(position: Any) -> int:
     if isinstance(position, int):
         return position
     return int(position.max()) if position.size else -1
+
+
+# -- columns of a storage ----------------------------------------------------------------------------------
+
+
+def column_source(storage: SpaceStorage, keys: Sequence[Any]) -> Any:
+    """What has the `gather` and `gather_windows` of the field under these keys, which may end in `Columns`."""
+    above, columns = columns_under(keys)
+    if columns is None or storage.takes_columns:
+        return storage.get_column(keys)
+    return _ColumnByColumn({path: storage.get_column((*above, *path)) for path in columns.paths()})
+
+
+class _ColumnByColumn:
+    """Several columns of a storage that reads them one at a time."""
+
+    def __init__(self, columns: dict[tuple[Any, ...], SpaceStorage]) -> None:
+        self._columns = columns
+
+    def gather(self, slots: Any, length: int) -> Any:
+        return self._together(lambda column: column.gather(slots, length))
+
+    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
+        return self._together(lambda column: column.gather_windows(slots, length))
+
+    def _together(self, read: Callable[[SpaceStorage], Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for (*above, last), column in self._columns.items():
+            holder = found
+            for key in above:
+                holder = holder.setdefault(key, {})
+            holder[last] = read(column)
+        return found

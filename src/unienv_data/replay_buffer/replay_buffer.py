@@ -35,8 +35,7 @@ from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
-from ._columns import column_source
-from ._reader import BufferReader, WindowReader
+from ._reader import BufferReader, WindowReader, column_source
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
 

@@ -16,8 +16,7 @@ from ..base.common import BatchT, WrapperBatchT
 from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._composed import PathLike
-from ._composed_folder import read_description
+from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
 from .packed import PackedStorage

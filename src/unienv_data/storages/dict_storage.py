@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from ..base.files import contained, json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
-from ._composed import ComposedStorage, PathLike
-from ._composed_folder import build, check_parts, read_description
-from ._decoding import decoding_options
+from ._composed import ComposedStorage, PathLike, build, check_parts, read_description
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
+from ._frame_cache import bytes_of
 from ._options import check_inner_options, takes_option
 from .packed import PackedStorage
 from .registry import name_of, register_storage, storage_by_name
@@ -259,3 +259,23 @@ def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, t
     if len(taken) < len(places) or any(not taken.isdisjoint(place.parents) for place in places):
         raise StorageCorruptedError(f"{path}: two parts lie at one path, or one lies inside the other")
     return separator, classes, names
+
+
+def decoding_options(
+    classes: Mapping[str, type[SpaceStorage]], separator: str, columns: Mapping[str, Any], frame_cache: int | str
+) -> dict[str, dict[str, Any]]:
+    """The options of the parts that are video, by their keys; a ValueError if a pattern names none of them.
+
+    They share the bytes of the cache.
+    """
+    names = {key: "/".join(key.split(separator)) for key, cls in classes.items() if cls.decodes_frames}
+    for pattern in columns:
+        if not any(fnmatchcase(name, pattern) for name in names.values()):
+            raise ValueError(f"columns {pattern!r} names no column of video, these are {list(names.values())}")
+    share = bytes_of(frame_cache) // max(1, len(names))
+    options = {}
+    for key, name in names.items():
+        rule = next((columns[pattern] for pattern in columns if fnmatchcase(name, pattern)), None)
+        form = {} if rule is None else {"resize": rule.resize, "crop": rule.crop}
+        options[key] = {**form, "frame_cache": share}
+    return options

@@ -18,8 +18,7 @@ from unienv_interface.space.spaces import ArraySpace, BoxSpace
 from ..base.common import BatchT
 from ..base.files import json_field
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike
-from ._composed_folder import read_description
+from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner
 from .packed import PackedStorage

@@ -28,15 +28,20 @@ from ._column_storage import (
 )
 from ._options import checks_options
 from ._parquet_file import (
+    FORMAT_VERSION,
+    METADATA,
     MOST_COLUMN_BYTES,
     Compression,
     RowFile,
     check_compression,
+    described_space,
+    dtype_name,
     infer_column,
     nest,
+    read_generations,
+    read_metadata,
     write_rows,
 )
-from ._parquet_metadata import FORMAT_VERSION, METADATA, described_space, dtype_name, read_generations, read_metadata
 from .registry import register_storage
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from unienv_interface.transformations.serialization_utils import json_to_transfo
 
 from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike
-from ._composed_folder import read_description
+from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
 from .packed import PackedStorage
