@@ -21,7 +21,7 @@ from unienv_interface.space.space_utils import (
 )
 from unienv_interface.utils.lazy import lazy_exports
 
-from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
+from .index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item, path_keys, select_columns
 from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 

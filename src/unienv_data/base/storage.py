@@ -16,8 +16,8 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._index import IndexableType
 from .common import BatchT
+from .index import IndexableType
 from .windows import Spans, split_axis
 
 __all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage", "StorageCorruptedError"]

@@ -13,8 +13,8 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import BinarySpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at, unflatten_data
 
-from ..base._index import is_plain_index, is_single
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.index import is_plain_index, is_single
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,

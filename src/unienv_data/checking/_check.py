@@ -12,8 +12,8 @@ import numpy as np
 from ..base.files import PathLike
 from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
 from ._content import KINDS, Finding, content_checks
-from ._internals import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
 from ._reading import (
     Chunk,
     ChunkReader,

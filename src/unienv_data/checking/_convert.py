@@ -22,9 +22,9 @@ from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot import LeRobotAsUniEnvDataset, export_lerobot
 from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import add_samples, shares_next_obs
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
-from ._internals import add_samples, shares_next_obs
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
 #: What a recording can be written as, and the storage that is meant.

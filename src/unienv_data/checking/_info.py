@@ -16,10 +16,10 @@ from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import PathLike
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
-from ._internals import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
 from ._reading import (
     MOST_ROWS,
     Column,

@@ -19,7 +19,7 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ._internals import METADATA_FILE, read_metadata
+from ..replay_buffer.inspection import METADATA_FILE, read_metadata
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536

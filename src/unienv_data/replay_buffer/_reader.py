@@ -14,7 +14,7 @@ import numpy as np
 
 from unienv_interface.space.row_layout import RowLayout, Rows
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ..base.nested import columns_under, nested_item
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.utils.channel import ChannelClosedError, Message, no_interrupt
+from unienv_interface.utils.channel import ChannelClosedError, Message, Portable, no_interrupt
 from unienv_interface.utils.worker_processes import (
     KILL_GRACE,
     ErrorReport,
@@ -25,7 +25,7 @@ from unienv_interface.utils.worker_processes import (
 
 from ..base.common import BatchBase
 from ..base.sampling import Form
-from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, Portable, request, worker_main
+from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, request, worker_main
 
 # Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
 _CLOSE_GRACE = 0.8

@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import flatten_space
-from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, pickled
+from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, Portable, pickled
 from unienv_interface.utils.shared_block import SharedBlock
 from unienv_interface.utils.worker_processes import ErrorReport
 
@@ -40,20 +39,6 @@ _FORMS = (STRUCTURED, STRUCTURED_WITH_METADATA, FLAT, FLAT_WITH_METADATA)
 _REQUEST = struct.Struct("<Bqq")  # form, block, and the end of the numbers of the samples that there are
 _ALIGNMENT = 64
 _IN_BLOCK = ...  # in the place of a part that lies in the block
-
-
-class Portable:
-    """A value on its way to a worker: as it is to a forked one, pickled for others, lambdas included."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (cloudpickle.dumps(self.value),)
-
-
-def _received(data: bytes) -> Portable:
-    return Portable(pickle.loads(data))
 
 
 def request(form: Form, block: int, end: int, index: np.ndarray) -> bytes:

@@ -15,8 +15,8 @@ from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space
 from unienv_interface.utils.channel import no_interrupt
 
-from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase, BatchT
+from ..base.index import is_single, resolve_index
 from ..base.sampling import STRUCTURED, BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
 from ._prefetch import Prefetcher, ThreadFetch
 from .index_sampler import IndexSampler

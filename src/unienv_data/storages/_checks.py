@@ -25,7 +25,7 @@ import numpy as np
 from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
-from ._row_memory import FileHeap, RowMemory
+from .row_memory import FileHeap, RowMemory
 
 SUMS_FILE, BLOCKS_FILE = "sums.bin", "checks.bin"
 _ENTRY = np.dtype("<u8")

@@ -17,9 +17,9 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace
 
-from ..base._index import resolve_index
 from ..base.common import BatchT
 from ..base.files import remove
+from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._column_view import ColumnView, leaf_places

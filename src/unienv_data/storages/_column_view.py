@@ -9,7 +9,7 @@ from typing import Any
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ..base.nested import columns_under
 from ..base.storage import SpaceStorage
 

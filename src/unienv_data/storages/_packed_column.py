@@ -12,7 +12,7 @@ from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ._column_view import ColumnView, leaf_places
-from ._row_memory import RowMemory, check_references
+from .row_memory import RowMemory, check_references
 
 
 class PackedColumn(ColumnView):

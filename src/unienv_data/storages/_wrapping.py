@@ -15,7 +15,7 @@ from unienv_interface.space.space_utils import batch_space, concatenate, get_at,
 from ..base.common import BatchT
 from ..base.files import contained, json_field
 from ..base.storage import SpaceStorage
-from ._composed import BatchSpaces, ComposedStorage, PathLike, build, check_parts
+from .composed import BatchSpaces, ComposedStorage, PathLike, build, check_parts
 from .registry import name_of, storage_by_name
 
 WrappingT = TypeVar("WrappingT", bound="WrappingStorage")

@@ -16,9 +16,9 @@ from ..base.common import BatchT, WrapperBatchT
 from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from .composed import PathLike, read_description
 from .packed import PackedStorage
 from .registry import register_storage
 

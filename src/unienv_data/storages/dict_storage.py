@@ -14,10 +14,10 @@ from ..base.files import contained, json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
-from ._composed import ComposedStorage, PathLike, build, check_parts, read_description
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
 from ._frame_cache import bytes_of
 from ._options import check_inner_options, takes_option
+from .composed import ComposedStorage, PathLike, build, check_parts, read_description
 from .packed import PackedStorage
 from .registry import name_of, register_storage, storage_by_name
 

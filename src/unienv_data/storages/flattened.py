@@ -18,9 +18,9 @@ from unienv_interface.space.spaces import ArraySpace, BoxSpace
 from ..base.common import BatchT
 from ..base.files import json_field
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner
+from .composed import PathLike, read_description
 from .packed import PackedStorage
 from .registry import register_storage
 

@@ -12,7 +12,7 @@ import numpy as np
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ..base.storage import SpaceStorage
 from ._options import checks_options
 from .packed import PackedStorage

@@ -16,8 +16,8 @@ from typing_extensions import Self
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
-from ..base._index import resolve_index
 from ..base.files import new_folder, sync_folder
+from ..base.index import resolve_index
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import BLOCKS_FILE as BLOCKS_FILE
@@ -25,7 +25,8 @@ from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
-from ._row_memory import (
+from .registry import register_storage
+from .row_memory import (
     FileHeap,
     MappedMemory,
     PrivateHeap,
@@ -34,7 +35,6 @@ from ._row_memory import (
     check_references,
     copy_references,
 )
-from .registry import register_storage
 
 _COPY_BYTES = 2**20
 _POPULATE_BYTES = 2**18

@@ -16,8 +16,8 @@ from unienv_interface.space.row_structure import builder, collector, structure_f
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.space.spaces.array import array_mismatch
 
-from ..base._index import resolve_index
 from ..base.files import check_memory, replacing
+from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._column_storage import is_increasing, last_of_each, new_column

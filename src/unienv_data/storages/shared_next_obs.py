@@ -31,8 +31,8 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, get_at, register_json_reader
 from unienv_interface.space.spaces import DictSpace
 
-from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_folder, write_json
+from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ._column_view import ColumnView

@@ -14,9 +14,9 @@ from unienv_interface.transformations.serialization_utils import json_to_transfo
 
 from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike, read_description
 from ._options import check_inner_options
 from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from .composed import PathLike, read_description
 from .packed import PackedStorage
 from .registry import register_storage
 

@@ -16,9 +16,9 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space, flatten_data, is_flattenable, unflatten_data
 
-from ..base._index import resolve_index
 from ..base.common import BatchT
 from ..base.files import json_field, new_folder, read_json, write_json
+from ..base.index import resolve_index
 from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from .registry import current_name, name_of
 
@@ -79,19 +79,19 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
     def __init__(self, single_instance_space: Space, parts: Mapping[str, SpaceStorage], path: PathLike | None) -> None:
         """`parts` are by their paths in the folder `path`; None if all of them are in memory."""
         super().__init__(single_instance_space)
-        self._names, self._parts = list(parts), list(parts.values())
+        self._names, self.parts = list(parts), list(parts.values())
         self.capacity = _common_capacity(parts)
         for name, part in parts.items():
             if part.ring != part.capacity:
                 raise ValueError(f"{name}: a {type(part).__name__} cannot lie inside another storage")
         self.cache_filename = path
-        self.is_mutable = all(part.is_mutable for part in self._parts)
-        self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self._parts)
-        self.has_raw_rows = all(part.has_raw_rows for part in self._parts)
-        self.has_row_sums = all(part.has_row_sums for part in self._parts)
-        self.survives_kill = all(part.survives_kill for part in self._parts)
-        self.wants_episodes = any(part.wants_episodes for part in self._parts)
-        self._aware = [part for part in self._parts if part.is_segment_aware]
+        self.is_mutable = all(part.is_mutable for part in self.parts)
+        self.is_multiprocessing_safe = all(part.is_multiprocessing_safe for part in self.parts)
+        self.has_raw_rows = all(part.has_raw_rows for part in self.parts)
+        self.has_row_sums = all(part.has_row_sums for part in self.parts)
+        self.survives_kill = all(part.survives_kill for part in self.parts)
+        self.wants_episodes = any(part.wants_episodes for part in self.parts)
+        self._aware = [part for part in self.parts if part.is_segment_aware]
         self.is_segment_aware = bool(self._aware)  # type: ignore[misc]
         self._spaces = BatchSpaces(single_instance_space)
         self.has_flattened_access = is_flattenable(self._spaces.of(1), 1)  # type: ignore[misc]
@@ -113,7 +113,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
     # -- the verbs -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return min(map(len, self._parts))  # one may be longer: a kill may come when only some have grown
+        return min(map(len, self.parts))  # one may be longer: a kill may come when only some have grown
 
     def get(self, index: Any) -> Any:
         length = len(self)
@@ -121,7 +121,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
 
     def gather(self, slots: Any, length: int) -> Any:
         count = None if type(slots) is int else len(slots)
-        return self._together([part.gather(slots, length) for part in self._parts], count)
+        return self._together([part.gather(slots, length) for part in self.parts], count)
 
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()
@@ -134,14 +134,14 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         else:
             self.check_rewritable(slots)
             values = self._apart(self._checked(value, len(slots)), len(slots))
-            for part, own in zip(self._parts, values, strict=True):
+            for part, own in zip(self.parts, values, strict=True):
                 part.set(slots, own)
 
     def extend_length(self, length: int) -> None:
         if self.capacity is None:
             self._check_mutable()
             wanted = len(self) + length
-            for part in self._parts:
+            for part in self.parts:
                 part.extend_length(wanted - len(part))
 
     def shrink_length(self, length: int) -> None:
@@ -151,12 +151,12 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         present = len(self)
         if not 0 <= length <= present:
             raise ValueError(f"cannot shrink by {length}, there are {present} slots")
-        for part in self._parts:
+        for part in self.parts:
             part.shrink_length(len(part) - present + length)
 
     def clear(self) -> None:
         self._check_mutable()
-        for part in self._parts:
+        for part in self.parts:
             part.clear()
 
     def _check_mutable(self) -> None:
@@ -165,7 +165,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
 
     @property
     def nbytes(self) -> int | None:
-        figures = [part.nbytes for part in self._parts]
+        figures = [part.nbytes for part in self.parts]
         return None if None in figures else sum(figure or 0 for figure in figures)
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
@@ -181,58 +181,58 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
 
     def encode(self, value: Any, count: int | None) -> _Encoded:
         values = self._apart(self._checked(value, count), count)
-        return _Encoded([part.encode(own, count) for part, own in zip(self._parts, values, strict=True)])
+        return _Encoded([part.encode(own, count) for part, own in zip(self.parts, values, strict=True)])
 
     def part(self, encoded: _Encoded, count: int, start: int, stop: int) -> _Encoded:
-        pairs = zip(self._parts, encoded.parts, strict=True)
+        pairs = zip(self.parts, encoded.parts, strict=True)
         return _Encoded([part.part(own, count, start, stop) for part, own in pairs])
 
     def reserve(self, start: int, stop: int) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.reserve(start, stop)
 
     def write(self, slots: int | slice, encoded: _Encoded, number: int) -> None:
         if self.is_segment_aware and isinstance(slots, int):
             super().write(slots, encoded, number)
             return
-        for part, own in zip(self._parts, encoded.parts, strict=True):
+        for part, own in zip(self.parts, encoded.parts, strict=True):
             part.write(slots, own, number)
 
     def end_episode(self, slots: np.ndarray, number: int) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.end_episode(slots, number)
 
     def check_rewritable(self, slots: np.ndarray) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.check_rewritable(slots)
 
     def settle(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.settle()
 
     # -- raw rows --------------------------------------------------------------------------------------------
 
     @property
     def row_nbytes(self) -> int:
-        return sum(part.row_nbytes for part in self._parts)
+        return sum(part.row_nbytes for part in self.parts)
 
     def raw_rows(self, slots: np.ndarray) -> Any:
-        rows = [part.raw_rows(slots) for part in self._parts]
+        rows = [part.raw_rows(slots) for part in self.parts]
         return b"".join(rows) if self.has_raw_rows else _Moved(rows)
 
     def encoded_as_raw_rows(self, encoded: _Encoded, count: int | None) -> bytes:
-        pairs = zip(self._parts, encoded.parts, strict=True)
+        pairs = zip(self.parts, encoded.parts, strict=True)
         return b"".join(part.encoded_as_raw_rows(own, count) for part, own in pairs)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
         if isinstance(raw, _Moved):
-            for part, own in zip(self._parts, raw.parts, strict=True):
+            for part, own in zip(self.parts, raw.parts, strict=True):
                 part.write_raw_rows(slots, own, numbers)
         elif not self.has_raw_rows:
             self.set(slots, raw)
         else:
             start = 0
-            for part in self._parts:
+            for part in self.parts:
                 stop = start + len(slots) * part.row_nbytes
                 part.write_raw_rows(slots, raw[start:stop], numbers)
                 start = stop
@@ -269,7 +269,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         slot = self._next_slot
         encoded = value if isinstance(value, _Encoded) else self.encode(value, None)
         self.reserve(slot, slot + 1)
-        for part, own in zip(self._parts, encoded.parts, strict=True):
+        for part, own in zip(self.parts, encoded.parts, strict=True):
             if part.is_segment_aware:
                 part.append(own)
             else:
@@ -290,38 +290,38 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
     # -- durability ------------------------------------------------------------------------------------------
 
     def replace_block_sums(self, numbers: np.ndarray) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.replace_block_sums(numbers)
-        self.has_row_sums = all(part.has_row_sums for part in self._parts)
+        self.has_row_sums = all(part.has_row_sums for part in self.parts)
 
     def forget_rows(self, head: int) -> bool:
-        found = [part.forget_rows(head) for part in self._parts]  # of every one
+        found = [part.forget_rows(head) for part in self.parts]  # of every one
         return any(found)
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
-        states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self._parts]
+        states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self.parts]
         found: np.ndarray = np.max(states, axis=0)
         return found
 
     def trim(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.trim()
 
     def flush(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.flush()
 
     def sizes(self) -> tuple[int, int]:
-        return zlib.crc32(json.dumps([part.sizes() for part in self._parts]).encode()), 0
+        return zlib.crc32(json.dumps([part.sizes() for part in self.parts]).encode()), 0
 
     def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
         if sizes is not None and sizes != self.sizes():
             raise StorageCorruptedError(f"{self.cache_filename}: its files have not the sizes that they were left with")
-        for part in self._parts:
+        for part in self.parts:
             part.fit_to(length, None if sizes is None else part.sizes())
 
     def verify(self) -> list[str]:
-        return [finding for part in self._parts for finding in part.verify()]
+        return [finding for part in self.parts for finding in part.verify()]
 
     def dumps(self, path: PathLike) -> None:
         own = self.cache_filename
@@ -332,7 +332,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
 
     def snapshot(self, path: PathLike, slots: Sequence[tuple[int, int]], number: int = 0) -> None:
         with new_folder(path) as folder:
-            for name, part in zip(self._names, self._parts, strict=True):
+            for name, part in zip(self._names, self.parts, strict=True):
                 part.snapshot(folder / name, slots, number)
             self.describe(folder)
 
@@ -342,7 +342,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         write_json(folder / self.metadata_file, {**head, **self._description()})
 
     def close(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.close()
 
 
