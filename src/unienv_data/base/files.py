@@ -91,10 +91,10 @@ def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
         text = os.pread(fd, size, 0)
     finally:
         os.close(fd)
-    found = _CHECKSUM.search(text)
-    if found is not None:
-        start, stop = found.span(1)
-        if b"%08x" % zlib.crc32(text[:start] + b"00000000" + text[stop:]) != found[1]:
+    checksum_match = _CHECKSUM.search(text)
+    if checksum_match is not None:
+        start, stop = checksum_match.span(1)
+        if b"%08x" % zlib.crc32(text[:start] + b"00000000" + text[stop:]) != checksum_match[1]:
             raise StorageCorruptedError(f"{path}: the checksum does not match, the file was changed or damaged")
     try:
         _check_depth(text, path)
@@ -105,7 +105,7 @@ def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
         raise StorageCorruptedError(f"{path}: not JSON, {error}") from error
     if not isinstance(content, dict):
         raise StorageCorruptedError(f"{path}: {type(content).__name__}, wanted an object")
-    if found is None and (checksum or "checksum" in content or "format_version" in content):
+    if checksum_match is None and (checksum or "checksum" in content or "format_version" in content):
         raise StorageCorruptedError(f"{path}: the checksum at its end is missing, the file was changed or damaged")
     content.pop("checksum", None)
     return content
@@ -130,8 +130,8 @@ def json_field(
     value: Any = content.get(name)
     if value is None and default:
         return default["default"]
-    found: type = type(value)  # and no subtype: True is no number here
-    if found is not kind:
+    value_type: type = type(value)  # and no subtype: True is no number here
+    if value_type is not kind:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
     if kind is int and not least <= value < 2**62:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {least}")
@@ -153,8 +153,8 @@ def remove_leftovers(target: Path) -> None:
     """Remove folders that processes which are gone, or this one, have left while they were replacing a folder."""
     name = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:\.old)?\.tmp\Z")
     for path in target.parent.iterdir():
-        found = name.match(path.name)
-        if found is not None and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):
+        leftover = name.match(path.name)
+        if leftover is not None and (int(leftover[1]) == os.getpid() or not _is_alive(int(leftover[1]))):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -207,8 +207,8 @@ def open_regular(path: PathLike, *, writable: bool) -> int:
 
 def open_sized(path: PathLike) -> tuple[int, int]:
     """`open_regular` to read, with the size of the file in bytes."""
-    fd, found = _open_regular(path, os.O_RDONLY)
-    return fd, found.st_size
+    fd, status = _open_regular(path, os.O_RDONLY)
+    return fd, status.st_size
 
 
 def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
@@ -220,17 +220,17 @@ def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise StorageCorruptedError(f"{path}: not a plain file") from None
         raise
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise StorageCorruptedError(f"{path}: not a plain file")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         os.close(fd)
         raise StorageCorruptedError(
             f"{path}: the file has another name elsewhere (a hard link), so it may not be the buffer's own; "
             f"make a copy of the folder in which every file is one of its own"
         )
-    return fd, found
+    return fd, status
 
 
 def sync_file(path: Path) -> None:
@@ -254,11 +254,11 @@ def sync_folder(path: Path) -> None:
 def local_path(path: PathLike) -> Path:
     """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
     text = os.fspath(path)
-    found = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
-    if found is not None and found[1].lower() != "file":
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
+    if scheme is not None and scheme[1].lower() != "file":
         raise ValueError(
             f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
-            f"{found[1]}:// or a mounted file system, and give the path of the copy"
+            f"{scheme[1]}:// or a mounted file system, and give the path of the copy"
         )
     return Path(text)
 
@@ -301,13 +301,13 @@ def check_in_place(fd: int, path: Path) -> None:
     """An OSError if an open file was deleted or replaced: what is written to it would be lost."""
     own, what = os.fstat(fd), "replaced"
     try:
-        found = os.stat(path)
+        there = os.stat(path)
     except OSError:
         if own.st_nlink:
             return  # the folder has another name by now, and the file is in it
         what = "deleted"
     else:
-        if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+        if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
             return
     raise OSError(errno.ENOENT, f"the file was {what} while it was being written; what was written to it is lost", path)
 

@@ -81,9 +81,9 @@ class MappedFile:
 
     def check_length(self, length: int, *, exactly: bool) -> None:
         """A StorageCorruptedError unless the file has so many items, or at least so many."""
-        found, wanted = self.nbytes, length * self.dtype.itemsize
-        if found < wanted or (exactly and found != wanted):
-            raise StorageCorruptedError(f"{self}: {found} bytes, it must have {wanted} ({length} items)")
+        nbytes, wanted = self.nbytes, length * self.dtype.itemsize
+        if nbytes < wanted or (exactly and nbytes != wanted):
+            raise StorageCorruptedError(f"{self}: {nbytes} bytes, it must have {wanted} ({length} items)")
 
     def map(self, length: int) -> np.ndarray:
         """An array over the first `length` items."""

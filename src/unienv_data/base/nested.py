@@ -156,13 +156,13 @@ def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -
 def matching_paths(paths: Collection[tuple[Any, ...]], column: str | Sequence[Any]) -> list[tuple[Any, ...]]:
     """The paths that a path, the path of a dict above, or a pattern names; a ValueError if it is none."""
     if isinstance(column, str):
-        found = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
-        found = [path for path in paths if column in _prefixes(path)] or found  # a key may look like a pattern
+        matching = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
+        matching = [path for path in paths if column in _prefixes(path)] or matching  # a key may look like a pattern
     else:
-        found = [path for path in paths if path[: len(column)] == tuple(column)]
-    if not found:
+        matching = [path for path in paths if path[: len(column)] == tuple(column)]
+    if not matching:
         raise ValueError(f"there is no column {column!r}, only {_names(paths)}")
-    return found
+    return matching
 
 
 def _prefixes(path: tuple[Any, ...]) -> list[str]:

@@ -390,13 +390,13 @@ class EpochIterator(Iterator[Any]):
             self._pipeline = self._sampler.make_pipeline()
             self._epoch = epoch
         try:
-            found = self._pipeline.next(self._draw, self._form)
+            finished = self._pipeline.next(self._draw, self._form)
         except StopIteration as error:  # it would pass for the end of the epoch
             raise RuntimeError("StopIteration while a batch was fetched") from error
-        if found is None:
+        if finished is None:
             self._sampler.end_epoch(self._epoch)
             raise StopIteration
-        drawn, batch = found
+        drawn, batch = finished
         index = None
         while index is not drawn.index:  # those before it have failed
             index, self._epoch.position = self._drawn.popleft()

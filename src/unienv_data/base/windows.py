@@ -148,25 +148,25 @@ class Spans(NamedTuple):
 
 def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     """Offsets as a user gives them, as a host array of int64."""
-    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
-    found = found.astype(np.int64)
-    if np.any(np.diff(found) <= 0):
-        raise ValueError(f"offsets {found.tolist()} must be sorted, each of them once")
-    if 0 not in found:
-        raise ValueError(f"offsets {found.tolist()} must have 0 among them, the sample itself")
-    return found
+    steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if steps.ndim != 1 or steps.dtype.kind not in "iu":
+        raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
+    steps = steps.astype(np.int64)
+    if np.any(np.diff(steps) <= 0):
+        raise ValueError(f"offsets {steps.tolist()} must be sorted, each of them once")
+    if 0 not in steps:
+        raise ValueError(f"offsets {steps.tolist()} must have 0 among them, the sample itself")
+    return steps
 
 
 def any_offsets(backend: ComputeBackend, offsets: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Offsets in any order, with 0 or without, as those of a query and its `take`."""
-    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
-        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
-    found = found.astype(np.int64)
-    every = np.union1d(found, [0])
-    return every, None if np.array_equal(every, found) else np.searchsorted(every, found)
+    steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if steps.ndim != 1 or steps.dtype.kind not in "iu" or not steps.size:
+        raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
+    steps = steps.astype(np.int64)
+    every = np.union1d(steps, [0])
+    return every, None if np.array_equal(every, steps) else np.searchsorted(every, steps)
 
 
 def window_frames(
@@ -234,24 +234,24 @@ def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
 
     Frame `zero` keeps its place, valid or not.
     """
-    places = np.where(valid, np.arange(valid.shape[1]), zero)
+    frames = np.where(valid, np.arange(valid.shape[1]), zero)
     if zero < valid.shape[1] - 1:
-        np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
+        np.maximum.accumulate(frames[:, zero:], axis=1, out=frames[:, zero:])
     if zero:
-        before = places[:, zero::-1]
+        before = frames[:, zero::-1]
         np.minimum.accumulate(before, axis=1, out=before)
-    return places
+    return frames
 
 
 def take_frames(
-    space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], places: np.ndarray
+    space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], frames: np.ndarray
 ) -> Any:
     """The frames at `places` (B, S) of data of windows (B, T); without a space the data is one array."""
     windows, count = shape
-    index = (np.arange(windows)[:, None] * count + places).reshape(-1)
+    index = (np.arange(windows)[:, None] * count + frames).reshape(-1)
     flat = merge_axes(backend, data, shape)
     taken = flat[index] if space is None else get_at(space, flat, index)
-    return split_axis(backend, taken, places.shape)
+    return split_axis(backend, taken, frames.shape)
 
 
 def frames_at(windows: Any, index: Any) -> Any:

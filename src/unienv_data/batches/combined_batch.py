@@ -388,12 +388,12 @@ def _concatenate_graphs(
 ) -> GraphInstance:
     batch_axes = graphs[0].n_nodes.ndim
     merged: list[Any] = []
-    for place, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
+    for field_index, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
         if fields[0] is None:
             merged.append(None)
             continue
         arrays = list(fields)
-        if place >= 2:  # features and edges: filled up to the largest number of entries
+        if field_index >= 2:  # features and edges: filled up to the largest number of entries
             most = max(array.shape[batch_axes] for array in arrays)
             arrays = [backend.pad_dim(array, batch_axes, most) for array in arrays]
         merged.append(_concatenate_arrays(backend, arrays, order))

@@ -251,19 +251,19 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         data, there, metadata = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
         valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
         if self.fill_invalid_data and not valid.all():
-            places = nearest_valid(valid, self._query.zero)
-            data = take_frames(self.batch.single_space, self.backend, data, valid.shape, places)
+            frames = nearest_valid(valid, self._query.zero)
+            data = take_frames(self.batch.single_space, self.backend, data, valid.shape, frames)
             if metadata is not None:
-                metadata = take_frames(self.batch.single_metadata_space, self.backend, metadata, valid.shape, places)
+                metadata = take_frames(self.batch.single_metadata_space, self.backend, metadata, valid.shape, frames)
         return Windows(data, valid, metadata)
 
     def _shown_metadata(self, valid: np.ndarray, metadata: dict[str, Any] | None) -> dict[str, Any]:
         """The metadata of windows as this batch gives it."""
         shown = metadata or {}
         if shown and not self.stack_metadata:
-            places = np.full((len(valid), 1), self._query.zero)
-            frame = take_frames(self.batch.single_metadata_space, self.backend, shown, valid.shape, places)
-            shown = merge_axes(self.backend, frame, places.shape)
+            frames = np.full((len(valid), 1), self._query.zero)
+            frame = take_frames(self.batch.single_metadata_space, self.backend, shown, valid.shape, frames)
+            shown = merge_axes(self.backend, frame, frames.shape)
         return with_value(shown, VALID_MASK, self._as_mask(valid))
 
     # -- what is valid ---------------------------------------------------------------------------------------

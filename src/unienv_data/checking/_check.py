@@ -107,8 +107,8 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
     if is_dataset(path):
         samples, problems = dataset_problems(path, progress or unwatched)
-        found = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
-        return CheckReport(str(path), samples, found)
+        wanted = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
+        return CheckReport(str(path), samples, wanted)
     try:
         buffer = _open(path)
     except Exception as error:
@@ -138,8 +138,8 @@ def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]
 
 def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     try:
-        for look in (buffer.verify, functools.partial(lost_checksums, buffer)):
-            yield from (Finding("checksum", text) for text in look())
+        for verify in (buffer.verify, functools.partial(lost_checksums, buffer)):
+            yield from (Finding("checksum", text) for text in verify())
     except Exception as error:
         yield Finding("checksum", f"comparing checksums failed: {in_one_line(error)}")
     if not len(buffer):

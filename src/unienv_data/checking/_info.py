@@ -166,13 +166,13 @@ def space_in_words(space: Space) -> str:
     """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]"."""
     if not isinstance(space, ArraySpace):
         return space.get_repr(abbreviate=True, include_backend=False, include_device=False)
-    what = f"{space.dtype_name} {tuple(space.shape)}"
+    words = f"{space.dtype_name} {tuple(space.shape)}"
     if not isinstance(space, BoxSpace) or space.bounds.low.dtype.kind == "c":
-        return what
+        return words
     low, high = (float(bound.flat[0]) if bound.min() == bound.max() else None for bound in space.bounds)
     if low is None or high is None:
-        return f"{what} with bounds for each entry"
-    return what if math.isinf(low) and math.isinf(high) else f"{what} in [{low:g}, {high:g}]"
+        return f"{words} with bounds for each entry"
+    return words if math.isinf(low) and math.isinf(high) else f"{words} in [{low:g}, {high:g}]"
 
 
 def describe_difference(recorded: Space, given: Space) -> str:

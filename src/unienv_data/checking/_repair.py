@@ -169,8 +169,8 @@ def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> st
     known = as_ranges([]) if old.episodes is None else old.episodes
     old.episodes = np.concatenate([known, as_ranges(recovered)])
     how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    stretches = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
-    return f"{stretches} of samples in no episode that is known; {how}"
+    runs = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
+    return f"{runs} of samples in no episode that is known; {how}"
 
 
 # -- what is kept ------------------------------------------------------------------------------------------

@@ -161,15 +161,15 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
 def _of_folder(path: Path, trouble: str, like: Path | None) -> Salvage:
     """Open a folder that cannot be opened as usual because of `trouble`."""
     notes = [trouble]
-    metadata, lender = _description(path, like, notes)
-    storage = _open_storage(path, metadata, lender)
+    metadata, described_by = _description(path, like, notes)
+    storage = _open_storage(path, metadata, described_by)
     try:
         records = inspection.read_records(path / EPISODE_FILE)
         counters = inspection.read_counters(path / HEADER_FILE, storage, notes)
         if counters is None:
             counters = _guess_counters(path, metadata, records, notes)
-        if lender is not None:
-            _refuse_misfit(path, lender, metadata, storage, counters, notes)
+        if described_by is not None:
+            _refuse_misfit(path, described_by, metadata, storage, counters, notes)
     except BaseException:
         storage.close()
         raise
@@ -247,13 +247,13 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
     return metadata
 
 
-def _open_storage(path: Path, metadata: Metadata, lender: Path | None) -> SpaceStorage:
+def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> SpaceStorage:
     """What is left of the storage, on NumPy unless it wants PyTorch; a StorageCorruptedError if it does not open.
 
     By a description of another recording it must be whole, since its sizes have to tell whether they fit; those of
     packed rows are looked at later.
     """
-    accept_damaged = lender is None or metadata.storage == "packed"
+    accept_damaged = described_by is None or metadata.storage == "packed"
     for backend in (NumpyComputeBackend, tensor_backend(metadata.storage)):
         if backend is None:
             continue
@@ -262,8 +262,8 @@ def _open_storage(path: Path, metadata: Metadata, lender: Path | None) -> SpaceS
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             trouble = in_one_line(error)
     way_out = "if there is a copy of that file from before, put it there and repair the folder again"
-    if lender is not None:
-        way_out = f"so it does not fit {lender}: give a recording that was made in the same way"
+    if described_by is not None:
+        way_out = f"so it does not fit {described_by}: give a recording that was made in the same way"
     raise StorageCorruptedError(f"{path}: nothing can be read, the storage does not open: {trouble}; {way_out}")
 
 

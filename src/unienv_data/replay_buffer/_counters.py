@@ -222,12 +222,12 @@ class MappedHeader(Header):
         sequences = [int.from_bytes(self._page[start : start + 8], "little") for start in _HALVES]
         sound = [_is_sound_half(self._page, start) for start in _HALVES]
         # the half that is not the newest sound one, which a commit that was cut short may have left
-        place = sequences.index(min(sequences)) if all(sound) else sound.index(False)
-        start, half = _HALVES[place], _HALF.pack(max(sequences) + 1, bytes(self.counters))
-        crc, place_of_crc = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
-        self._page[place_of_crc] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
+        older = sequences.index(min(sequences)) if all(sound) else sound.index(False)
+        start, half = _HALVES[older], _HALF.pack(max(sequences) + 1, bytes(self.counters))
+        crc, crc_range = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
+        self._page[crc_range] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
         self._page[start : start + _HALF.size] = half
-        self._page[place_of_crc] = crc.to_bytes(4, "little")
+        self._page[crc_range] = crc.to_bytes(4, "little")
         self._file.sync()
 
     def seal(self, sizes: Sizes) -> None:

@@ -136,21 +136,21 @@ def _is_plain_ring(buffer: ReplayBuffer) -> bool:
 
 def load(
     folder: Path,
-    place: tuple[ComputeBackend, Any, Space | None],
+    target: tuple[ComputeBackend, Any, Space | None],
     read_only: bool,
     shared: bool,
     storage_options: dict[str, Any],
 ) -> ReplayBuffer:
     """The buffer in a folder; see `ReplayBuffer.load_from`."""
-    backend, device, given = place
+    backend, device, given_space = target
     if not folder.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
     metadata = read_metadata(folder)
     space = read_space(folder, metadata, backend, device)
-    if given is not None:
-        if given != space:
-            raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
-        space = given
+    if given_space is not None:
+        if given_space != space:
+            raise ValueError(f"{folder} holds samples of {space}, not of the given {given_space}")
+        space = given_space
     stored_space = space if has_64_bits(backend) else read_space(folder, metadata, NumpyComputeBackend, None)
     has_fewer_bits = stored_space is not space and is_narrowed(space, stored_space)
     if has_fewer_bits and not read_only:

@@ -110,7 +110,7 @@ class Journal:
         slots = numbers[:slot_count]
         segments = numbers[slot_count : slot_count + 2 * kept].reshape(-1, 2)
         pairs = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
-        counters = {COUNTER_NAMES[place]: int(value) for place, value in pairs}
+        counters = {COUNTER_NAMES[index]: int(value) for index, value in pairs}
         first = _HEADER.size + fixed_size
 
         def read_rows(chunk: slice) -> bytes:
@@ -215,10 +215,10 @@ def removal(
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
     is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
     if is_wrong.any():
-        places = kept[is_wrong] - bounds[0]
+        damaged = kept[is_wrong] - bounds[0]
         raise StorageCorruptedError(
-            f"{storage.cache_filename}: samples {places.min()} to {places.max()} would have to be moved, and "
-            f"{len(places)} of them do not match their checksum: first keep what is whole with `unienv repair` "
+            f"{storage.cache_filename}: samples {damaged.min()} to {damaged.max()} would have to be moved, and "
+            f"{len(damaged)} of them do not match their checksum: first keep what is whole with `unienv repair` "
             f"(unienv_data.repair), or overwrite or remove those as well"
         )
     numbers = moved(kept)

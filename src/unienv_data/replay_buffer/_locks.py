@@ -101,8 +101,8 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 def _open_lock_file(path: Path) -> int:
     """A descriptor of a lock file, made if need be; a StorageCorruptedError if its bytes may be somebody else's."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(fd)
         raise StorageCorruptedError(f"{path}: not a file of this folder alone, so it is not written to")
     return fd
@@ -252,8 +252,8 @@ _THREAD_LOCKS: weakref.WeakValueDictionary[tuple[int, int], _ThreadLock] = weakr
 
 
 def _thread_lock_for(fd: int) -> _ThreadLock:
-    found = os.fstat(fd)
-    return _THREAD_LOCKS.setdefault((found.st_dev, found.st_ino), _ThreadLock())
+    status = os.fstat(fd)
+    return _THREAD_LOCKS.setdefault((status.st_dev, status.st_ino), _ThreadLock())
 
 
 def _renew_thread_locks() -> None:

@@ -165,8 +165,8 @@ class BufferReader:
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
         ranges, tail = self._snapshot(self._state.segments.alive)
-        found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
-        return found if self._state.segments.lanes == 1 else sorted(found)
+        closed = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
+        return closed if self._state.segments.lanes == 1 else sorted(closed)
 
     def cut_segments(self) -> list[tuple[int, int]]:
         """Those of the closed episodes that were cut, by their start."""
@@ -180,8 +180,8 @@ class BufferReader:
             position = int(resolve_index(self._backend, index, head - tail))
             return self._state.segments.of(tail + position, tail, head)
 
-        found, tail = self._snapshot(find)
-        return None if found is None else (found[0] - tail, found[1] - tail)
+        segment, tail = self._snapshot(find)
+        return None if segment is None else (segment[0] - tail, segment[1] - tail)
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
         """The closed episodes as the storage knows them; None if it does not."""
@@ -194,9 +194,9 @@ class BufferReader:
         while True:
             edit = self._settled_edit()
             head, tail = counters.head, counters.tail
-            found = find(tail, max(head, tail))
+            result = find(tail, max(head, tail))
             if counters.edit == edit:
-                return found, tail
+                return result, tail
 
 
 class EpisodeBounds:
@@ -226,8 +226,8 @@ class EpisodeBounds:
 
     def kept_or_all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
         """The episodes of samples; all samples of the lane where nobody keeps episodes."""
-        found = self.kept(positions, tail, head)
-        return self.all(positions, tail, head) if found is None else found
+        kept = self.kept(positions, tail, head)
+        return self.all(positions, tail, head) if kept is None else kept
 
     def all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
         """All samples of the lane of each sample."""
@@ -336,10 +336,10 @@ class _ColumnByColumn:
         return self._together(lambda column: column.gather_windows(slots, length))
 
     def _together(self, read: Callable[[SpaceStorage], Any]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
         for (*above, last), column in self._columns.items():
-            holder = found
+            parent = values
             for key in above:
-                holder = holder.setdefault(key, {})
-            holder[last] = read(column)
-        return found
+                parent = parent.setdefault(key, {})
+            parent[last] = read(column)
+        return values

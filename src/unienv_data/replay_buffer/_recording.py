@@ -163,7 +163,7 @@ def _slot_numbers(env: Env) -> Any:
 
 def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: int) -> dict[str, Any]:
     """Of the infos with these names those that one slot has, and of what has one entry per slot its own."""
-    found = {}
+    infos = {}
     for name in names:
         if name not in info:
             continue
@@ -171,10 +171,10 @@ def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: 
         if _has_one_each(flags, count) and not flags[slot]:  # type: ignore[index]
             continue
         if isinstance(value, dict):
-            found[name] = _info_of_slot(value, value, slot, count)
+            infos[name] = _info_of_slot(value, value, slot, count)
         else:
-            found[name] = value[slot] if _has_one_each(value, count) else value
-    return found
+            infos[name] = value[slot] if _has_one_each(value, count) else value
+    return infos
 
 
 def _has_one_each(value: Any, count: int) -> bool:
@@ -280,8 +280,8 @@ def _newest_episode(buffer: ReplayBuffer) -> int:
         return -1
     while start and len(newest) < wanted:
         stop, start = start, max(start - size, 0)
-        found = buffer.get_column_at(("episode_id",), slice(start, stop))
-        newest.update(np.unique(buffer.backend.to_numpy(found)).tolist())
+        ids = buffer.get_column_at(("episode_id",), slice(start, stop))
+        newest.update(np.unique(buffer.backend.to_numpy(ids)).tolist())
         size = min(2 * size, _ROWS_AT_ONCE)
     return max(newest, default=-1)
 
@@ -354,9 +354,9 @@ class PartialRecorders:
         self._of_slots = self._is_per_env or env.batch_size == 1
 
         @cache
-        def builder(place: int, count: int | None) -> Builder:
+        def builder(index: int, count: int | None) -> Builder:
             has_env_index = count is not None or self._is_per_env
-            return make_builder(Setting(env, buffers[place].single_space, count, has_env_index), chosen, validate)
+            return make_builder(Setting(env, buffers[index].single_space, count, has_env_index), chosen, validate)
 
         self._builder = builder
 

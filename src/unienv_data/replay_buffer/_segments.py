@@ -105,7 +105,7 @@ class SegmentIndex:
         self._header, self._counters = header, header.counters
         self._capacity, self.file, self.lanes = capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
-        self._ready = (0, 0)  # places [start, stop) that can be written as they are
+        self._ready = (0, 0)  # indices [start, stop) of records that can be written as they are
         self._hold(np.zeros(0, _RECORD))
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
         self._known_marked = _Marked((-1, -1), 0, 0, _NOTHING, _NOTHING)
@@ -146,12 +146,12 @@ class SegmentIndex:
             self.file.extend(max(count, 2 * len(self._records), 64))
         self._hold(self.file.map(max(count, self.file.length)))
 
-    def _place(self, number: int) -> int:
+    def _index_of(self, number: int) -> int:
         return number if self._ring is None else number % self._ring
 
     def prepare(self, count: int = 1) -> None:
         """Make sure that so many more records can be written."""
-        start = self._place(self._counters.segments)
+        start = self._index_of(self._counters.segments)
         stop = start + count
         if self._ready[0] <= start and stop <= self._ready[1]:
             return
@@ -161,11 +161,11 @@ class SegmentIndex:
         self._make_room(start, stop)
 
     def _make_room(self, start: int, stop: int) -> None:
-        """Make sure that records can be written in these places."""
+        """Make sure that the records [start, stop) can be written."""
         self._see(stop)
-        places = len(self._records) if self._ring is None else min(len(self._records), self._ring)
-        first, last = (0, places) if self.file is None else self.file.reserve(start, stop)
-        self._ready = (first, min(last, places))
+        length = len(self._records) if self._ring is None else min(len(self._records), self._ring)
+        first, last = (0, length) if self.file is None else self.file.reserve(start, stop)
+        self._ready = (first, min(last, length))
 
     def add(self, start: int, stop: int) -> None:
         """Add a record, after `prepare`."""
@@ -191,17 +191,17 @@ class SegmentIndex:
             number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
-        """Put these (of `ranges_of_edit`) in the place of all records; the counter is the caller's affair."""
+        """Replace all records by these (of `ranges_of_edit`); the caller sets the counter."""
         self._see(len(ranges))
         if self.file is not None:
             self.file.reserve(0, len(ranges))
         is_cut = ranges[:, 0] & _CUT_IN_EDIT != 0
         self._write(0, (ranges & ~_CUT_IN_EDIT).tolist(), is_cut.tolist())
-        for place in self._places_in_use():
-            if place >= len(ranges):  # its number is given again, and a power cut must not bring it back
-                self._records[place] = 0
+        for index in self._used_indices():
+            if index >= len(ranges):  # its number is given again, and a power cut must not bring it back
+                self._records[index] = 0
 
-    def _places_in_use(self) -> list[int]:
+    def _used_indices(self) -> list[int]:
         """Where something was written; holes of a file are not touched, as that would take room."""
         if self.file is None:
             records = self._records
@@ -220,8 +220,8 @@ class SegmentIndex:
         """The number of the first of `count` records that stops behind a sample."""
         low = self._oldest(count)
         self._see(count if self._ring is None else min(count, self._ring))
-        stops, place = self._records["stop"], self._place
-        return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[place(number)]))
+        stops, index_of = self._records["stop"], self._index_of
+        return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[index_of(number)]))
 
     def alive(self, tail: int, head: int) -> np.ndarray:
         """The segments that have samples in [tail, head), clipped to those, as an array of [start, stop).
@@ -349,13 +349,13 @@ class SegmentIndex:
         if count == 0:  # then there are no numbers either
             return numbers, numbers, numbers.astype(bool)
         self._see(count if self._ring is None else min(count, self._ring))
-        places = numbers if self._ring is None or count <= self._ring else numbers % self._ring
+        indices = numbers if self._ring is None or count <= self._ring else numbers % self._ring
         records = self._records
-        return records["start"][places], records["stop"][places], records["number"][places] & np.uint32(_CUT) != 0
+        return records["start"][indices], records["stop"][indices], records["number"][indices] & np.uint32(_CUT) != 0
 
     def _record(self, number: int) -> tuple[int, int]:
-        self._see(self._place(number) + 1)
-        start, stop, *_ = self._records[self._place(number)].tolist()
+        self._see(self._index_of(number) + 1)
+        start, stop, *_ = self._records[self._index_of(number)].tolist()
         return start, stop
 
     def stop_of(self, number: int) -> int:
@@ -368,11 +368,11 @@ class SegmentIndex:
         None (0) if the first one at hand is lost: what came before it cannot be read.
         """
         oldest = max(first, self._oldest(count))
-        places = [self._place(number) for number in range(oldest, count)]
+        indices = [self._index_of(number) for number in range(oldest, count)]
         present = len(self._records) if self.file is None else self.file.length
         self._see(min(present, count if self._ring is None else min(count, self._ring)))
-        for number, place in zip(range(oldest, count), places, strict=True):
-            record = self._records[place].tolist() if place < len(self._records) else (0, 0, 0, 0)
+        for number, index in zip(range(oldest, count), indices, strict=True):
+            record = self._records[index].tolist() if index < len(self._records) else (0, 0, 0, 0)
             if not is_sound(*record) or not has_number(record, number):
                 return 0 if first < oldest == number else number
         return count
@@ -390,12 +390,12 @@ class SegmentIndex:
         while counters.segments and self.last_stop() > counters.head:
             counters.segments -= 1
         number = counters.segments
-        while (place := self._place(number)) < len(self._records):
-            record = self._records[place].tolist()
+        while (index := self._index_of(number)) < len(self._records):
+            record = self._records[index].tolist()
             is_older = is_sound(*record) and not has_number(record, number)
             if record == (0, 0, 0, 0) or is_older:
                 break
-            self._records[place] = 0
+            self._records[index] = 0
             number += 1
 
     def check_room(self) -> None:
@@ -410,12 +410,12 @@ class SegmentIndex:
         head, tail, count = counters.head, counters.tail, counters.segments
         numbers = range(self._oldest(count), count)
         self._see(count if self._ring is None else min(count, self._ring))
-        wrong = {self._place(number) for number in numbers if self._is_lost(number)}
+        wrong = {self._index_of(number) for number in numbers if self._is_lost(number)}
         if closed:
-            wrong.update(place for place in range(len(self._records)) if self._is_damaged(place))
-        found = [f"{self.file or 'segments'}: record {place} does not match its checksum" for place in sorted(wrong)]
+            wrong.update(index for index in range(len(self._records)) if self._is_damaged(index))
+        damaged = [f"{self.file or 'segments'}: record {index} does not match its checksum" for index in sorted(wrong)]
         finding = self._order_finding(self.alive(tail, head))
-        return found if finding is None else [*found, f"{self.file or 'segments'}: {finding}"]
+        return damaged if finding is None else [*damaged, f"{self.file or 'segments'}: {finding}"]
 
     def _order_finding(self, ranges: np.ndarray) -> str | None:
         """What is wrong with where segments begin and end, in words."""
@@ -423,14 +423,14 @@ class SegmentIndex:
             return "the segments do not follow one another"
         return None
 
-    def _is_damaged(self, place: int) -> bool:
-        """Whether something lies in a place that is no record."""
-        record = self._records[place].tolist()
+    def _is_damaged(self, index: int) -> bool:
+        """Whether the bytes at an index are no record, and not zeros."""
+        record = self._records[index].tolist()
         return record != (0, 0, 0, 0) and not is_sound(*record)
 
     def _is_lost(self, number: int) -> bool:
-        """Whether a record that counts is not in its place, where a writer has not put another one meanwhile."""
-        record = self._records[self._place(number)].tolist()
+        """Whether a record that counts is not at its index, and no writer has put another one there meanwhile."""
+        record = self._records[self._index_of(number)].tolist()
         is_there = is_sound(*record) and has_number(record, number)
         return not is_there and number >= self._oldest(self._counters.segments)
 
@@ -477,7 +477,7 @@ def logical_segments(
     pairs: Iterable[tuple[int, int]], offset: int, count: int, capacity: int | None
 ) -> list[tuple[int, int]]:
     """Ranges [start, stop) of indices for inclusive pairs of slots, oldest first and clipped to what is there."""
-    found = []
+    ranges = []
     for first, last in pairs:
         length = last - first + 1
         start = first - offset
@@ -488,5 +488,5 @@ def logical_segments(
                 start -= capacity
         start, stop = max(start, 0), min(start + length, count)
         if start < stop:
-            found.append((start, stop))
-    return sorted(found)
+            ranges.append((start, stop))
+    return sorted(ranges)

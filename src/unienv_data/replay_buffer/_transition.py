@@ -110,8 +110,8 @@ class DictBuilder(Builder):
 
     def build(self, data: StepData) -> dict[str, Any]:
         transition = {}
-        for key, place, convert in self._plan:  # no comprehension: on this path a call more shows
-            value = data[place]
+        for key, index, convert in self._plan:  # no comprehension: on this path a call more shows
+            value = data[index]
             transition[key] = value if convert is None else convert(value)
         return transition
 
@@ -232,23 +232,23 @@ class _InfoReader:
         return space.backend.zeros(shape, dtype=space.dtype, device=space.device)
 
     def read(self, info: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        values = {}
         for name, convert, blank in self._plan:
             if name in self._flags:
-                found[name] = convert(self._is_there(info, name[1:]))
+                values[name] = convert(self._is_there(info, name[1:]))
             elif name in info and blank is not None:
-                found[name] = self._where_there(info, name, convert, blank)
+                values[name] = self._where_there(info, name, convert, blank)
             elif name in info and self._is_everywhere(info, name):
-                found[name] = convert(info[name])
+                values[name] = convert(info[name])
             elif blank is not None:
-                found[name] = blank
+                values[name] = blank
             else:
                 where = "" if name not in info else f" of slots {np.flatnonzero(~np.asarray(info[f'_{name}']))}"
                 raise KeyError(
                     f"{self._path}/{name}: it is not in the infos{where} of this step (they have "
                     f"{sorted(map(str, info))}): add a BinarySpace '{self._path}/_{name}' to record where it is there"
                 )
-        return found
+        return values
 
     def _is_there(self, info: dict[str, Any], name: str) -> Any:
         flag = info.get(f"_{name}", name in info)

@@ -536,8 +536,8 @@ class ReplayBufferCollectionWrapper(
         if self._mode == "interleaved":
             self._buffers[0].mark_segment_end(slots, cut=cut)
             return
-        for place, buffer in enumerate(self._buffers):
-            if slots is None or len(self._buffers) == 1 or slots[place]:
+        for slot, buffer in enumerate(self._buffers):
+            if slots is None or len(self._buffers) == 1 or slots[slot]:
                 buffer.mark_segment_end(cut=cut)
 
     def _dump(self, slots: np.ndarray) -> None:

@@ -207,8 +207,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Read-only, new samples of a writer in another process are seen as they come. To write, there must be no other
         writer: a PermissionError names the process that is.
         """
-        place = (parse_backend(backend), device, single_instance_space)
-        return _folder.load(local_path(path), place, read_only, multiprocessing, storage_kwargs)
+        target = (parse_backend(backend), device, single_instance_space)
+        return _folder.load(local_path(path), target, read_only, multiprocessing, storage_kwargs)
 
     is_loadable_from = staticmethod(_folder.is_loadable_from)
     get_length_from_path = staticmethod(_folder.get_length_from_path)
@@ -383,8 +383,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
             return [reader(*at) for reader in readers]
 
-        found = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
-        return [reader.shown(*windows) for reader, windows in zip(readers, found, strict=True)]
+        columns = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
+        return [reader.shown(*windows) for reader, windows in zip(readers, columns, strict=True)]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
@@ -393,8 +393,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self._reader.episode_marks(positions) if self._maintains else None
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        found = self.episodes_of(positions) if within_episodes else None
-        return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
+        episodes = self.episodes_of(positions) if within_episodes else None
+        return self._reader.bounds.all(positions, 0, len(self)) if episodes is None else episodes
 
     def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
         rows = self.read_rows(np.empty(0, np.int64))
@@ -516,11 +516,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             part = slice(start, min(start + size, len(other)))
             batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
             closing = np.flatnonzero(ends[part]).tolist()
-            are_cut = [bool(lacks_end[start + place]) for place in closing]
+            are_cut = [bool(lacks_end[start + index]) for index in closing]
             if self._lanes > 1:
                 self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing, are_cut)
             else:
-                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing]
+                ended = [(first + int(starts[start + index]), first + start + index + 1) for index in closing]
                 self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
 
     def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
@@ -538,16 +538,16 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Booleans for all lanes, as a caller gives them."""
         if flags is None:
             return np.full(self._lanes, default)
-        found = self._as_flags(flags)
-        if found.shape != (self._lanes,):
+        by_lane = self._as_flags(flags)
+        if by_lane.shape != (self._lanes,):
             raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
-        return found
+        return by_lane
 
     def _as_flags(self, flags: Any) -> np.ndarray:
-        found = flags if type(flags) is np.ndarray else self._on_host(flags)
-        if found.dtype.kind != "b":
+        on_host = flags if type(flags) is np.ndarray else self._on_host(flags)
+        if on_host.dtype.kind != "b":
             raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
-        return found
+        return on_host
 
     def _on_host(self, flags: Any) -> np.ndarray:
         return self.backend.to_numpy(flags) if self.backend.is_backendarray(flags) else np.asarray(flags)
@@ -596,11 +596,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         for _ in range(_VERIFY_ATTEMPTS):
             state.wait_for_edit()
             before = self._counters.copy()
-            found = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
-            if not found or self._counters == before:  # else a writer may have been what was found
+            findings = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
+            if not findings or self._counters == before:  # else a writer may have been what was found
                 break
         is_covered = self.storage.has_row_sums
-        return [*state.findings, *found, *([] if is_covered else self.storage.verify())]
+        return [*state.findings, *findings, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:
         """Persist the replay buffer metadata and its backing storage.

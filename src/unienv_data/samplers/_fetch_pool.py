@@ -250,8 +250,8 @@ class FetchPool:
                 death = self._broken = WorkerDied(f"{told}; none could be started in its place: {error}")
         else:
             self._broken = death  # it died before its first batch, and another would too
-        for place, fetch in enumerate(worker.todo):
-            fetch.deaths += place == 0
+        for position, fetch in enumerate(worker.todo):
+            fetch.deaths += position == 0
             if not fetch.is_wanted:
                 fetch.free_block()
             elif fetch.deaths < _MOST_DEATHS:

@@ -113,16 +113,16 @@ class _Part:
 
     def __init__(self, layout: RowLayout, capacity: int) -> None:
         self.layout, self.capacity = layout, capacity
-        self._places: list[tuple[str | None, np.dtype, int]] = []
+        self._arrays: list[tuple[str | None, np.dtype, int]] = []
         self.nbytes = 0
         for name, dtype in [(None, layout.dtype), *((leaf.name, leaf.codec.dtype) for leaf in layout.block_leaves)]:
-            self._places.append((name, dtype, self.nbytes))
+            self._arrays.append((name, dtype, self.nbytes))
             self.nbytes += -(-capacity * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
     def rows(self, memory: np.ndarray, count: int) -> Rows:
         arrays = {
             name: memory[start : start + count * dtype.itemsize].view(dtype.base).reshape(count, *dtype.shape)
-            for name, dtype, start in self._places
+            for name, dtype, start in self._arrays
         }
         return self.layout.wrap(arrays.pop(None), arrays)  # type: ignore[arg-type]
 
@@ -148,13 +148,13 @@ class BatchPlan:
     def write(self, memory: np.ndarray | None, count: int, form: Form, batch: Any) -> bytes:
         """Write a batch to a block, if there is one, and return the pickled rest."""
         values = list(batch) if form.with_metadata else [batch]
-        for place, (part, start) in enumerate(self._parts(form)):
-            if memory is not None and part is not None and count <= part.capacity and values[place] is not None:
+        for number, (part, start) in enumerate(self._parts(form)):
+            if memory is not None and part is not None and count <= part.capacity and values[number] is not None:
                 try:
-                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[place])
+                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[number])
                 except ValueError:
                     continue  # not a value of its space: it is pickled as it is
-                values[place] = _IN_BLOCK
+                values[number] = _IN_BLOCK
         return b"" if all(value is _IN_BLOCK for value in values) else pickled(values)
 
     def write_rows(self, memory: np.ndarray | None, count: int, rows: Rows | None) -> bool:
@@ -173,9 +173,9 @@ class BatchPlan:
         """The batch that was written; its arrays are views of the block, where the backend allows it."""
         parts = self._parts(form)
         values = pickle.loads(rest) if rest else [_IN_BLOCK] * len(parts)
-        for place, (part, start) in enumerate(parts):
-            if values[place] is _IN_BLOCK and part is not None and memory is not None:
-                values[place] = part.layout.unpack(part.rows(memory[start:], count))
+        for number, (part, start) in enumerate(parts):
+            if values[number] is _IN_BLOCK and part is not None and memory is not None:
+                values[number] = part.layout.unpack(part.rows(memory[start:], count))
         return tuple(values) if form.with_metadata else values[0]
 
 

@@ -53,14 +53,14 @@ class SumTree:
 
     def largest(self) -> float:
         """The largest weight."""
-        found = [self._levels[0][self._rows.size :].max(initial=0.0)]
+        largest = [self._levels[0][self._rows.size :].max(initial=0.0)]
         for start in range(0, len(self._rows), _AT_ONCE // _WIDTH):
             some = slice(start, min(start + _AT_ONCE // _WIDTH, len(self._rows)))
             is_shared = self._is_shared[some]
-            found += [
+            largest += [
                 part.max(initial=0.0) for part in (self._shared_weights[some][is_shared], self._rows[some][~is_shared])
             ]
-        return float(max(found))
+        return float(max(largest))
 
     def get(self, slots: np.ndarray) -> np.ndarray:
         self._write_out(slots)
@@ -174,15 +174,15 @@ class SumTree:
             weights = blocks.take(slots, 0)
             slots *= _WIDTH
             sums = weights @ _RUNNING_SUMS  # in a third of the time that `cumsum` takes
-            places = rows + _first_beyond(sums, left)
-            own = weights.take(places)
+            children = rows + _first_beyond(sums, left)
+            own = weights.take(children)
             if not own.all():
                 # each sum of a product may be added up in another order, and round to more where nothing was added
                 sums = weights.cumsum(axis=1)
-                places = rows + _first_beyond(sums, left)
-                own = weights.take(places)
-            slots += places - rows
-            left = np.maximum(left - (sums.take(places) - own), 0.0)
+                children = rows + _first_beyond(sums, left)
+                own = weights.take(children)
+            slots += children - rows
+            left = np.maximum(left - (sums.take(children) - own), 0.0)
         return slots
 
 

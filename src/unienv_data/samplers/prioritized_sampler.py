@@ -289,7 +289,7 @@ class WeightedDraws:
         self._tree.set_range(start, stop, weights)
 
     def draw(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Places in `numbers`, each with a probability in proportion to its weight, which is never zero; and weights.
+        """Indices into `numbers`, each with a probability in proportion to its weight, never zero; and their weights.
 
         Number n has slot n modulo the size. Slots of other numbers have no weight.
         """
@@ -303,18 +303,18 @@ class WeightedDraws:
             parts.append(self._draw_by_tree(rng, numbers, missing))
         if len(parts) == 1:
             return parts[0]
-        places, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return places, weights
+        indices, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return indices, weights
 
     def _draw_by_trial(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Up to so many draws."""
         tries = int(1.1 * count / self._share) + 16
-        places = uniform_indices(rng, len(numbers), tries)
-        weights = self._tree.get((places + numbers.start) & (self.size - 1))
+        indices = uniform_indices(rng, len(numbers), tries)
+        weights = self._tree.get((indices + numbers.start) & (self.size - 1))
         kept = (weights > rng.random(tries) * self._largest).nonzero()[0]
         self._share = (self._share + len(kept) / tries) / 2
         kept = kept[:count]
-        return places.take(kept), weights.take(kept)
+        return indices.take(kept), weights.take(kept)
 
     def _draw_by_tree(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
         slots = self._tree.draw(rng.random(count))

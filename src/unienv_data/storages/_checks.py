@@ -181,10 +181,10 @@ class RowSums:
         """What an array of one record adds to its row's checksum for what it refers to in the heap."""
         heap, total = self._memory.heap, 0
         if isinstance(heap, FileHeap):
-            for place, leaf in enumerate(self._memory.layout.heap_leaves):
+            for index, leaf in enumerate(self._memory.layout.heap_leaves):
                 for offset, length in record[leaf.name].ravel().tolist():
                     crc = zlib.crc32(heap.read(offset, length)) if length else 0
-                    total += crc * int(_constants(place + 1)[-1])
+                    total += crc * int(_constants(index + 1)[-1])
         return total
 
     # -- checking --------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class RowSums:
         except ValueError:  # a row refers to what the heap does not have: which one is found out
             if len(slots) == 1:
                 return np.zeros(1, bool)
-            ones = [slice(place, place + 1) for place in range(len(slots))]
+            ones = [slice(index, index + 1) for index in range(len(slots))]
             return np.concatenate([self._matches(slots[one], entries[one]) for one in ones])
 
     def count(self, length: int) -> int:

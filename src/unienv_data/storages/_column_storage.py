@@ -22,7 +22,7 @@ from ..base.files import remove
 from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._column_view import ColumnView, leaf_places
+from ._column_view import ColumnView, leaf_indices
 
 DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
@@ -50,14 +50,14 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.cache_filename = path
         self.is_mutable = mutable
         self.layout = fixed_layout(single_instance_space, type(self).__name__)
-        self._places = range(len(self.layout.leaves))
+        self._leaf_indices = range(len(self.layout.leaves))
         self._length = length
         self._views: dict[tuple[Any, ...], StorageColumn] = {}
 
     # -- what a subclass implements --------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         """The columns at these places among the leaves, in memory of their own. There is at least one slot."""
 
     @abc.abstractmethod
@@ -81,20 +81,20 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return self.gather(resolve_index(self.backend, index, self._length), self._length)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self.layout.assemble(self._gather_columns(slots, self._places))
+        return self.layout.assemble(self._gather_columns(slots, self._leaf_indices))
 
-    def _gather_columns(self, slots: Any, places: Sequence[int]) -> list[np.ndarray]:
+    def _gather_columns(self, slots: Any, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         """The columns at these places for one slot, without the first axis, or for an array of slots."""
         if self.capacity is not None:
             slots = slots % self.capacity
         if isinstance(slots, int):
-            return [column[0, ...] for column in self._read(np.array([slots]), places)]
+            return [column[0, ...] for column in self._read(np.array([slots]), leaf_indices)]
         if not len(slots):
-            return [new_column(self.layout.leaves[place], (0,)) for place in places]
+            return [new_column(self.layout.leaves[leaf_index], (0,)) for leaf_index in leaf_indices]
         if is_increasing(slots):
-            return self._read(slots, places)
+            return self._read(slots, leaf_indices)
         distinct, inverse = np.unique(slots, return_inverse=True)
-        return [column.take(inverse, 0) for column in self._read(distinct, places)]
+        return [column.take(inverse, 0) for column in self._read(distinct, leaf_indices)]
 
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()
@@ -174,7 +174,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return b"".join(column.tobytes() for column in self._gather_columns(slots, self._places))
+        return b"".join(column.tobytes() for column in self._gather_columns(slots, self._leaf_indices))
 
     def encoded_as_raw_rows(self, encoded: list[np.ndarray], count: int | None) -> bytes:
         return b"".join(column.tobytes() for column in encoded)
@@ -212,7 +212,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             for first, last in slots:
                 for start in range(first, last, size):
                     part = np.arange(start, min(start + size, last))
-                    copy._write(part, self._read(part, self._places))
+                    copy._write(part, self._read(part, self._leaf_indices))
             copy.flush()
         except BaseException:
             copy.close()
@@ -235,13 +235,13 @@ class StorageColumn(ColumnView):
         self.capacity = storage.capacity
         self._storage = storage
         self.layout = RowLayout(self.single_instance_space)
-        self._places = leaf_places(storage.layout, keys, self.layout)
+        self._leaf_indices = leaf_indices(storage.layout, keys, self.layout)
 
     def __len__(self) -> int:
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self.layout.assemble(self._storage._gather_columns(slots, self._places))
+        return self.layout.assemble(self._storage._gather_columns(slots, self._leaf_indices))
 
 
 def fixed_layout(space: Space, who: str) -> RowLayout:

@@ -157,8 +157,8 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         parts: dict[str, SpaceStorage] = {}
         try:
             for key, space in zip(plan.keys, plan.spaces(), strict=True):
-                place = contained(folder, names[key])
-                parts[key] = classes[key].load_from(place, space, **{**options, **options_of(key)})
+                part_path = contained(folder, names[key])
+                parts[key] = classes[key].load_from(part_path, space, **{**options, **options_of(key)})
             check_parts(folder, parts, capacity, accept_damaged=bool(kwargs.get("accept_damaged")))
             if columns:  # frames of another size
                 single_instance_space = plan.space_of([parts[key].single_instance_space for key in plan.keys])
@@ -254,9 +254,9 @@ def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, t
     parts = {key: json_field(by_key, key, dict, path) for key in by_key}
     classes = {key: storage_by_name(json_field(part, f"{prefix}type", str, path), path) for key, part in parts.items()}
     names = {key: json_field(part, f"{prefix}path", str, path) for key, part in parts.items()}
-    places = [contained(folder, name) for name in names.values()]
-    taken = set(places)
-    if len(taken) < len(places) or any(not taken.isdisjoint(place.parents) for place in places):
+    paths = [contained(folder, name) for name in names.values()]
+    taken = set(paths)
+    if len(taken) < len(paths) or any(not taken.isdisjoint(part.parents) for part in paths):
         raise StorageCorruptedError(f"{path}: two parts lie at one path, or one lies inside the other")
     return separator, classes, names
 

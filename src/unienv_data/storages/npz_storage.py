@@ -155,22 +155,25 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.npz"
 
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         leaves = self.layout.leaves
-        columns = [new_column(leaves[place], (len(slots),)) for place in places]
+        columns = [new_column(leaves[leaf_index], (len(slots),)) for leaf_index in leaf_indices]
         for row, slot in enumerate(slots.tolist()):
-            for column, value in zip(columns, self._read_sample(slot, places), strict=True):
+            for column, value in zip(columns, self._read_sample(slot, leaf_indices), strict=True):
                 column[row] = value
         return columns
 
-    def _read_sample(self, slot: int, places: Sequence[int]) -> list[np.ndarray]:
+    def _read_sample(self, slot: int, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         path = self._path(slot)
         fd = open_regular(path, writable=False)
         try:
             with os.fdopen(fd, "rb") as file, zipfile.ZipFile(file) as archive:
                 if sorted(archive.namelist()) != sorted(self._members):
                     raise ValueError(f"it has {archive.namelist()}, wanted {self._members}")
-                return [_member(archive, self._members[place], self.layout.leaves[place]) for place in places]
+                return [
+                    _member(archive, self._members[leaf_index], self.layout.leaves[leaf_index])
+                    for leaf_index in leaf_indices
+                ]
         except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise StorageCorruptedError(f"{path}: {error}") from error
         except OSError as error:
@@ -241,7 +244,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         for slot in sorted(_slots_in(self._folder)):
             try:
                 if slot < self._length:
-                    self._read_sample(slot, self._places)
+                    self._read_sample(slot, self._leaf_indices)
             except (ValueError, OSError) as error:
                 findings.append(str(error))
         return findings

@@ -302,8 +302,8 @@ def check_references(rows: Rows, slots: Any) -> None:
 def copy_references(references: np.ndarray, source: Any, target: Any) -> np.ndarray:
     """The references to copies, in another heap, of what these refer to."""
     copied = np.zeros_like(references)
-    for place in np.ndindex(references.shape):
-        offset, length = (int(number) for number in references[place])
+    for index in np.ndindex(references.shape):
+        offset, length = (int(number) for number in references[index])
         if length:
-            copied[place] = (target.write(bytes(source.read(offset, length))), length)
+            copied[index] = (target.write(bytes(source.read(offset, length))), length)
     return copied

@@ -111,14 +111,14 @@ class SharedNextObsStorage(SpaceStorage):
         self.has_row_sums = rows.has_row_sums and firsts.has_row_sums
         self._rows, self._firsts, self._is_shared = rows, firsts, shared
         leaves = self.layout.leaves
-        self._obs = [place for place, leaf in enumerate(leaves) if leaf.path[0] == _OBS]
-        self._next = [place for place, leaf in enumerate(leaves) if leaf.path[0] == _NEXT]
-        self._stored = [place for place, leaf in enumerate(leaves) if leaf.path[0] != _OBS]
+        self._obs = [index for index, leaf in enumerate(leaves) if leaf.path[0] == _OBS]
+        self._next = [index for index, leaf in enumerate(leaves) if leaf.path[0] == _NEXT]
+        self._stored = [index for index, leaf in enumerate(leaves) if leaf.path[0] != _OBS]
         own = dict(zip(self._stored, rows.layout.leaves[1:], strict=True))
         # Which leaf of the rows each leaf of a sample is read from, and whether from the row before.
         self._sources = [
-            (own[self._next[self._obs.index(place)]], True) if place in self._obs else (own[place], False)
-            for place in range(len(leaves))
+            (own[self._next[self._obs.index(index)]], True) if index in self._obs else (own[index], False)
+            for index in range(len(leaves))
         ]
         self._number_name = rows.layout.leaves[0].name
         self._plan = [(leaf.name, leaf.placement == "block", is_before) for leaf, is_before in self._sources]
@@ -310,16 +310,20 @@ class SharedNextObsStorage(SpaceStorage):
             blocks[name].take(before if is_before else slots, 0, None, "wrap") if is_block else pieces[is_before][name]
             for name, is_block, is_before in self._plan
         ]
-        self._put_firsts(pieces[0][self._number_name], [(place, columns[place]) for place in self._obs])
+        self._put_firsts(pieces[0][self._number_name], [(index, columns[index]) for index in self._obs])
         return columns
 
-    def read_columns(self, places: Sequence[int], slots: np.ndarray) -> list[np.ndarray]:
+    def read_columns(self, leaf_indices: Sequence[int], slots: np.ndarray) -> list[np.ndarray]:
         """Some of the columns of the samples in these slots, by the places of their leaves."""
         rows, before, columns = self._rows.rows, slots - self.lanes, []
-        for place in places:
-            leaf, is_before = self._sources[place]
+        for leaf_index in leaf_indices:
+            leaf, is_before = self._sources[leaf_index]
             columns.append(take_column(rows, leaf, before if is_before else slots))
-        observed = [(place, column) for place, column in zip(places, columns, strict=True) if place in self._obs]
+        observed = [
+            (leaf_index, column)
+            for leaf_index, column in zip(leaf_indices, columns, strict=True)
+            if leaf_index in self._obs
+        ]
         if observed:
             self._put_firsts(take_column(rows, self._rows.layout.leaves[0], slots), observed)
         return columns
@@ -527,7 +531,7 @@ class _Column(ColumnView):
         self.capacity, self._storage = storage.capacity, storage
         self.layout = RowLayout(self.single_instance_space)
         leaves = storage.layout.leaves
-        self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
+        self._leaf_indices = [index for index, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 
     @property
     def ring(self) -> int | None:
@@ -539,7 +543,7 @@ class _Column(ColumnView):
     def gather(self, slots: Any, length: int) -> Any:
         self._storage._see(length)
         index = np.array([slots]) if type(slots) is int else slots
-        columns = self._storage.read_columns(self._places, index)
+        columns = self._storage.read_columns(self._leaf_indices, index)
         return self.layout.assemble([column[0, ...] for column in columns] if type(slots) is int else columns)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:

@@ -297,9 +297,9 @@ class GraphCodec(HeapCodec):
             raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a GraphInstance"))
         arrays = [array for array in fields_of(value) if array is not None]
         for array in arrays:
-            found = tuple(getattr(array, "shape", ()))[: len(shape)]
-            if found != shape:
-                raise ValueError(at_path(path, f"a batch of {found}, the rows want {shape}"))
+            leading = tuple(getattr(array, "shape", ()))[: len(shape)]
+            if leading != shape:
+                raise ValueError(at_path(path, f"a batch of {leading}, the rows want {shape}"))
         for index in np.ndindex(shape):
             part = GraphInstance(*(None if array is None else array[index] for array in fields_of(value)))
             yield trim_graphs(self.space.backend, part)

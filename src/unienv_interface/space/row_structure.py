@@ -20,7 +20,7 @@ def walk(space: Space, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Spa
     """The leaves in canonical order with the keys that lead to them."""
     if not isinstance(space, CompositeSpace):
         return [(path, space)]
-    return [found for key, child in space.child_items() for found in walk(child, (*path, key))]
+    return [leaf for key, child in space.child_items() for leaf in walk(child, (*path, key))]
 
 
 def collector(space: Space) -> Collector:

@@ -221,7 +221,7 @@ def _(space: CompositeSpace, data: Buffer, path: str = "") -> Any:
 
 def _check_batch(space: BatchedSpace, shape: tuple[int, ...], path: str) -> None:
     limits = zip(space.batch_shape, shape, strict=False)
-    if len(shape) != len(space.batch_shape) or not all(size in (None, found) for size, found in limits):
+    if len(shape) != len(space.batch_shape) or not all(size in (None, length) for size, length in limits):
         raise ValueError(at_path(path, f"shape {shape}, the space wants a batch of {space.batch_shape}"))
 
 

@@ -117,8 +117,8 @@ class EnvContract(abc.ABC):
 
     def test_seed_fixes_the_episode_in_another_instance(self) -> None:
         with _closing(self.make_env()) as env, _closing(self.make_env()) as other:
-            found = difference(episode(env, seed=5), episode(other, seed=5), "episode")
-            if found:
+            change = difference(episode(env, seed=5), episode(other, seed=5), "episode")
+            if change:
                 raise EnvContractError(
-                    f"two of {env!r} with one seed: found {found}; wanted the same episode from the same seed"
+                    f"two of {env!r} with one seed: found {change}; wanted the same episode from the same seed"
                 )

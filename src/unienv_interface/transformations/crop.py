@@ -17,9 +17,9 @@ from ._operands import (
     as_operands,
     check_order,
     clamp,
+    constants_device,
     lacks_arithmetic,
     parse_constant,
-    place_of,
     require_box,
 )
 from ._space_cache import SpaceCache
@@ -76,7 +76,7 @@ class CropTransformation(DataTransformation):
         box = require_box(source_space, type(self).__name__)
         backend = box.backend
         on_host = lacks_arithmetic(backend, box.dtype_name)
-        low, high = self._ranges.get(box, None if on_host else place_of(backend, data), self._work_out)
+        low, high = self._ranges.get(box, None if on_host else constants_device(backend, data), self._work_out)
         if on_host:
             return backend.from_host(clamp(backend.to_host(data), low, high), box.dtype, device=backend.device(data))
         clamped = clamp(backend.astype(data, box.dtype, copy=False), low, high)

@@ -13,7 +13,15 @@ from ..backends import dtypes
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ._operands import ClipFloats, RoundToIntegers, as_array, lacks_arithmetic, place_of, require_box, signed_name
+from ._operands import (
+    ClipFloats,
+    RoundToIntegers,
+    as_array,
+    constants_device,
+    lacks_arithmetic,
+    require_box,
+    signed_name,
+)
 from ._space_cache import SpaceCache
 from .serialization_utils import read_setting, register_transformation
 from .transformation import DataTransformation, need_source_space
@@ -60,7 +68,7 @@ class ImageResizeTransformation(DataTransformation):
         )
 
     def transform(self, source_space: Space, data: Any) -> Any:
-        return self._plans.get(source_space, place_of(source_space.backend, data), self._work_out)(data)
+        return self._plans.get(source_space, constants_device(source_space.backend, data), self._work_out)(data)
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageResizeTransformation:
         box = _require_images(need_source_space(self, source_space), type(self).__name__)

@@ -18,8 +18,8 @@ from ._operands import (
     Constant,
     RoundToIntegers,
     as_operand,
+    constants_device,
     parse_constant,
-    place_of,
     require_box,
 )
 from ._space_cache import SpaceCache
@@ -139,7 +139,7 @@ class NormalizeTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, place_of(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
         result = plan(data)
         return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
 

@@ -22,8 +22,8 @@ from ._operands import (
     can_be_anchored,
     check_order,
     clamp,
+    constants_device,
     parse_constant,
-    place_of,
     require_box,
     signed_dtype,
     signed_name,
@@ -94,7 +94,7 @@ class RescaleTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, place_of(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
         result = plan(data)
         return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
 

@@ -220,9 +220,9 @@ def _(first: CompositeSpace, spaces: Sequence[CompositeSpace], path: str) -> Any
     _check_alike(spaces, path)
     keys = [key for key, _ in first.child_items()]
     for position, space in enumerate(spaces):
-        found = [key for key, _ in space.child_items()]
-        if found != keys:
-            raise _differ(path, position, "has the keys", found, keys, "they must agree")
+        own_keys = [key for key, _ in space.child_items()]
+        if own_keys != keys:
+            raise _differ(path, position, "has the keys", own_keys, keys, "they must agree")
     columns = zip(*(space.children for space in spaces), strict=True)
     joined = [_join(column[0], column, join_path(path, key)) for key, column in zip(keys, columns, strict=True)]
     return first.with_children(joined)

@@ -271,13 +271,13 @@ def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_s
     """The space with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
 
 
-def _reshaped(found: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> tuple[Any, ...]:
+def _reshaped(shape: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> tuple[Any, ...]:
     """The shape with its first axes laid out anew; a ValueError if they are not `old`, or `new` holds not as many."""
-    if tuple(found[: len(old)]) != tuple(old):
-        raise ValueError(f"the leading axes are {tuple(found)}, they do not start with {tuple(old)}")
+    if tuple(shape[: len(old)]) != tuple(old):
+        raise ValueError(f"the leading axes are {tuple(shape)}, they do not start with {tuple(old)}")
     if math.prod(old) != math.prod(new):
         raise ValueError(f"{tuple(old)} and {tuple(new)} hold different numbers of values")
-    return (*new, *found[len(old) :])
+    return (*new, *shape[len(old) :])
 
 
 @reshape_batch_size.register

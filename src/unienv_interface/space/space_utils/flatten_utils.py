@@ -402,17 +402,17 @@ def real(values: np.ndarray) -> np.ndarray:
 
 def cast(backend: ComputeBackend, array: Any, name: str) -> Any:
     """An array in another dtype, or an OverflowError where an integer would change by that."""
-    found = backend.dtype_name(array.dtype)
-    if found == name:
+    own_name = backend.dtype_name(array.dtype)
+    if own_name == name:
         return array
-    if found in dtypes.COMPLEX and name not in dtypes.COMPLEX:
+    if own_name in dtypes.COMPLEX and name not in dtypes.COMPLEX:
         array = backend.real(array)
     result = backend.astype(array, backend.dtype_from_name(name))
-    if found in dtypes.INTEGER and not dtypes.can_cast_safely(found, name):
+    if own_name in dtypes.INTEGER and not dtypes.can_cast_safely(own_name, name):
         before = backend.to_host(array)
         changed = _changed_integers(before, real(backend.to_host(result)))
         if np.any(changed):
-            raise OverflowError(f"integer {before[changed].flat[0]} of {found} has no exact value in {name}")
+            raise OverflowError(f"integer {before[changed].flat[0]} of {own_name} has no exact value in {name}")
     return result
 
 

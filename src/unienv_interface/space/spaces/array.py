@@ -48,11 +48,11 @@ def array_mismatch(
     if not backend.is_backendarray(x):
         return at_path(path, f"{type(x).__name__}, the space wants an array of {backend}")
     try:
-        found = backend.dtype_name(x.dtype)
+        own_name = backend.dtype_name(x.dtype)
     except TypeError:
-        found = str(x.dtype)
-    if found not in dtypes.KNOWN or not dtypes.can_cast_safely(found, dtype_name):
-        return at_path(path, f"dtype {found}, the space wants {dtype_name}")
+        own_name = str(x.dtype)
+    if own_name not in dtypes.KNOWN or not dtypes.can_cast_safely(own_name, dtype_name):
+        return at_path(path, f"dtype {own_name}, the space wants {dtype_name}")
     if shape is not None and tuple(x.shape) != shape:
         return at_path(path, f"shape {tuple(x.shape)}, the space wants {shape}")
     return None

@@ -97,7 +97,7 @@ def _(space: BatchedSpace, x: Any, path: str = "") -> str | None:
     if not isinstance(x, np.ndarray) or x.dtype != object:
         return at_path(path, f"{type(x).__name__}, the space wants a NumPy array of objects")
     fits = x.ndim == len(space.batch_shape) and all(
-        size in (None, found) for size, found in zip(space.batch_shape, x.shape, strict=True)
+        size in (None, length) for size, length in zip(space.batch_shape, x.shape, strict=True)
     )
     if not fits:
         return at_path(path, f"shape {x.shape}, the space wants a batch of {space.batch_shape}")

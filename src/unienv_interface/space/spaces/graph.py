@@ -260,8 +260,8 @@ def trim_graphs(backend: ComputeBackend, graphs: GraphInstance) -> GraphInstance
     def trim(array: Any, counts: Any) -> Any:
         if array is None:
             return None
-        found = backend.to_host(counts)
-        return array[(slice(None),) * found.ndim + (slice(0, int(found.max()) if found.size else 0),)]
+        host_counts = backend.to_host(counts)
+        return array[(slice(None),) * host_counts.ndim + (slice(0, int(host_counts.max()) if host_counts.size else 0),)]
 
     features = trim(graphs.nodes_features, graphs.n_nodes)
     edges_features, edges = (trim(array, graphs.n_edges) for array in (graphs.edges_features, graphs.edges))
@@ -298,12 +298,12 @@ def _counts_mismatch(
     )
     if finding is not None:
         return nothing, finding
-    found = space.backend.to_host(counts)
-    outside = (found < least) | (found > (np.inf if most is None else most))
+    host_counts = space.backend.to_host(counts)
+    outside = (host_counts < least) | (host_counts > (np.inf if most is None else most))
     if np.any(outside):
-        worst = found[outside].flat[0] if found.ndim else found
+        worst = host_counts[outside].flat[0] if host_counts.ndim else host_counts
         return nothing, at_path(path, f"{worst}, the space wants {np.min(least) if np.size(least) else 0} to {most}")
-    return found, None
+    return host_counts, None
 
 
 def _features_mismatch(
