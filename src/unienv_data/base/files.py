@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .storage import StorageCorruptedError
+from .storage import StorageCorruptedError, UnsupportedFormatError
 
 # Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
 MAX_JSON_BYTES = 16 * 2**20
@@ -136,6 +136,14 @@ def json_field(
     if kind is int and not least <= value < 2**62:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {least}")
     return value
+
+
+def format_version(content: dict[str, Any], path: PathLike, newest: int, **default: Any) -> int:
+    """The format version of a file; an UnsupportedFormatError if this release does not know it yet."""
+    version: int = json_field(content, "format_version", int, path, **default)
+    if version > newest:
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {newest}")
+    return version
 
 
 def _check_depth(text: bytes, path: PathLike) -> None:

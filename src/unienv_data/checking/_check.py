@@ -157,7 +157,7 @@ def _episode_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     for gap in table.gaps[:_SHOWN]:
         yield Finding("episodes", f"{describe_range(gap, table.stride)}: in no episode, between two of them")
     if len(table.gaps) > _SHOWN:
-        yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more stretches of samples are in no episode")
+        yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more ranges of samples are in no episode")
     if len(table.unfinished) and not (buffer.cache_path is not None and is_being_written(buffer.cache_path)):
         yield _unfinished(table)
     episodes = table.all
@@ -213,6 +213,6 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
     for start, stop, why in unread[:_SHOWN]:
         yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {why}")
     if len(unread) > _SHOWN:
-        yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more stretches cannot be read")
+        yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more ranges cannot be read")
     for each in checks:
         yield from each.findings()

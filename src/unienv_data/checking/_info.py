@@ -47,7 +47,7 @@ class ColumnInfo:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some numbers, one per episode, are like; `curve` are their means over stretches of time, oldest first.
+    """What some numbers, one per episode, are like; `curve` are their means over equal spans of time, oldest first.
 
     All of that is of the finite ones, None if there is none; `not_finite` are so many others.
     """

@@ -168,8 +168,8 @@ def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> st
                 recovered.append((int(episode[0]), int(episode[-1]) + 1))
     known = as_ranges([]) if old.episodes is None else old.episodes
     old.episodes = np.concatenate([known, as_ranges(recovered)])
-    how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    runs = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
+    how = "split where samples are marked as the last" if has_flags else "each range of them is one episode now"
+    runs = "1 range" if len(old.gaps) == 1 else f"{len(old.gaps):,} ranges"
     return f"{runs} of samples in no episode that is known; {how}"
 
 

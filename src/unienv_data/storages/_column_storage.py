@@ -183,13 +183,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        columns, start = [], 0
-        for leaf in self.layout.leaves:
-            column = new_column(leaf, (len(slots),))
-            column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
-            columns.append(column)
-            start += column.nbytes
-        self._write_in_order(slots, columns)
+        self._write_in_order(slots, columns_from_raw(self.layout, raw, len(slots)))
 
     # -- copies and columns ----------------------------------------------------------------------------------
 
@@ -280,6 +274,17 @@ def check_capacity(capacity: int | None) -> None:
 def new_column(leaf: RowLeaf, lead: tuple[int, ...]) -> np.ndarray:
     """Zeros for the values of a leaf. Not by its dtype: NumPy loses that of values without elements."""
     return np.zeros(lead + leaf.codec.shape, element_dtype(leaf))
+
+
+def columns_from_raw(layout: RowLayout, raw: Any, count: int) -> list[np.ndarray]:
+    """The columns of `count` samples from their bytes, column after column."""
+    columns, start = [], 0
+    for leaf in layout.leaves:
+        column = new_column(leaf, (count,))
+        column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
+        columns.append(column)
+        start += column.nbytes
+    return columns
 
 
 def element_dtype(leaf: RowLeaf) -> np.dtype:

@@ -139,7 +139,7 @@ def dataset_names(layout: RowLayout) -> list[str]:
 def create_dataset(
     root: h5py.Group, name: str, leaf: RowLeaf, capacity: int | None, filters: dict[str, Any], chunks: Any
 ) -> None:
-    """A dataset for the values of a leaf: one stretch of the file if it can be, else chunks with checksums."""
+    """A dataset for the values of a leaf: contiguous if it can be, else chunks with checksums."""
     dtype, row = stored_dtype(leaf), leaf.codec.shape
     shape, options = (capacity or 0, *row), {key: value for key, value in filters.items() if value is not None}
     if capacity is None or options or chunks is not None:
@@ -168,7 +168,7 @@ def _check_chunk(name: str, chunk: tuple[int, ...], itemsize: int) -> None:
 
 
 def take_room(datasets: list[h5py.Dataset], path: Path) -> None:
-    """Take the disk's room for datasets of one stretch, so that writing to them cannot fail for want of it."""
+    """Reserve the room of contiguous datasets on the disk, so that writing to them cannot fail for want of it."""
     for dataset in datasets:
         start = dataset.id.get_offset()
         if start is not None:

@@ -21,8 +21,8 @@ from unienv_interface.space.row_layout import RowLeaf
 from unienv_interface.space.spaces import ArraySpace, BinarySpace, BoxSpace, DictSpace, TextSpace
 from unienv_interface.utils.optional import need
 
-from ..base.files import json_field, open_regular, read_json
-from ..base.storage import StorageCorruptedError, UnsupportedFormatError
+from ..base.files import format_version, json_field, open_regular, read_json
+from ..base.storage import StorageCorruptedError
 from ._column_storage import DEFAULT_KEY, text_column
 
 if TYPE_CHECKING:
@@ -345,9 +345,7 @@ def dtype_name(leaf: RowLeaf) -> str:
 
 def read_metadata(file: Path) -> dict[str, Any]:
     content = read_json(file, checksum=False)
-    version = json_field(content, "format_version", int, file, default=0)
-    if version > FORMAT_VERSION:
-        raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    format_version(content, file, FORMAT_VERSION, default=0)
     if json_field(content, "piece_size", int, file) < 1:
         raise StorageCorruptedError(f"{file}: field 'piece_size' is 0")
     return content

@@ -170,14 +170,14 @@ class ReferenceVideos(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
         super().__init__(single_instance_space, cache_filename, capacity, length)
         self.file_ext, self.buffer_pixel_format, self.fps = file_ext, buffer_pixel_format, fps
         self._ranges = sorted(file_ranges)
-        # where each stretch of slots begins, where it stops, its file, and the number of its first frame there
-        self._stretches: list[tuple[int, int, int, int]] = []
+        # where each range of slots begins, where it stops, its file, and the number of its first frame there
+        self._ranges: list[tuple[int, int, int, int]] = []
         for number, (first, last) in enumerate(self._ranges):
             if first <= last:
-                self._stretches.append((first, last + 1, number, 0))
+                self._ranges.append((first, last + 1, number, 0))
             else:
-                self._stretches += [(first, len(self), number, 0), (0, last + 1, number, len(self) - first)]
-        self._stretches.sort()
+                self._ranges += [(first, len(self), number, 0), (0, last + 1, number, len(self) - first)]
+        self._ranges.sort()
 
     @classmethod
     def load_from(
@@ -214,10 +214,10 @@ class ReferenceVideos(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
     def _frames(self, slots: Sequence[int]) -> list[np.ndarray]:
         wanted: dict[int, dict[int, int]] = {}  # of each file: the place in the result of each frame
         for place, slot in enumerate(slots):
-            at = bisect.bisect_right(self._stretches, slot, key=lambda stretch: stretch[0]) - 1
-            if at < 0 or slot >= self._stretches[at][1]:
+            at = bisect.bisect_right(self._ranges, slot, key=lambda range: range[0]) - 1
+            if at < 0 or slot >= self._ranges[at][1]:
                 raise StorageCorruptedError(f"{self._folder}: there is no video for slot {slot}")
-            first, _, number, frame = self._stretches[at]
+            first, _, number, frame = self._ranges[at]
             wanted.setdefault(number, {})[frame + slot - first] = place
         frames: list[Any] = [None] * len(slots)
         for number, places in wanted.items():

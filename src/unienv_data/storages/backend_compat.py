@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -17,8 +17,8 @@ from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner, same_form
-from .composed import PathLike, read_description
+from ._wrapping import WrappingStorage, create_around, same_form
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -96,23 +96,8 @@ class ToBackendOrDeviceStorage(
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
-    ) -> ToBackendOrDeviceStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        backend, device = _read_place(folder / cls.metadata_file, content)
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        inner_space = _moved_space(single_instance_space, backend, device)
-        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-        return cls(single_instance_space, inner, name, folder)
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        yield _moved_space(space, *_read_place(folder / cls.metadata_file, content))
 
     def _description(self) -> dict[str, Any]:
         return {

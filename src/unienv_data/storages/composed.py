@@ -17,9 +17,9 @@ from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space, flatten_data, is_flattenable, unflatten_data
 
 from ..base.common import BatchT
-from ..base.files import json_field, new_folder, read_json, write_json
+from ..base.files import format_version, json_field, new_folder, read_json, write_json
 from ..base.index import resolve_index
-from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import SpaceStorage, StorageCorruptedError
 from .registry import current_name, name_of
 
 FORMAT_VERSION = 1
@@ -399,9 +399,7 @@ def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]
     """What the metadata file of a storage of this class says; a StorageCorruptedError if it is of another class."""
     path = folder / cls.metadata_file
     content = read_json(path, checksum=False)
-    version = json_field(content, "format_version", int, path, default=FORMAT_VERSION)
-    if version > FORMAT_VERSION:
-        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    format_version(content, path, FORMAT_VERSION, default=FORMAT_VERSION)
     name = json_field(content, "storage_type", str, path)
     # the reference's name of the class may stand there, with its module or without
     if name != cls.__name__ and current_name(name) != cls.registered_name:

@@ -19,8 +19,8 @@ from ..base.common import BatchT
 from ..base.files import json_field
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner
-from .composed import PathLike, read_description
+from ._wrapping import WrappingStorage, create_around
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -79,28 +79,8 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
-    ) -> FlattenedStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        refusal: StorageCorruptedError | None = None
-        for inner_space in _flat_spaces(single_instance_space, content, folder / cls.metadata_file):
-            try:
-                inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-            except StorageCorruptedError as error:
-                refusal = refusal or error
-                continue
-            return cls(single_instance_space, inner, name, folder)
-        raise refusal or StorageCorruptedError(f"{folder}: no storage inside")
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        return _flat_spaces(space, content, folder / cls.metadata_file)
 
     def _description(self) -> dict[str, Any]:
         return {**super()._description(), "flat_dtype": _dtype_of(self.inner_storage.single_instance_space)}

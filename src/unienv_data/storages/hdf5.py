@@ -42,7 +42,7 @@ class HDF5Storage(ColumnStorage):
     The samples of a space that is no dictionary are in the dataset `data`. Texts are UTF-8 strings; a NUL in one, or
     half of a surrogate pair, is a ValueError. Without `cache_path` the file is in memory.
 
-    With a fixed capacity and neither `compression` nor `chunks` a dataset is one stretch of the file, whose room is
+    With a fixed capacity and neither `compression` nor `chunks` a dataset is contiguous in the file, and its room is
     taken at once; otherwise it lies in chunks with checksums, which every read and `verify` compare. `get_column`
     reads only the datasets of that column.
 

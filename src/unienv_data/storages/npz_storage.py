@@ -20,6 +20,7 @@ from unienv_interface.space.row_layout import RowLeaf
 
 from ..base.files import (
     check_disk,
+    format_version,
     json_field,
     new_folder,
     open_regular,
@@ -29,7 +30,7 @@ from ..base.files import (
     sync_folder,
     write_json,
 )
-from ..base.storage import StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import StorageCorruptedError
 from ._column_storage import ColumnStorage, check_capacity, element_dtype, fixed_layout, leaf_names, new_column
 from ._options import checks_options
 from .registry import current_name, register_storage
@@ -124,9 +125,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         """The storage in a folder. A growing one has as many slots as there are files, or were when it was flushed."""
         folder, file = Path(path), Path(path) / METADATA
         content = read_json(file, checksum=False)
-        version = json_field(content, "format_version", int, file, default=0)
-        if version > FORMAT_VERSION:
-            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        format_version(content, file, FORMAT_VERSION, default=0)
         kind = json_field(content, "storage_type", str, file, default="npz")
         if kind != cls.__name__ and current_name(kind) != "npz":  # the reference's has no module, or one
             raise StorageCorruptedError(f"{file}: of type {kind!r}, wanted 'npz'")

@@ -20,7 +20,7 @@ from ..base.files import check_memory, replacing
 from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._column_storage import is_increasing, last_of_each, new_column
+from ._column_storage import columns_from_raw, is_increasing, last_of_each
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._tensor_file import TensorFile, load_pickled, save_pickled, write_tensors
@@ -263,13 +263,11 @@ class PytorchTensorStorage(SpaceStorage):
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        columns, start = [], 0
-        for leaf in self.layout.leaves:
-            column = new_column(leaf, (len(slots),))
-            column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
-            columns.append(PyTorchComputeBackend.from_raw(column, leaf.space.dtype_name))  # type: ignore[attr-defined]
-            start += column.nbytes
-        self._put(slots, columns)
+        columns = zip(self.layout.leaves, columns_from_raw(self.layout, raw, len(slots)), strict=True)
+        self._put(
+            slots,
+            [PyTorchComputeBackend.from_raw(column, leaf.space.dtype_name) for leaf, column in columns],  # type: ignore[attr-defined]
+        )
 
     # -- durability ------------------------------------------------------------------------------------------
 

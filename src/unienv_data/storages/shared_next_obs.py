@@ -31,10 +31,10 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, get_at, register_json_reader
 from unienv_interface.space.spaces import DictSpace
 
-from ..base.files import json_field, new_folder, read_json, sync_folder, write_json
+from ..base.files import format_version, json_field, new_folder, read_json, sync_folder, write_json
 from ..base.index import resolve_index
 from ..base.nested import nested_item
-from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._packed_column import take_column
@@ -184,10 +184,7 @@ class SharedNextObsStorage(SpaceStorage):
         """The storage in a folder; `accept_damaged` as for `PackedStorage`."""
         folder = Path(path)
         content = read_json(folder / _FILE, checksum=False)
-        version = json_field(content, "format_version", int, folder / _FILE)
-        if version > _FORMAT_VERSION:
-            rule = f"this release reads up to {_FORMAT_VERSION}"
-            raise UnsupportedFormatError(f"{folder / _FILE}: format version {version}, {rule}")
+        format_version(content, folder / _FILE, _FORMAT_VERSION)
         lanes = json_field(content, "lanes", int, folder / _FILE, least=1)
         options: Any = {"read_only": read_only, "multiprocessing": multiprocessing, "accept_damaged": accept_damaged}
         row_space, first_space = _part_spaces(single_instance_space)

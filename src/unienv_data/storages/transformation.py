@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from unienv_interface.transformations.serialization_utils import json_to_transfo
 from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner, same_form
-from .composed import PathLike, read_description
+from ._wrapping import WrappingStorage, create_around, same_form
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -85,23 +85,14 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        yield _read_transformation(folder, content, space).get_target_space_from_source(space)
+
+    @classmethod
+    def _around(
+        cls, space: Space, inner: SpaceStorage, name: str, folder: Path, content: dict[str, Any]
     ) -> TransformedStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        transformation = _read_transformation(folder, content, single_instance_space)
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        inner_space = transformation.get_target_space_from_source(single_instance_space)
-        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-        return cls(single_instance_space, transformation, inner, name, folder)
+        return cls(space, _read_transformation(folder, content, space), inner, name, folder)
 
     def _description(self) -> dict[str, Any]:
         transformation = transformation_to_json(self.data_transformation, self.single_instance_space)
