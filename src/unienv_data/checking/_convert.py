@@ -136,14 +136,23 @@ def convert(
     task: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConvertReport:
-    """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
+    """Copy all samples and episodes to a new recording in another format; memory stays bounded.
 
-    The source is a replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are. Samples
-    keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
-    encoded once more; other formats have them as they are decoded.
+    Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
+    encoded once more; other formats have them as they are decoded. An episode that was never closed is cut in the copy.
 
-    An episode that was never closed is cut in the copy. `fps` and `task` are for LeRobot datasets, see
-    `export_lerobot`.
+    Parameters
+    ----------
+    source
+        A replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are.
+    target
+        The new folder.
+    fmt
+        The format, one of `TARGETS`.
+    fps, task
+        For LeRobot datasets, as for `export_lerobot`.
+    progress
+        Called with how many samples are done, and how many there are.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:

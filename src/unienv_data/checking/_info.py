@@ -89,7 +89,15 @@ class InfoReport:
 
 
 def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoReport:
-    """Describe the recording in a folder. Of the samples only the rewards are read."""
+    """Describe the recording in a folder. Of the samples only the rewards are read.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    progress
+        Called with how many samples are done, and how many there are.
+    """
     path = Path(path)
     with open_folder(path) as buffer:
         columns, table = columns_of(buffer.single_space), episode_table(buffer)
@@ -176,7 +184,7 @@ def space_in_words(space: Space) -> str:
 
 
 def describe_difference(recorded: Space, given: Space) -> str:
-    """Which column of the samples is not what it was, in words."""
+    """Say which column of the samples differs from the recorded one."""
     before, now = (
         {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
     )
@@ -213,7 +221,17 @@ class Head:
 
 
 def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
-    """`count` samples from `start` on; a negative start counts from the end."""
+    """Read a few samples of a recording.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    count
+        How many samples.
+    start
+        The index of the first one; a negative one counts from the end.
+    """
     if count < 0:
         raise ValueError(f"{count} samples were asked for, it must be 0 or more")
     with open_folder(Path(path)) as buffer:

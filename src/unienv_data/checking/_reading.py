@@ -32,7 +32,7 @@ ProgressCallback = Callable[[int, int], object]
 
 
 def unwatched(done: int, total: int) -> None:
-    """The progress of work that nobody watches."""
+    """Ignore the progress."""
 
 
 def open_folder(path: Path) -> ReplayBuffer:

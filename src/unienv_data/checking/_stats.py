@@ -52,6 +52,13 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
     """The statistics of all columns of the recording in a folder; memory stays bounded.
 
     Those by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    progress
+        Called with how many samples are done, and how many there are.
     """
     show = progress or unwatched
     with open_folder(Path(path)) as buffer:

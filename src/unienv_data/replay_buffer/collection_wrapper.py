@@ -60,24 +60,46 @@ class ReplayBufferCollectionWrapper(
 ):
     """Automatically record every transition into one or more replay buffers.
 
-    - `replay_mode`: `"shared"`, a single flat replay buffer; `"per_env"`, one buffer per batched slot, with episode
-      segments; `"interleaved"`, one buffer with a lane and so with episode segments for each slot (`lanes` of
-      `ReplayBuffer.create`); `"auto"`, which of these fits the batch size and the buffers.
-    - `transition_builder`: a callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated,
-      env_index, rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its
-      fields that the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs,
-      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and
-      extras; `transition_space` makes such a space.
-    - `validate_transition`: check every transition against the buffer's space, which takes time.
-    - `dump_on_episode_end`, `dump_on_reset_boundary`: `dumps` the buffers concerned, to `dump_path` or, if there are
-      several, to a folder `env_0`, `env_1`, ... each under it. Repeated dumps overwrite the same path, which may be
-      reassigned. Empty buffers are not dumped.
-    - `clock`: where timestamps come from, seconds since the epoch.
-    - `first_episode_id`: the number of the first episode; by default one that goes on from what the buffers hold.
-    - `on_ended`: what happens when a slot is stepped whose episode has ended, and which was not reset: `"raise"`, a
-      RuntimeError before the step that names the slots; `"ignore"`, the step is recorded as the first of an episode.
-    - `episodes`: `"ignore"` says that several environments are meant to be mixed in one buffer without episodes, in
-      shared mode. By default an `UnknownEpisodesWarning` says that they are.
+    Parameters
+    ----------
+    env
+        The environment below, single or batched.
+    replay_buffers
+        One buffer, or one for each slot.
+    replay_mode
+        "shared": a single flat replay buffer. "per_env": one buffer per batched slot, with episode segments.
+        "interleaved": one buffer with a lane, and so with episode segments, for each slot (`lanes` of
+        `ReplayBuffer.create`). "auto": the one of these that fits the batch size and the buffers.
+    transition_builder
+        A callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated, env_index,
+        rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its fields that
+        the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs, action, reward,
+        terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and extras;
+        `transition_space` makes such a space.
+    validate_transition
+        Check every transition against the buffer's space, which takes time.
+    dump_on_episode_end, dump_on_reset_boundary
+        `dumps` the buffers concerned, to `dump_path` or, if there are several, to a folder `env_0`, `env_1`, ... each
+        under it. Repeated dumps overwrite the same path. Empty buffers are not dumped.
+    dump_path
+        Where to; it may be reassigned.
+    clock
+        Gives the timestamps, in seconds since the epoch.
+    first_episode_id
+        The number of the first episode; by default the one after the last in the buffers.
+    on_ended
+        What happens when a slot is stepped whose episode has ended, and which was not reset. "raise": a RuntimeError
+        before the step that names the slots. "ignore": the step is recorded as the first of an episode.
+    episodes
+        "ignore" says that several environments are meant to be mixed in one buffer without episodes, in shared mode. By
+        default an `UnknownEpisodesWarning` says that they are.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> recorder = ReplayBufferCollectionWrapper(env, buffer)
+    >>> recorder.reset(seed=0)
+    >>> recorder.step(recorder.sample_action())
     """
 
     def __init__(

@@ -131,20 +131,39 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         columns: Mapping[str, ColumnRule] | None = None,
         **kwargs: Any,
     ) -> ReplayBuffer:
-        """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
+        """Create a new replay buffer and its backing storage.
 
-        A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
-        `maintain_segment_metadata`. The short form `create(space, ...)`, which names no storage, keeps episodes unless
-        `keep_episodes=False`; otherwise they are kept only on request.
+        Parameters
+        ----------
+        storage_cls
+            The class of the storage, or its registered name, such as "hdf5"; by default `PackedStorage`. The short form
+            `create(space, ...)` takes the space in its place, and keeps episodes unless `keep_episodes=False`.
+        single_instance_space
+            The space of one sample.
+        *args, **kwargs
+            Further arguments for the storage.
+        cache_path
+            The folder, new or empty; the buffer can be loaded from the moment this returns. By default it is in memory.
+        capacity
+            How many samples there is room for before the oldest are overwritten; None to grow.
+        multiprocessing
+            Whether several processes write.
+        maintain_segment_metadata, keep_episodes
+            Two names for one thing: whether episodes are kept.
+        durable
+            Make the end of every segment survive a power cut.
+        lanes
+            How many environments record side by side, each its own episodes (see `extend_lanes`); more than one always
+            keeps them.
+        columns
+            How the leaves that a pattern names, such as "obs/cam_*", are kept: as still images (`Image`), or as one
+            video per episode (`Video`), encoded in the background; such a buffer keeps its episodes. The storage keeps
+            all others.
 
-        With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
-        `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
-        side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
-        storage's.
-
-        With `columns` the leaves that a pattern names, such as "obs/cam_*", are kept by its rule: as still images
-        (`Image`), or as one video per episode (`Video`), encoded in the background; such a buffer keeps its episodes.
-        All other leaves are kept by the storage.
+        Examples
+        --------
+        >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="data/", keep_episodes=True)
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -196,16 +215,34 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     ) -> ReplayBuffer:
         """Load a replay buffer plus its backing storage from disk.
 
-        If `single_instance_space` is provided, it is validated against the space reconstructed from the on-disk
-        metadata and, if compatible, reused instead of keeping the reconstructed copy. This avoids allocating duplicate
-        Space objects when many buffers with identical spaces are loaded simultaneously (e.g. for `CombinedBatch`).
+        Parameters
+        ----------
+        path
+            The folder.
+        backend, device
+            Where the samples are to be.
+        read_only
+            Read, and see new samples of a writer in another process as they come. False to write, as the only writer.
+        multiprocessing
+            Whether other processes write, too.
+        single_instance_space
+            A space to use in place of the one on disk, which it must be equal to: buffers with identical spaces (e.g.
+            for `CombinedBatch`) then share one object.
+        **storage_kwargs
+            Further arguments for the storage. With `columns` frames of the columns of video that a pattern names come
+            cropped and resized (see `Decode`); `frame_cache` keeps decoded frames on disk, in at most so many bytes,
+            such as "20GB".
 
-        With `columns` frames of the columns of video that a pattern names come cropped and resized (see `Decode`), and
-        `frame_cache` has them kept on disk once they are decoded, in at most so many bytes, such as "20GB". Further
-        arguments are the storage's.
+        Raises
+        ------
+        PermissionError
+            Another process writes to the folder; the message names it.
+        ValueError
+            `single_instance_space` is another than the one on disk.
 
-        Read-only, new samples of a writer in another process are seen as they come. To write, there must be no other
-        writer: a PermissionError names the process that is.
+        Examples
+        --------
+        >>> buffer = ReplayBuffer.load_from("data/", backend="numpy")
         """
         target = (parse_backend(backend), device, single_instance_space)
         return _folder.load(local_path(path), target, read_only, multiprocessing, storage_kwargs)

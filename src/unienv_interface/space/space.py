@@ -48,7 +48,16 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     """The description of one value; see the module's docstring.
 
     Spaces are values: two of the same structure, dtype and bounds on the same backend are equal and hash alike,
-    whatever their device. `shape` and `dtype` are None for kinds whose values are not single arrays.
+    whatever their device.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    shape, dtype
+        Of the array; None for kinds whose values are not single arrays.
+    device
+        Where the arrays are; None for any.
     """
 
     backend: ComputeBackend

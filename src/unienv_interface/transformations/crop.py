@@ -32,9 +32,13 @@ from .transformation import DataTransformation
 class CropTransformation(DataTransformation):
     """Moves each entry of a box to the nearest value between `crop_low` and `crop_high`, both inclusive.
 
-    The ends are numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For
-    integers, ends between two whole numbers are rounded inwards. NaN stays NaN. What was cut off is not known
-    afterwards, so the inverse is the identity.
+    NaN stays NaN. What was cut off is lost, so the inverse is the identity.
+
+    Parameters
+    ----------
+    crop_low, crop_high
+        Numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For integers, ends
+        between two whole numbers are rounded inwards.
     """
 
     has_inverse = True

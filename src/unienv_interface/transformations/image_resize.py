@@ -37,6 +37,11 @@ class ImageResizeTransformation(DataTransformation):
     with `mode="bilinear", align_corners=False`. The dtype stays, integers are rounded to the nearest. Every new pixel
     lies between old ones of its channel, so the new bounds are the old ones; where those vary over the pixels of a
     channel, the widest. The inverse resizes back, which does not bring back what was lost.
+
+    Parameters
+    ----------
+    new_height, new_width
+        The size of the new images, in pixels.
     """
 
     has_inverse = True

@@ -33,12 +33,20 @@ Mode = Literal["mean_std", "min_max", "quantile"]
 class NormalizeTransformation(DataTransformation):
     """Maps each entry of a box to `(x - offset) / scale`.
 
-    `offset` and `scale` are numbers, or arrays that broadcast to the shape of the box. Results have `new_dtype`;
-    without one, the dtype of the source if that is a float, else the backend's default float. Integers are rounded to
-    the nearest. `low` and `high` bound the results; without them the bounds are those of the source, mapped.
-
     `from_stats` takes both from the statistics of a dataset, such as `unienv_data.column_stats` gives.
 
+    Parameters
+    ----------
+    offset, scale
+        Numbers, or arrays that broadcast to the shape of the box.
+    new_dtype
+        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        Integers are rounded to the nearest.
+    low, high
+        The bounds of the results; by default those of the source, mapped.
+
+    Examples
+    --------
     >>> from unienv_interface.backends import NumpyComputeBackend
     >>> from unienv_interface.space.spaces import BoxSpace
     >>> space = BoxSpace(NumpyComputeBackend, -np.inf, np.inf, "float32", shape=(2,))

@@ -155,6 +155,13 @@ class RandomShiftTransformation(_RandomImageTransformation):
     """Shifts each image by up to `pixels` in both directions; what comes in repeats the edge, as in DrQ.
 
     Images and draws are as in `RandomCropTransformation`.
+
+    Parameters
+    ----------
+    pixels
+        The largest shift.
+    seed
+        The seed of the draws; by default a random one.
     """
 
     def __init__(self, pixels: int, seed: int | None = None) -> None:
@@ -180,8 +187,17 @@ class RandomShiftTransformation(_RandomImageTransformation):
 class ColorJitterTransformation(_RandomImageTransformation):
     """Changes brightness, contrast and saturation of each image by random factors from 1 - x to 1 + x.
 
-    Images and draws are as in `RandomCropTransformation`; saturation is for three channels, red, green and blue.
-    Results are kept within the bounds of the box, integers rounded to the nearest.
+    Images and draws are as in `RandomCropTransformation`. Results are kept within the bounds of the box, integers
+    rounded to the nearest.
+
+    Parameters
+    ----------
+    brightness, contrast
+        How far the factor may be from 1; 0 for no change.
+    saturation
+        The same, for images of three channels: red, green and blue.
+    seed
+        The seed of the draws; by default a random one.
     """
 
     def __init__(

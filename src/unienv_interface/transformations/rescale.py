@@ -40,10 +40,18 @@ _WIDEST_RANGE_FOR_FLOAT32 = 2**16
 class RescaleTransformation(DataTransformation):
     """Maps each entry of a bounded box linearly from its bounds to the bounds `new_low` and `new_high`.
 
-    The new bounds are numbers, or arrays that broadcast to the shape of the box. Results have `new_dtype`; without
-    one, the dtype of the source if that is a float, else the backend's default float. Integers are rounded to the
-    nearest. An entry whose bounds are equal has no width to map and becomes `new_low`. Results always lie within the
-    new bounds: what was outside the old ones goes to the nearer end. `nan_to` replaces NaN after the mapping.
+    An entry whose bounds are equal has no width to map and becomes `new_low`. Results always lie within the new bounds:
+    what was outside the old ones goes to the nearer end.
+
+    Parameters
+    ----------
+    new_low, new_high
+        Numbers, or arrays that broadcast to the shape of the box.
+    new_dtype
+        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        Integers are rounded to the nearest.
+    nan_to
+        What replaces NaN after the mapping; by default NaN stays.
     """
 
     has_inverse = True

@@ -49,7 +49,14 @@ class FlattenContextObservationWrapper(
 ):
     """Gives observations, contexts or both as vectors, each a vector of its own.
 
-    `flatten_context` has no effect where there is no context.
+    Parameters
+    ----------
+    env
+        The environment below.
+    flatten_context
+        Flatten contexts; no effect where there is no context.
+    flatten_observation
+        Flatten observations.
     """
 
     def __init__(self, env: Env, flatten_context: bool = False, flatten_observation: bool = True) -> None:

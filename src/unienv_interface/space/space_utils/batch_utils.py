@@ -87,8 +87,21 @@ def split(space: Space, items: Any) -> Sequence[Any]:
 def get_at(space: Space, items: Any, index: Any) -> Any:
     """Part of a batch: one value for an int, a batch for a slice, an array of indices or a boolean mask.
 
-    Negative indices count from the end. NumPy and PyTorch give views for ints and slices, as their indexing does.
-    An int beyond the batch is an IndexError; of an array of indices JAX does not say so, but takes the nearest.
+    NumPy and PyTorch give views for ints and slices, as their indexing does.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    index
+        Which of them; negative indices count from the end.
+
+    Raises
+    ------
+    IndexError
+        An int is beyond the batch. Of an array of indices JAX takes the nearest value instead.
     """
 
 
@@ -121,7 +134,19 @@ def _(space: GraphSpace, items: GraphInstance, index: Any) -> GraphInstance:
 
 @rule_per_space
 def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
-    """A batch with part of it replaced; `items` itself stays as it is. Index as in `get_at`."""
+    """A batch with part of it replaced; `items` itself stays as it is.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    index
+        Which values to replace, as for `get_at`.
+    value
+        One value for an int, else a batch.
+    """
 
 
 @set_at.register
@@ -207,7 +232,17 @@ def host_index(backend: ComputeBackend, index: Any) -> Any:
 
 @rule_per_space
 def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
-    """Values stacked along a new axis; `space` describes one of them, or the resulting batch."""
+    """Values stacked along a new axis.
+
+    Parameters
+    ----------
+    space
+        The space of one of them, or of the resulting batch.
+    items
+        The values, at least one.
+    axis
+        The new axis; texts, unions, graphs and arrays whose shape varies are stacked along axis 0 only.
+    """
 
 
 @concatenate.register
@@ -268,7 +303,22 @@ def _check_first_axis(space: Space, axis: int) -> None:
 
 @rule_per_space
 def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
-    """The space with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
+    """The space with its leading axes laid out anew.
+
+    Parameters
+    ----------
+    space
+        The space of a batch.
+    old_batch_shape
+        The leading axes it has.
+    new_batch_shape
+        Those it shall have, for as many values.
+
+    Raises
+    ------
+    ValueError
+        The space has other leading axes, the numbers of values differ, or the space is no batch.
+    """
 
 
 def _reshaped(shape: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> tuple[Any, ...]:
@@ -325,7 +375,17 @@ def _(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[in
 def reshape_batch_size_in_data(
     backend: BackendLike, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
 ) -> Any:
-    """Batched data with its leading axes `old_batch_shape` laid out as `new_batch_shape`."""
+    """Batched data with its leading axes laid out anew; the counterpart of `reshape_batch_size`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    data
+        Dicts, tuples, graphs and arrays with the leading axes `old_batch_shape`.
+    old_batch_shape, new_batch_shape
+        As for `reshape_batch_size`.
+    """
     backend = parse_backend(backend)
 
     def reshape(array: Any) -> Any:
@@ -340,7 +400,15 @@ def reshape_batch_size_in_data(
 
 @rule_per_space
 def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
-    """The space with two of its leading axes exchanged, counted from the front."""
+    """The space with two of its leading axes exchanged.
+
+    Parameters
+    ----------
+    space
+        The space of a batch.
+    dim1, dim2
+        The axes, counted from the front.
+    """
 
 
 def _swapped(shape: Sequence[Any], dim1: int, dim2: int) -> list[Any]:
@@ -387,7 +455,17 @@ def _(space: Space, dim1: int, dim2: int) -> Any:
 
 
 def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: int) -> Any:
-    """Batched data with two of its leading axes exchanged, counted from the front."""
+    """Batched data with two of its leading axes exchanged; the counterpart of `swap_batch_dims`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    data
+        Dicts, tuples, graphs and arrays.
+    dim1, dim2
+        The axes, counted from the front.
+    """
     backend = parse_backend(backend)
 
     def swap(array: Any) -> Any:

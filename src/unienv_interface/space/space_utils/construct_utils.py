@@ -36,13 +36,33 @@ _FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, Tu
 def construct_space_from_data(
     data: Any, backend: BackendLike, candidate_space: Space | None = None, add_bounds: bool = False
 ) -> Space:
-    """A space on `backend` that contains `data`, and everything in `candidate_space`, the space found so far.
+    """The space that contains `data`, and everything in the space found so far.
 
-    With `add_bounds` the bounds of numbers, and the lengths and characters of texts, are those of the data; without
-    it there are none (a text still has its largest length). A candidate that contains the data is returned as it
-    is; otherwise it is widened where it must be: a bound that the data break moves with `add_bounds` and falls
-    without, dtypes become the common one, sizes that differ vary. A candidate of a kind that data do not tell (a
-    union, a graph, a batch of objects) is never widened: the data must lie in it.
+    Parameters
+    ----------
+    data
+        A value: numbers, arrays, texts, and dicts and tuples of these.
+    backend
+        The library of the arrays.
+    candidate_space
+        The space found so far. It is returned as it is if it contains the data, and otherwise widened where it must
+        be: a bound that the data break moves with `add_bounds` and falls without, dtypes become the common one, sizes
+        that differ vary. A candidate of a kind that no data show (a union, a graph, a batch of objects) is never
+        widened.
+    add_bounds
+        Take the bounds of numbers, and the lengths and characters of texts, from the data. Without it there are none (a
+        text still has its largest length).
+
+    Raises
+    ------
+    ValueError
+        No space holds the data; the message says where.
+
+    Examples
+    --------
+    >>> space = construct_space_from_data({"speed": 1.5, "gear": 2}, NumpyComputeBackend)
+    >>> sorted(space.spaces)
+    ['gear', 'speed']
     """
     backend = parse_backend(backend)
     if candidate_space is not None and candidate_space.backend is not backend:
@@ -51,7 +71,15 @@ def construct_space_from_data(
 
 
 def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, add_bounds: bool = True) -> Space:
-    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`."""
+    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`.
+
+    Parameters
+    ----------
+    data
+        The values, at least one.
+    backend, add_bounds
+        As for `construct_space_from_data`.
+    """
     finder = _Finder(parse_backend(backend), add_bounds)
     space: Space | None = None
     for position, item in enumerate(data):

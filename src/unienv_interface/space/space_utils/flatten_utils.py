@@ -53,17 +53,57 @@ def flat_dim(space: Space, start_dim: int = 0) -> int | None:
 
 @rule_per_space
 def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore[empty-body]
-    """The box of the flat values."""
+    """The box of the flat values; the module says what they look like.
+
+    Parameters
+    ----------
+    space
+        The space of the values.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Raises
+    ------
+    ValueError
+        The values have no flat form.
+    """
 
 
 @rule_per_space
 def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """A value as one array of `flatten_space(space, start_dim)`."""
+    """A value as one array of `flatten_space(space, start_dim)`.
+
+    Parameters
+    ----------
+    space
+        The space of the value.
+    data
+        The value.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Raises
+    ------
+    ValueError
+        The values have no flat form.
+    OverflowError
+        An integer has no exact value in the common dtype.
+    """
 
 
 @rule_per_space
 def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """The value that was flattened to `data`."""
+    """The value that was flattened to `data`.
+
+    Parameters
+    ----------
+    space
+        The space of the value.
+    data
+        An array of `flatten_space(space, start_dim)`.
+    start_dim
+        How many leading axes stayed.
+    """
 
 
 # -- arrays ------------------------------------------------------------------------------------------------

@@ -13,7 +13,19 @@ from ..space import Space, parse_shape
 
 
 class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A space whose values are arrays of one shape and dtype: `BoxSpace` and `BinarySpace`."""
+    """A space whose values are arrays of one shape and dtype: `BoxSpace` and `BinarySpace`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    shape
+        Of every value.
+    device
+        Where the arrays are; None for any.
+    dtype
+        Of the library, or its name.
+    """
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], device: Any, dtype: Any) -> None:
         super().__init__(backend, shape=parse_shape(shape), device=device, dtype=dtype)

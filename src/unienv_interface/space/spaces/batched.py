@@ -15,10 +15,16 @@ from .dynamic_box import sample_size
 
 
 class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
-    """NumPy object arrays of shape `batch_shape` whose entries are values of `single_space`.
+    """NumPy object arrays whose entries are values of one space.
 
-    The batch of what no array can hold as it is: texts, unions, arrays of different shapes. A size of None in
-    `batch_shape` stands for any size.
+    The batch of what no array can hold as it is: texts, unions, arrays of different shapes.
+
+    Parameters
+    ----------
+    single_space
+        The space of one entry.
+    batch_shape
+        The shape of the arrays; a size of None stands for any size.
     """
 
     def __init__(self, single_space: Space, batch_shape: Sequence[int | None]) -> None:

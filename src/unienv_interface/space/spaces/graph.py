@@ -34,10 +34,22 @@ class GraphInstance(Generic[BArrayType]):
 
 
 class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGType]):
-    """Graphs of `min_nodes` to `max_nodes` nodes and, with `is_edge`, `min_edges` to `max_edges` edges.
+    """Graphs with features on their nodes and edges. Edges are directed pairs of nodes.
 
-    A maximum of None means no limit. Features are described by box spaces, one node's or edge's each; without a
-    space there are none. Edges are directed pairs of nodes. A graph without nodes has no edges.
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    node_feature_space, edge_feature_space
+        The box of the features of one node, and of one edge; None for no features.
+    is_edge
+        Whether there are edges.
+    min_nodes, max_nodes, min_edges, max_edges
+        How many there are, both inclusive; a maximum of None means no limit. A graph without nodes has no edges.
+    batch_shape
+        The leading axes of a batch of graphs.
+    device
+        Where the arrays are; None for any.
     """
 
     def __init__(
