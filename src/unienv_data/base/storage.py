@@ -131,7 +131,21 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         multiprocessing: bool = False,
         **kwargs: Any,
     ) -> SpaceStorage:
-        """Create a new storage instance for samples from `single_instance_space`."""
+        """Create a new storage instance for samples from `single_instance_space`.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        *args, **kwargs
+            Further arguments of a subclass.
+        capacity
+            How many slots there are; None for a storage that grows.
+        cache_path
+            Where its files are to lie; a path where something is already is refused. By default it is in memory.
+        multiprocessing
+            Whether several processes write.
+        """
 
     @classmethod
     @abc.abstractmethod
@@ -145,7 +159,30 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         multiprocessing: bool = False,
         **kwargs: Any,
     ) -> SpaceStorage:
-        """Restore a storage instance previously written to disk."""
+        """Restore a storage instance previously written to disk.
+
+        Parameters
+        ----------
+        path
+            Where its files lie.
+        single_instance_space
+            The space of one sample.
+        capacity
+            The capacity that it was created with.
+        read_only
+            Refuse to be written.
+        multiprocessing
+            Whether several processes write.
+        **kwargs
+            Further arguments of a subclass.
+
+        Raises
+        ------
+        StorageCorruptedError
+            A file is missing, damaged, or of another storage.
+        UnsupportedFormatError
+            The files are of a later release.
+        """
 
     # -- the verbs -------------------------------------------------------------------------------------------
 

@@ -582,17 +582,36 @@ class ReplayBufferCollectionWrapper(
         finalize_old_segments: bool = False,
         dump_old: bool = False,
     ) -> list[ReplayBuffer]:
-        """Swap the replay buffer(s) without rebuilding the wrapper; returns those that were replaced.
+        """Swap the replay buffer(s) without rebuilding the wrapper.
 
-        - `replay_mode`: a new mode, `"auto"` for one that fits the new buffers, or None to keep the current one.
-        - `require_same_space`: a ValueError unless the new buffers have the same `single_space` as the old ones.
-        - `allow_mid_episode`: allow it even if this splits an episode across old and new buffers, whose segment in
-          the old ones stays open.
-        - `finalize_old_segments`: close the open segments of the old buffers, as cut.
-        - `dump_old`: do so, and dump the old buffers to `dump_path`.
+        What does not fit is refused before anything has happened. Open segments of the new buffers are closed, since no
+        row that follows belongs to them.
 
-        With open segments and none of the latter three: a RuntimeError. What does not fit is refused before anything
-        has happened. Open segments of the new buffers are closed, since no row that follows belongs to them.
+        Parameters
+        ----------
+        replay_buffers
+            The new buffer, or the new ones.
+        replay_mode
+            A new mode, "auto" for one that fits the new buffers, or None to keep the current one.
+        require_same_space
+            Refuse new buffers of another `single_space` than the old ones.
+        allow_mid_episode
+            Allow it even if this splits an episode across old and new buffers; its segment in the old ones stays open.
+        finalize_old_segments
+            Close the open segments of the old buffers, as cut.
+        dump_old
+            Do so, and dump the old buffers to `dump_path`.
+
+        Returns
+        -------
+        The buffers that were replaced.
+
+        Raises
+        ------
+        RuntimeError
+            The old buffers have open segments, and none of the last three is given; or a step or reset is under way.
+        ValueError
+            The new buffers are of another space, or do not fit the mode.
         """
         if self._stepping is not None or self._resetting is not None:
             raise RuntimeError("set_replay_buffers while a step or reset is under way: wait for it first")

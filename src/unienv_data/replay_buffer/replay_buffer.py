@@ -57,12 +57,18 @@ class BufferStats:
 class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Ring-buffer style batch storage built on top of a SpaceStorage.
 
-    Index 0 is the oldest sample. `append` adds one sample to the episode that is open, opening one if need be, and
-    `mark_segment_end` closes it; each `extend` is an episode of its own. With `maintain_segment_metadata` the episodes
-    are kept, and `get_segments` gives them.
+    `create` and `load_from` make one. Index 0 is the oldest sample. `append` adds one sample to the episode that is
+    open, opening one if need be, and `mark_segment_end` closes it; each `extend` is an episode of its own. With
+    `maintain_segment_metadata` the episodes are kept, and `get_segments` gives them.
 
     A read gives samples as they are at one instant. While another process or thread writes, and so fast that the
     oldest samples are gone before they are read, that instant is a little later than the call.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> buffer.append(transition)
+    >>> batch = buffer.get_at(np.array([0, 1, 2]))
     """
 
     checks_positions = True

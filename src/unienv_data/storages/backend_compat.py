@@ -80,10 +80,22 @@ class ToBackendOrDeviceStorage(
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> ToBackendOrDeviceStorage:
-        """A new storage around one of `inner_storage_cls`, which is on `backend` and `device`.
+        """Create a new storage around another.
 
-        Without `backend` it is on that of the samples. The inner storage is given `args`, `inner_storage_kwargs` and
-        all further keywords; a TypeError if it does not take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample, as it is written and read.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        backend, device
+            Of the storage inside; by default the backend of the samples.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(

@@ -92,10 +92,26 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         nested_separator: str = "/",
         **kwargs: Any,
     ) -> DictStorage:
-        """A new storage with a part for each key of `storage_cls_map`; without one, a `PackedStorage` for all.
+        """Create a new storage with a part for each of some fields.
 
-        `args` are given to every part, `type_kwargs` to those of a class, `key_kwargs` to the one of a key. Further
-        keywords go to every part whose class takes them; a TypeError if there is none.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        storage_cls_map
+            The class of each part by its key, such as "obs/rgb", "obs/*" or "*"; by default a `PackedStorage` for all.
+        *args
+            Arguments for every part.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        key_kwargs
+            Arguments for the part of a key.
+        type_kwargs
+            Arguments for the parts of a class.
+        nested_separator
+            Joins the keys that lead to a field.
+        **kwargs
+            Arguments for every part whose class takes them; a TypeError if there is none.
         """
         classes = {REST: PackedStorage} if storage_cls_map is None else dict(storage_cls_map)
         plan = DictPlan(single_instance_space, classes, nested_separator)
@@ -141,10 +157,20 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         frame_cache: int | str = 0,
         **kwargs: Any,
     ) -> DictStorage:
-        """The storage in a folder; further arguments are given to every part.
+        """Load the storage in a folder.
 
-        `columns` says how the frames of columns of video are wanted (see `Decode`), by patterns, and `frame_cache` how
-        many bytes their decoded frames may take on disk together.
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        key_kwargs, type_kwargs
+            Arguments for the part of a key, and for the parts of a class.
+        columns
+            How the frames of columns of video are wanted (see `Decode`), by patterns.
+        frame_cache
+            How many bytes the decoded frames of all parts may take on disk, such as "20GB".
+        **kwargs
+            Arguments for every part.
         """
         folder = Path(path)
         separator, classes, names = _read_parts(folder, read_description(cls, folder))

@@ -63,10 +63,20 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> FlattenedStorage:
-        """A new storage around one of `inner_storage_cls`.
+        """Create a new storage around another.
 
-        The inner storage is given `args`, `inner_storage_kwargs` and all further keywords; a TypeError if it does not
-        take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(

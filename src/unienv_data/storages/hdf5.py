@@ -116,11 +116,24 @@ class HDF5Storage(ColumnStorage):
         chunks: int | bool | tuple[int, ...] | None = None,
         reduce_io: bool = True,
     ) -> HDF5Storage:
-        """A new file. There must not be one at `cache_path` yet.
+        """Create a new file.
 
-        `compression` is a filter of h5py's ("gzip", "lzf"), for all leaves or by leaf ("obs/rgb"); `chunks` the number
-        of rows in a chunk, its shape, or True for a good one. Without a capacity there must be room on disk for
-        `initial_capacity` samples.
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The file, which must not be there yet; by default it is in memory.
+        initial_capacity
+            Without a capacity: for how many samples there must be room on disk.
+        compression
+            A filter of h5py's ("gzip", "lzf"), for all leaves or by leaf ("obs/rgb").
+        compression_level
+            The level of "gzip".
+        chunks
+            The number of rows in a chunk, its shape, or True for a good one.
+        reduce_io
+            Read samples that lie close together in one go.
         """
         check_capacity(capacity)
         if multiprocessing:
@@ -176,7 +189,19 @@ class HDF5Storage(ColumnStorage):
         accept_unclean: bool = False,
         **kwargs: Any,
     ) -> HDF5Storage:
-        """The storage in a file. `accept_unclean` opens one whose writer was killed, with what is left in it."""
+        """Load the storage in a file.
+
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        reduce_io
+            Read samples that lie close together in one go.
+        accept_unclean
+            Open a file whose writer was killed, with what is left in it.
+        **kwargs
+            Ignored.
+        """
         path = Path(path)
         if multiprocessing and not read_only:
             raise ValueError(f"{path}: an HDF5 file has one writer, load it with read_only=True")

@@ -94,7 +94,17 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
     ) -> NPZStorage:
-        """A new folder; one that is at `cache_path` already must be empty."""
+        """Create a new folder.
+
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        compressed
+            Compress the files.
+        cache_path
+            The folder, new or empty.
+        """
         check_capacity(capacity)
         if cache_path is None:
             raise ValueError("NPZStorage keeps its samples in files: give the folder as cache_path")

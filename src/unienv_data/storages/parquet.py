@@ -119,9 +119,20 @@ class ParquetStorage(ColumnStorage):
         compression: Compression = "snappy",
         cache_bytes: int = 2**28,
     ) -> ParquetStorage:
-        """A new folder; one that is at `cache_path` already must be empty.
+        """Create a new folder.
 
-        `compression` is one of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The folder, new or empty.
+        piece_size
+            How many rows a file has.
+        compression
+            One of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
+        cache_bytes
+            How many bytes of pieces are kept in memory before they are written.
         """
         check_capacity(capacity)
         if cache_path is None:

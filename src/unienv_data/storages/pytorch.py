@@ -108,9 +108,22 @@ class PytorchTensorStorage(SpaceStorage):
         multiprocessing: bool = False,
         memmap_existok: bool = False,
     ) -> PytorchTensorStorage:
-        """New tensors, zeros. There must be no file at `cache_path` yet.
+        """Create new tensors of zeros.
 
-        With `memmap_existok` a file that is there and has just the size is taken over, with what it holds.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample, on PyTorch; the tensors are on its device.
+        capacity
+            How many samples; required.
+        is_memmap
+            The tensors are a mapped file, where there is a `cache_path` and the device is the CPU.
+        cache_path
+            The file; there must be none yet.
+        multiprocessing
+            Whether several processes write.
+        memmap_existok
+            Take over a file that is there and has just the size, with what it holds.
         """
         if capacity is None or capacity < 1:
             raise ValueError(f"capacity is {capacity}: PytorchTensorStorage does not grow, it must be at least 1")
@@ -158,10 +171,20 @@ class PytorchTensorStorage(SpaceStorage):
         accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PytorchTensorStorage:
-        """The storage in a file: mapped, or read into memory if it ends in ".pt", the device is another, or so asked.
+        """Load the storage in a file.
 
-        Without a capacity, the file of a single tensor has as many samples as fit it. `accept_damaged`, to read only,
-        maps a file that was cut, with the samples that are still whole.
+        Parameters
+        ----------
+        path, single_instance_space, read_only, multiprocessing
+            As for every storage.
+        is_memmap
+            Map the file; it is read into memory without, if it ends in ".pt", or if the device is another.
+        capacity
+            How many samples; None for as many as fit the file of a single tensor.
+        accept_damaged
+            Map a file that was cut, to read the samples that are still whole.
+        **kwargs
+            Ignored.
         """
         path, layout = Path(path), _array_layout(single_instance_space)
         device = torch.device(single_instance_space.device or "cpu")

@@ -141,7 +141,19 @@ class SharedNextObsStorage(SpaceStorage):
         multiprocessing: bool = False,
         lanes: int = 1,
     ) -> SharedNextObsStorage:
-        """A new storage, of so many lanes side by side. With `cache_path` its files lie in that folder."""
+        """Create a new storage.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one transition, with the keys `obs` and `next_obs`.
+        capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The folder of its files; by default it is in memory.
+        lanes
+            How many environments record side by side.
+        """
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         spaces = _part_spaces(single_instance_space)

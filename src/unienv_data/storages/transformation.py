@@ -68,10 +68,22 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> TransformedStorage:
-        """A new storage around one of `inner_storage_cls`.
+        """Create a new storage around another.
 
-        The inner storage is given `args`, `inner_storage_kwargs` and all further keywords; a TypeError if it does not
-        take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        data_transformation
+            Leads from `single_instance_space` to the space of the storage inside, and has an inverse.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         _inverse(data_transformation, single_instance_space)  # before anything is made
         check_inner_options(cls, [inner_storage_cls], kwargs)
