@@ -200,7 +200,7 @@ class HDF5Storage(ColumnStorage):
         accept_unclean
             Open a file whose writer was killed, with what is left in it.
         **kwargs
-            Ignored.
+            Arguments of other storages; ignored.
         """
         path = Path(path)
         if multiprocessing and not read_only:

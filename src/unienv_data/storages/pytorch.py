@@ -184,7 +184,7 @@ class PytorchTensorStorage(SpaceStorage):
         accept_damaged
             Map a file that was cut, to read the samples that are still whole.
         **kwargs
-            Ignored.
+            Arguments of other storages; ignored.
         """
         path, layout = Path(path), _array_layout(single_instance_space)
         device = torch.device(single_instance_space.device or "cpu")
