@@ -80,7 +80,7 @@ class Epoch:
         self.length, self.number, self.position = length, number, position
 
     def after(self, position: int, batch_size: int) -> np.ndarray:
-        """The batch of samples after so many; the last one may be short, and after that it is empty."""
+        """The batch of samples from a position on; the last one may be short, and after that it is empty."""
         return self.order.at(position, min(position + batch_size, self.length))
 
 

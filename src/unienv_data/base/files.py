@@ -346,7 +346,7 @@ def no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
 
 
 def check_disk(folder: Path, nbytes: int) -> None:
-    """An OSError with both figures unless so many bytes are free where the folder lies, or will lie."""
+    """Raise an OSError with both figures unless `nbytes` are free on the disk of the folder."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -357,14 +357,14 @@ def check_disk(folder: Path, nbytes: int) -> None:
 
 
 def check_memory(nbytes: int, what: str) -> None:
-    """A MemoryError with both figures unless this machine has so many bytes of memory to give."""
+    """Raise a MemoryError with both figures unless this machine has `nbytes` of memory available."""
     available = _available_memory()
     if available is not None and nbytes > available:
         raise MemoryError(f"{what}: {nbytes} bytes are needed, {available} are available")
 
 
 def _available_memory() -> int | None:
-    """The bytes of memory that can be had; None where the system does not say."""
+    """The bytes of available memory; None where the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

@@ -80,7 +80,7 @@ class MappedFile:
         return self.nbytes // self.dtype.itemsize
 
     def check_length(self, length: int, *, exactly: bool) -> None:
-        """A StorageCorruptedError unless the file has so many items, or at least so many."""
+        """Raise a StorageCorruptedError unless the file has `length` items, or at least that many."""
         nbytes, wanted = self.nbytes, length * self.dtype.itemsize
         if nbytes < wanted or (exactly and nbytes != wanted):
             raise StorageCorruptedError(f"{self}: {nbytes} bytes, it must have {wanted} ({length} items)")
@@ -99,7 +99,7 @@ class MappedFile:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
     def trim(self, length: int) -> None:
-        """Make the file no longer than so many items. Nobody may touch those behind them."""
+        """Cut the file to at most `length` items. No process may use the items behind them."""
         if length < self.length:
             self._reserved = (0, 0)
             os.ftruncate(self.fd, length * self.dtype.itemsize)

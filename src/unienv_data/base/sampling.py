@@ -1,8 +1,8 @@
 """Mini-batches of a batch: drawn, then fetched.
 
 A sampler first draws the indices of a mini-batch, then fetches it in one of four forms. `sample` and its siblings draw
-at random, `epoch_iter` and its siblings go once through all samples in a random order. Both can be saved and resumed:
-what counts is what was handed out, not what was fetched in advance.
+at random, `epoch_iter` and its siblings yield all samples once, in a random order. Both can be saved and resumed:
+the state covers the batches that were handed out, not those that were fetched in advance.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Pipeline(Protocol):
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
         """The next batch in this form, with its indices; None if there is none left.
 
-        An error of a fetch is raised in the place of its batch, and the next call goes on with the one after it.
+        An error of a fetch is raised instead of its batch, and the next call continues with the batch after it.
         """
 
 

@@ -39,7 +39,7 @@ class EpisodeMarks(NamedTuple):
 
 
 class UnknownEpisodesWarning(UserWarning):
-    """Windows may reach from one episode into another, since nobody keeps where episodes end."""
+    """Windows may reach from one episode into another, since the source keeps no episodes."""
 
 
 class Limits(NamedTuple):

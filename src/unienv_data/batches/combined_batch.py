@@ -38,8 +38,8 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
 
     The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and
-    windows never reach from one source into the next. Metadata is that which all sources have, and `batch_index`, the
-    number of the source. Samples can be overwritten and removed; to add samples, extend a source.
+    windows never reach from one source into the next. Metadata are the fields that all sources have, and `batch_index`,
+    the number of the source. Samples can be overwritten and removed; to add samples, extend a source.
 
     The lengths of sources that may grow or shrink (`BatchBase.may_grow`) are read at every use. A replay buffer that
     had been closed when it was opened to read counts as finished, so tens of thousands of those cost nothing here.

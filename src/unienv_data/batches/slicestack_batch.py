@@ -247,7 +247,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return data, shown
 
     def _read_masked(self, positions: np.ndarray) -> Windows:
-        """The windows where a mask function looks at what was read to say what is valid."""
+        """Read the windows and ask the mask function which of their frames are valid."""
         data, there, metadata = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
         valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
         if self.fill_invalid_data and not valid.all():

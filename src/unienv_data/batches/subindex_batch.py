@@ -62,7 +62,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     def sample_numbers(self) -> range:
         indices = self._indices
         if not isinstance(indices, range) or indices.step != 1:
-            return range(len(self))  # numbers that follow one another: there are no others to be had
+            return range(len(self))  # numbers that follow one another: there are no others
         first = self.batch.sample_numbers.start
         return range(first + indices.start, first + indices.stop)
 

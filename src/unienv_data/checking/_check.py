@@ -67,7 +67,7 @@ class CheckReport:
 
 
 def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCallback | None = None) -> CheckReport:
-    """Look for everything that can be wrong with the recording in a folder, as `unienv check` does.
+    """Check the recording in a folder for all kinds of damage and of likely mistakes, as `unienv check` does.
 
     The files are compared with the counters and checksums, the episodes with each other, and every sample with its
     space and the sample before it. The folder is only read, and may be written at the same time; memory stays bounded.

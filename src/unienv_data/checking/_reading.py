@@ -254,7 +254,7 @@ def rows_per_chunk(buffer: ReplayBuffer) -> int:
 
 
 def rows_of_size(nbytes: int) -> int:
-    """How many samples of so many bytes take a few megabytes."""
+    """How many samples of `nbytes` each take a few megabytes."""
     return min(max(CHUNK_BYTES // nbytes, 1), MOST_ROWS)
 
 

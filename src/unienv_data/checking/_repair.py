@@ -36,7 +36,7 @@ class RepairReport:
     left_out : list of str
         Which samples are lost, and why, one sentence for each range of them.
     notes : list of str
-        What else there is to know, such as what damage could not be told, or was made up for, and how.
+        Further remarks, such as damage that could not be detected, or was worked around, and how.
     """
 
     source: str

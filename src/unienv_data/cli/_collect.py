@@ -27,7 +27,7 @@ from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_di
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from ..storages.registry import name_of, storage_by_name
 from ._environments import backend_for, env_factory, info_spaces
-from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, telling_of_theirs, with_its_type
+from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, reporting_user_errors, with_its_type
 from ._policies import Policy, make_policy
 
 #: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
@@ -221,7 +221,7 @@ def _is_empty_folder(path: Path) -> bool:
 def _environments(plan: Plan) -> Iterator[VecEnv]:
     make = env_factory(plan.env_id, plan.env_kwargs or {}, with_context=bool(plan.context))
     factories = [make] * plan.num_envs
-    with telling_of_theirs():
+    with reporting_user_errors():
         if plan.workers:
             envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
         else:
@@ -266,7 +266,7 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     if plan.resume:
         buffer = _reopen(plan, envs)
         return buffer, len(buffer)
-    with telling_of_theirs():
+    with reporting_user_errors():
         infos = info_spaces(envs, plan.info) if plan.info else None
     space = _space(plan, envs, infos)
     cls = storage_by_name(FORMATS[plan.storage])

@@ -32,7 +32,7 @@ class Stopped(KeyboardInterrupt):
         self.signal = signal.SIGINT if number is None else number
 
 
-#: What is told in one line. Any other exception is a defect of ours, and its traceback is wanted.
+#: Errors that are reported in one line. Any other exception is a defect of ours, and its traceback is wanted.
 KNOWN_ERRORS = (CommandError, OSError, ValueError, ImportError, MemoryError, RuntimeError)
 
 
@@ -41,8 +41,8 @@ THEIR_ERRORS = (Exception, SystemExit)
 
 
 @contextlib.contextmanager
-def telling_of_theirs() -> Iterator[None]:
-    """Make what code of the user's raises an error that is told in one line."""
+def reporting_user_errors() -> Iterator[None]:
+    """Report errors of the user's own code in one line."""
     try:
         yield
     except CommandError as error:

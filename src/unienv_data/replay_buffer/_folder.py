@@ -229,7 +229,7 @@ def _assemble(
 def _new_state(
     storage: SpaceStorage, folder: Path, options: BufferOptions, lock: FolderLock, *, shared: bool
 ) -> BufferState:
-    """The state of a buffer that the reference wrote, in the place of what a process that was killed here has left."""
+    """The state of a buffer that the reference wrote; files that a killed process has left are replaced."""
     for name in (HEADER, SEGMENT_FILE, JOURNAL):
         (folder / name).unlink(missing_ok=True)
     return BufferState.create(storage, folder, options, shared=shared, folder_lock=lock)
@@ -293,7 +293,7 @@ def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
 
 
 def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
-    """Write a copy of a buffer to another folder, in the place of a buffer that is there."""
+    """Write a copy of a buffer to another folder, and replace a buffer that is there."""
     if target.exists() and any(target.iterdir()):
         _check_is_buffer_alone(target)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 An edit changes rows that readers may be reading and that were acknowledged before. So on disk the edit is written down
 first (the rows, the segments and the counters as they shall be); then the counter `edit` becomes odd, the edit is made,
-and `edit` becomes even. Making an edit twice does no harm: whoever finds `edit` odd with nobody at work makes the edit
-again from the journal.
+and `edit` becomes even. Making an edit twice does no harm: a process that finds `edit` odd, and no writer, makes the
+edit again from the journal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Edit:
         self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
 
     def make(self, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-        """Make the edit. After an interrupt this goes on where it was."""
+        """Make the edit; a second call after an interrupt continues it."""
         while self._next[0] < len(self.chunks):
             number, rows = self._next
             if rows is None:

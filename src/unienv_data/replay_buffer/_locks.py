@@ -139,7 +139,7 @@ class WriteLock:
     """Keeps the threads that write to a buffer apart, one write at a time.
 
     The lock knows its owner. A write that begins on top of another write of the same thread, in a signal handler or in
-    a callback, is a RuntimeError: to wait there would be to wait for ever.
+    a callback, is a RuntimeError: to wait there would be a deadlock.
     """
 
     def __init__(self) -> None:

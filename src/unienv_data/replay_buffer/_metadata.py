@@ -1,7 +1,7 @@
 """What stands in a buffer's metadata.json.
 
-It describes the buffer (space, storage, capacity) and does not change while samples come and go: those are the
-counters' affair. For readers of the reference's format it also carries that format's fields; count, offset and segments
+It describes the buffer (space, storage, capacity) and does not change while samples come and go, which the counters
+record. For readers of the reference's format it also carries that format's fields; count, offset and segments
 in it are those of the moment it was written.
 """
 

@@ -37,7 +37,7 @@ _ATTEMPTS = 1000
 # Seconds that a reader waits for a sample that a busy writer is about to write, and for one that is being written.
 _SOON, _IN_GOOD_TIME = 0.002, 1.0
 
-#: Reads slots; of a growing storage so many are in use.
+#: Reads slots, given how many of a growing storage are in use.
 Gather = Callable[[Any, int], Any]
 #: Reads samples by their positions, given tail, head and base of one instant.
 ReadAt = Callable[[Any, int, int, int], Any]
@@ -63,7 +63,7 @@ class BufferReader:
         return read_at
 
     def read(self, idx: Any, read_at: ReadAt, reach: int = 0) -> Any:
-        """What `read_at` reads for an index of any kind; it looks at up to `reach` samples before each."""
+        """Call `read_at` for an index of any kind; it reads up to `reach` samples before each."""
         counters = self._counters
         edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
         try:  # as it goes nearly always: no writer comes between
@@ -73,7 +73,7 @@ class BufferReader:
             if counters.edit == edit and not edit & 1 and (now == tail or _oldest(positions) - reach >= now - tail):
                 return values
         except (ValueError, LookupError):
-            pass  # for good reason, or of a row that was being overwritten: `_read_again` finds out
+            pass  # a real error, or a row that was being overwritten: `_read_again` decides
         return self._read_again(idx, read_at, reach)
 
     def _read_again(self, idx: Any, read_at: ReadAt, reach: int) -> Any:
@@ -110,7 +110,7 @@ class BufferReader:
         return self._read_alone(idx, read_at)
 
     def _settled_edit(self) -> int:
-        """The counter of edits once nobody is making one; at once if this thread is, in a signal handler."""
+        """The counter of edits after a running edit has ended; at once if this thread makes it, in a signal handler."""
         while (edit := self._counters.edit) & 1 and not self._state.is_writing_here():
             self._state.wait_for_edit()
         return edit
@@ -153,7 +153,7 @@ class BufferReader:
     # -- episodes --------------------------------------------------------------------------------------------
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
-        """The episodes of samples; None if nobody keeps them."""
+        """The episodes of samples; None where episodes are not kept."""
         return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks:
@@ -225,7 +225,7 @@ class EpisodeBounds:
         return logical_segments(pairs, self._state.slot(tail), max(0, head - tail), storage.capacity)
 
     def kept_or_all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
-        """The episodes of samples; all samples of the lane where nobody keeps episodes."""
+        """The episodes of samples; all samples of the lane where episodes are not kept."""
         kept = self.kept(positions, tail, head)
         return self.all(positions, tail, head) if kept is None else kept
 
@@ -238,7 +238,7 @@ class EpisodeBounds:
 class WindowReader:
     """Reads the windows of samples by their positions, given the counters of one instant.
 
-    Everything that hangs on the query alone is found out when the reader is made.
+    Everything that depends on the query alone is prepared when the reader is made.
     """
 
     def __init__(self, reader: BufferReader, state: BufferState, query: WindowQuery, limits: Limits | None) -> None:

@@ -233,7 +233,7 @@ class EpisodeCounts:
         return cuts
 
     def skip_to(self, number: int) -> None:
-        """Give no step that is yet to come a smaller number than this; what an episode lacks has one of its own."""
+        """Give the episodes to come, and those under way, no smaller number than this."""
         self._next_id = max(self._next_id, number)
         self._ids = [None if own is None or own < number else own for own in self._ids]
 
@@ -387,7 +387,7 @@ def check_takes_parts(mode: ReplayMode, slots: int, what: str) -> None:
 
 
 def owned_copy(value: Any) -> Any:
-    """Data that nobody else can change: environments may reuse their arrays, and callers may write to what they get."""
+    """A copy that only this module can change: environments reuse their arrays, and callers write to theirs."""
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     if value is None or is_jax_array(value):  # which never changes

@@ -156,5 +156,5 @@ def dump(buffers: Sequence[ReplayBuffer], chosen: Iterable[int], path: PathLike 
 
 
 def target(path: PathLike, index: int, count: int) -> Path:
-    """Where the buffer with this index, out of so many, is dumped to."""
+    """The path that the buffer with this index, of `count` buffers, is dumped to."""
     return Path(path) if count == 1 else Path(path) / f"env_{index}"

@@ -31,7 +31,7 @@ _EDIT_TIMEOUT = 30.0
 
 
 class UnfinishedEditError(StorageCorruptedError):
-    """Samples are half changed, and whoever opens the buffer to write finishes that."""
+    """Samples are half changed; the next process that opens the buffer to write finishes the edit."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class BufferState:
     # -- writers of several processes ------------------------------------------------------------------------
 
     def begin_shared_write(self) -> None:
-        """Make whole what a writer that was killed has left, and say who writes."""
+        """Repair what a killed writer has left, and note this process as the writer."""
         counters = self.counters
         if counters.writer:  # it was killed, or its write failed
             self.recover()
@@ -168,7 +168,7 @@ class BufferState:
         counters.writer = os.getpid()
 
     def end_shared_write(self) -> None:
-        """Say that nobody writes."""
+        """Note that no process writes."""
         self.counters.writer = 0
 
     def is_writing_here(self) -> bool:
@@ -196,7 +196,7 @@ class BufferState:
         shared: bool,
         folder_lock: FolderLock | None = None,
     ) -> BufferState:
-        """The state of a new buffer on disk, by whoever has the lock or takes it now."""
+        """The state of a new buffer on disk; takes the folder's lock unless it is given."""
         folder_lock = folder_lock or FolderLock(folder / LOCK, shared=shared)
         header = MappedHeader.create(folder / HEADER)
         segments = new_index(header, storage.capacity, folder / SEGMENT_FILE, options.lanes)
@@ -261,7 +261,7 @@ class BufferState:
         return state
 
     def _begin_to_write(self) -> None:
-        """Make whole what a writer that was killed has left, by whoever may write now."""
+        """Repair what a killed writer has left, before the first write."""
         counters = self.counters
         if self.header.is_of_another_boot:
             has_edit_to_make = self.header.has_edit_to_make()

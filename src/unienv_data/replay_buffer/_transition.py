@@ -1,7 +1,7 @@
-"""How a step becomes a sample of the buffer's space: everything that is worked out once, and what is done per step.
+"""Builders, which make samples of the buffer's space from steps: what is prepared once, and what is done per step.
 
-What a step has brought is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a
-sample of it, or a batch of samples, and says in `needs` which fields it looks at.
+The data of a step is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a sample
+of it, or a batch of samples, and says in `needs` which fields it uses.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
 
     def check_whole(value: Any) -> None:
         host = backend.to_numpy(value) if backend.is_backendarray(value) else np.asarray(value)
-        with np.errstate(invalid="ignore"):  # of what is not finite, which is found out
+        with np.errstate(invalid="ignore"):  # of values that are not finite, which the comparison finds
             if not (host.astype(backend.dtype_name(dtype)) == host).all():
                 raise ValueError(f"{path}: {host!r:.100} is no value of {space}, give the buffer a dtype that holds it")
 
@@ -363,36 +363,19 @@ def transition_space(
 ) -> DictSpace:
     """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
 
+    - `next_obs`: the observation that the step led to. Without it, the last observation of an episode is not kept.
+      "shared": a buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
+    - `done`: terminated or truncated.
+    - `context`: that of the last reset.
+    - `env_index`: the slot of a batched environment.
+    - `episode_id`, `step`: which episode, counted on over all slots, and which step of it; from 0.
+    - `timestamp`: when the step returned, in seconds since the epoch.
+    - `info`: keys of the infos to be recorded, with the space of each. A key that is not in the infos of every step
+      is refused when it is missing, unless the key "_" + name, a BinarySpace, is asked for too: it says where it is.
+    - `extras`: columns of the learner's, with the space of each, which it hands to the recorder at every step:
+      `recorder.step(action, extras={"logp": logp, "value": value})`.
+
     Of a batched environment this is the transition of one slot.
-
-    Parameters
-    ----------
-    env
-        The environment.
-    next_obs
-        The observation that the step led to. Without it, the last observation of an episode is not kept. "shared": a
-        buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
-    done
-        Terminated or truncated.
-    context
-        The context of the last reset.
-    env_index
-        The slot of a batched environment.
-    episode_id, step
-        The number of the episode, counted over all slots, and the number of the step in it; from 0.
-    timestamp
-        When the step returned, in seconds since the epoch.
-    info
-        The infos to be recorded, with the space of each. One that the infos of a step lack is refused, unless the key
-        "_" + name, a BinarySpace, is asked for too: it says where the info is.
-    extras
-        Columns of the learner's, with the space of each, which it hands to the recorder at every step:
-        `recorder.step(action, extras={"logp": logp, "value": value})`.
-
-    Examples
-    --------
-    >>> space = transition_space(env, episode_id=True)
-    >>> buffer = ReplayBuffer.create(space, capacity=1_000_000)
     """
     backend, device = env.backend, env.device
     flag = BinarySpace(backend, (), device=device)

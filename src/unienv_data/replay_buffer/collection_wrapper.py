@@ -244,7 +244,7 @@ class ReplayBufferCollectionWrapper(
             self._dump(slots)
 
     def _merge(self, context: Any, observation: Any, slots: np.ndarray, chosen: list[int]) -> None:
-        """Put the rows of the slots that were reset in the place of what was known of them."""
+        """Replace the known rows of the slots that were reset."""
         if self._overwrites and len(observation) == len(chosen):
             kept = self._kept_for(observation)
             for row, slot in enumerate(chosen):  # most often there is just one
@@ -554,7 +554,7 @@ class ReplayBufferCollectionWrapper(
         return self._mode != "interleaved" and (recorder is None or recorder.may_be_open)
 
     def _end_segments(self, slots: np.ndarray | None = None, *, cut: bool) -> None:
-        """Close what is open of these slots; `cut` unless it was reset by a caller who knew what was recorded."""
+        """Close the open segments of these slots; as `cut` unless a reset of the caller ended them."""
         if self._mode == "interleaved":
             self._buffers[0].mark_segment_end(slots, cut=cut)
             return

@@ -106,7 +106,7 @@ def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
 
 
 def absent_slots(part: SpaceStorage) -> Ranges:
-    """Slots [start, stop) of which there is nothing on disk, though reading them gives values."""
+    """Slots [start, stop) that have no bytes on disk, though reading them gives values."""
     return part.absent_slots()
 
 

@@ -29,7 +29,7 @@ from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, re
 
 # Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
 _CLOSE_GRACE = 0.8
-# A batch whose fetch has ended so many workers is not tried again.
+# A batch whose fetch has killed as many workers is not fetched again.
 _MOST_DEATHS = 2
 
 
@@ -259,7 +259,7 @@ class FetchPool:
             else:
                 fetch.error = death
         if not any(fetch.error is death and fetch.is_wanted for fetch in worker.todo):
-            self._deaths.append(death)  # else it is told in the place of that batch
+            self._deaths.append(death)  # else it is raised instead of that batch
 
     def _receive_last(self, worker: _Worker) -> None:
         """Receive the answers that a worker sent before it died."""

@@ -200,7 +200,7 @@ class BlockRing:
         return bool(self._free) or self.shared is None
 
     def take(self) -> int:
-        """Take a free block, to be given back or handed out; -1 if there is none."""
+        """Take a free block, to be freed again or handed out; -1 if there is none."""
         free = self._free.popleft() if self._free else -1
         return free.block if isinstance(free, _Held) else free
 

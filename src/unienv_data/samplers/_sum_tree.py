@@ -2,7 +2,7 @@
 
 The tree is wide: a node sums sixteen weights, and of the first level with no more than a few thousand nodes one running
 sum is made. A draw or an update of a whole batch is then a few NumPy calls per level, two levels for a million weights.
-Sums are brought up to date when they are asked for: what only looks at weights does not pay for them.
+Sums are updated when they are asked for: reading weights does not need them.
 
 In a large tree, one weight for a long range of slots is kept once for each block of 256 and written out when a slot of
 the block is asked for. New samples all get the same priority, so that the first draw from a billion writes to few.

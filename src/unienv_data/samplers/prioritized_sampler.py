@@ -307,7 +307,7 @@ class WeightedDraws:
         return indices, weights
 
     def _draw_by_trial(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Up to so many draws."""
+        """Up to `count` draws."""
         tries = int(1.1 * count / self._share) + 16
         indices = uniform_indices(rng, len(numbers), tries)
         weights = self._tree.get((indices + numbers.start) & (self.size - 1))
@@ -325,7 +325,7 @@ class WeightedDraws:
         return (slots - numbers.start) & (self.size - 1), self._tree.get(slots)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next draws hang on, but for the weights and the generator."""
+        """The state of the next draws, without the weights and the generator."""
         return {"largest": self._largest, "share": self._share, "tree_batches": self._tree_batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
-# After so many rounds of draws of which too few fit, all starts that do are looked up.
+# After so many rounds with too few fitting draws, all fitting starts are looked up.
 _ROUNDS = 8
 # How many samples are read at a time to find episodes by a key.
 _CHUNK = 1 << 18

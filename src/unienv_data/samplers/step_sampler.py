@@ -47,7 +47,7 @@ class StepSampler(
         the metadata of `sample_with_metadata`, together with the `index` of each sample and its `number`, which it
         keeps while its index falls.
     prefetch
-        A thread fetches up to so many batches while the last one is used; they are as the data was then.
+        How many batches a thread fetches while the last one is used; they hold the data of that time.
     pin_memory
         Batches of PyTorch tensors pass through page-locked memory, or without a device stay in it.
 

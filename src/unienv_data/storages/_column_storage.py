@@ -66,7 +66,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @abc.abstractmethod
     def _resize(self, length: int) -> None:
-        """Have so many slots; called on growing storages."""
+        """Set the number of slots; called on growing storages."""
 
     @abc.abstractmethod
     def _create_like(self, path: str | os.PathLike[str]) -> ColumnStorage:

@@ -296,7 +296,7 @@ class SharedNextObsStorage(SpaceStorage):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._see(length)
+        self._count_slots(length)
         if type(slots) is int:
             return self.layout.assemble([column[0, ...] for column in self._read_all(np.array([slots]))])
         return self.layout.assemble_gathered(self._read_all(slots))
@@ -304,7 +304,7 @@ class SharedNextObsStorage(SpaceStorage):
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
-    def _see(self, length: int) -> None:
+    def _count_slots(self, length: int) -> None:
         """Have so many slots, where the storage grows and another process has made it."""
         if self.capacity is None and length > len(self._rows.rows):
             self._rows.see(length)
@@ -550,7 +550,7 @@ class _Column(ColumnView):
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._storage._see(length)
+        self._storage._count_slots(length)
         index = np.array([slots]) if type(slots) is int else slots
         columns = self._storage.read_columns(self._leaf_indices, index)
         return self.layout.assemble([column[0, ...] for column in columns] if type(slots) is int else columns)
