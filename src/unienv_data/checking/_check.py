@@ -203,7 +203,7 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
         for some, chunk, why in patient.read(np.arange(first, last)):
             if not why:
                 for each in checks:
-                    each.look(chunk)
+                    each.visit(chunk)
                 continue
             start, stop = int(some[0]) - numbers.start, int(some[-1]) + 1 - numbers.start
             if unread and unread[-1][1] == start:

@@ -77,7 +77,7 @@ class ContentCheck(abc.ABC):
     """One question about samples, which sees all chunks once, in order."""
 
     @abc.abstractmethod
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         """Take a chunk into account."""
 
     @abc.abstractmethod
@@ -181,7 +181,7 @@ class NotFinite(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._nan, self._infinite = column, Tally(), Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         start = chunk.start + chunk.before
         if not self._column.is_array:
             values = chunk.each(self._column)
@@ -206,7 +206,7 @@ class OutOfBounds(ContentCheck):
         self._column, self._tally, self._example = column, Tally(), ""
         self._bounds = column.space.bounds  # type: ignore[attr-defined]
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         values = chunk.fresh(self._column)
         wrong = np.asarray((values < self._bounds.low) | (values > self._bounds.high))
         if wrong.any():
@@ -229,7 +229,7 @@ class OutOfSpace(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._tally, self._example = column, Tally(), ""
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         space = batch_space(self._column.space, chunk.count)
         values = self._column.pick(chunk.data)
         if describe_mismatch(space, values) is None:
@@ -255,7 +255,7 @@ class MissedEnds(ContentCheck):
     def __init__(self, flags: Sequence[Column]) -> None:
         self._flags, self._tally, self._knows_episodes = flags, Tally(), False
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         self._knows_episodes = chunk.episode is not None
         pairs = chunk.pairs()
         ended = np.zeros(chunk.count, bool)
@@ -280,7 +280,7 @@ class Chain(ContentCheck):
     def __init__(self, pairs: Sequence[tuple[Column, Column]]) -> None:
         self._pairs, self._tally = pairs, Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         if chunk.episode is None:  # the order of samples says nothing then
             return
         pairs, stride = chunk.pairs(), chunk.stride
@@ -302,7 +302,7 @@ class Timestamps(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._tally = column, Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
         times = by_sample(chunk.array(self._column))
         back = (times[stride:] < times[: len(pairs)]).any(axis=1)
@@ -325,7 +325,7 @@ class RepeatedFrames(ContentCheck):
         self._longest, self._end, self._stride = 0, 0, 1
         self._pairs = self._same = 0
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
         if chunk.before < stride:  # what came before could not be read
             self._runs.clear()
@@ -366,7 +366,7 @@ class DuplicatedEpisodes(ContentCheck):
         self._columns = columns
         self._hashes: dict[int, tuple[int, int]] = {}  # where an episode starts: its hash up to now, its length
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         if chunk.episode is None:
             return
         episode = chunk.episode[chunk.before :]

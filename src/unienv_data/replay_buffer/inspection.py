@@ -111,7 +111,7 @@ def absent_slots(part: SpaceStorage) -> Ranges:
 
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
+    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it is_told."""
     if not part.has_row_sums and not isinstance(part, PackedStorage):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
@@ -119,8 +119,8 @@ def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
-    return [] if tells else part.verify()
+    is_told = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    return [] if is_told else part.verify()
 
 
 def shares_next_obs(storage: SpaceStorage) -> bool:

@@ -204,11 +204,11 @@ def absent_rows(dataset: h5py.Dataset) -> list[tuple[int, int]]:
     wanted = int(np.prod([-(-size // step) for size, step in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]))
     present: Counter[int] = Counter()
 
-    def see(chunk: Any) -> None:
+    def count(chunk: Any) -> None:
         present[chunk.chunk_offset[0]] += 1
 
     with named_errors(str(dataset.file.filename), dataset.name):
-        dataset.id.chunk_iter(see)
+        dataset.id.chunk_iter(count)
     length, step = dataset.shape[0], dataset.chunks[0]
     starts = (start for start in range(0, length, step) if present[start] < wanted)
     return [(start, min(start + step, length)) for start in starts]

@@ -296,7 +296,7 @@ class SharedNextObsStorage(SpaceStorage):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._count_slots(length)
+        self._map_slots(length)
         if type(slots) is int:
             return self.layout.assemble([column[0, ...] for column in self._read_all(np.array([slots]))])
         return self.layout.assemble_gathered(self._read_all(slots))
@@ -304,10 +304,10 @@ class SharedNextObsStorage(SpaceStorage):
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
-    def _count_slots(self, length: int) -> None:
-        """Have so many slots, where the storage grows and another process has made it."""
+    def _map_slots(self, length: int) -> None:
+        """Map `length` slots where the storage grows and another process has added some."""
         if self.capacity is None and length > len(self._rows.rows):
-            self._rows.see(length)
+            self._rows.follow(length)
 
     def _read_all(self, slots: np.ndarray) -> list[np.ndarray]:
         """The columns of the samples in these slots, in memory of their own; all records are read in one piece."""
@@ -344,7 +344,7 @@ class SharedNextObsStorage(SpaceStorage):
             return
         places, firsts = numbers[own] - 1, self._firsts
         if places.item(places.argmax()) >= len(firsts.rows):
-            firsts.see_all()
+            firsts.follow_all()
             if places.max() >= len(firsts.rows):
                 raise ValueError(f"{self.cache_filename}: there is no first observation {places.max()}")
         for place, column in columns:
@@ -426,7 +426,7 @@ class SharedNextObsStorage(SpaceStorage):
         """Have at least `count` free places, with room for what comes there."""
         firsts, rows = self._firsts, self._rows
         if self._is_shared:
-            firsts.see_all()
+            firsts.follow_all()
         total, named, holders = len(firsts), rows.rows.columns[0], firsts.rows.columns[0][: len(firsts)]
         slots = np.clip(holders, 0, max(0, len(rows) - 1))
         in_use = np.zeros(total, np.bool_)
@@ -550,7 +550,7 @@ class _Column(ColumnView):
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._storage._count_slots(length)
+        self._storage._map_slots(length)
         index = np.array([slots]) if type(slots) is int else slots
         columns = self._storage.read_columns(self._leaf_indices, index)
         return self.layout.assemble([column[0, ...] for column in columns] if type(slots) is int else columns)
