@@ -1,4 +1,4 @@
-"""Files that survive: JSON that is never half written, room that is known to be there, paths that stay inside."""
+"""Safe file operations: atomic JSON, room reserved before it is written, and paths that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .storage import StorageCorruptedError, UnsupportedFormatError
 MAX_JSON_BYTES = 16 * 2**20
 MAX_JSON_DEPTH = 64
 
-# The checksum stands at the very end and is of all other bytes, so that no change goes unseen.
+# The checksum stands at the very end and covers all other bytes, so every change is detected.
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
@@ -39,7 +39,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A file to write what shall be at `path`; at any instant the old or the new one is there, whole.
+    """Open a temporary file that replaces `path` at the end; at any instant the old or the new one is there, whole.
 
     With `durable`, also after a power cut. A full disk is an OSError with the path and both figures.
     """
@@ -72,7 +72,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether this is of a `replacing` that is under way, or that was killed."""
+    """Whether a path is the temporary file of a `replacing` that is running or was killed."""
     return _TEMPORARY.match(path.name) is not None
 
 
@@ -123,9 +123,9 @@ def ends_with_checksum(path: PathLike) -> bool:
 def json_field(
     content: dict[str, Any], name: str, kind: type, path: PathLike, *, least: int = 0, **default: Any
 ) -> Any:
-    """A field of that very type, from `least` on if it is a number; a StorageCorruptedError that names it otherwise.
+    """A field of exactly this type, and at least `least` if it is a number; a StorageCorruptedError otherwise.
 
-    The default, where there is one, if it is missing or null.
+    The default, where one is given, if the field is missing or null.
     """
     value: Any = content.get(name)
     if value is None and default:
@@ -158,7 +158,7 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove folders that processes which are gone, or this one, have left while they were replacing a folder."""
+    """Remove temporary folders that dead processes, or this one, have left while replacing a folder."""
     name = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:\.old)?\.tmp\Z")
     for path in target.parent.iterdir():
         leftover = name.match(path.name)
@@ -177,7 +177,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a folder in the place of another, or where none is; at any instant one of them is there, whole.
+    """Move a folder to a path, and replace the folder there; at any instant one of them is there, whole.
 
     Where the system cannot exchange two folders at once, there is none for an instant, and the old one lies beside it.
     """
@@ -208,7 +208,7 @@ def _exchange(one: Path, other: Path) -> bool:
 def open_regular(path: PathLike, *, writable: bool) -> int:
     """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
 
-    A link, symbolic or hard, may be to a file outside the folder, and a pipe would never let go of whoever opens it.
+    A link, symbolic or hard, may lead to a file outside the folder, and opening a pipe would block for ever.
     """
     return _open_regular(path, os.O_RDWR if writable else os.O_RDONLY)[0]
 
@@ -242,7 +242,7 @@ def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
 
 
 def sync_file(path: Path) -> None:
-    """Make what a file has durable."""
+    """Make the content of a file durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -251,7 +251,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -273,7 +273,7 @@ def local_path(path: PathLike) -> Path:
 
 @contextlib.contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """A folder to be filled, new or there and empty; if filling it fails, it is as it was before.
+    """Make a folder to be filled, or take an empty one; if filling it fails, it is as it was before.
 
     A new one survives a power cut, with its parents. A FileExistsError if there is anything in it.
     """
@@ -298,7 +298,7 @@ def new_folder(path: PathLike) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as that goes."""
+    """Remove a file or a folder; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -306,7 +306,7 @@ def remove(path: Path) -> None:
 
 
 def check_in_place(fd: int, path: Path) -> None:
-    """An OSError if an open file was deleted or replaced: what is written to it would be lost."""
+    """Raise an OSError if an open file was deleted or replaced: what is written to it would be lost."""
     own, what = os.fstat(fd), "replaced"
     try:
         there = os.stat(path)
@@ -331,7 +331,7 @@ def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
 
 
 def resize(fd: int, nbytes: int, path: Path | None) -> None:
-    """Set the size of a file; what comes anew is a hole of zeros."""
+    """Set the size of a file; new bytes are a hole of zeros."""
     try:
         os.ftruncate(fd, nbytes)
     except OSError as error:

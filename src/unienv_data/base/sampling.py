@@ -253,7 +253,7 @@ class BatchSampler(
         return self
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
-        """Make of a batch that was read what the caller gets; in the caller's process."""
+        """Turn a batch that was read into what the caller gets, in the caller's process."""
         return batch
 
     # -- epochs --------------------------------------------------------------------------------------------

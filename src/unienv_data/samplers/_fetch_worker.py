@@ -180,7 +180,7 @@ class BatchPlan:
 
 
 class _Held(weakref.ref[np.ndarray]):
-    """The memory of a block that was handed out; once it is gone, this stands for the free block."""
+    """The memory of a block that was handed out; its end frees the block."""
 
     __slots__ = ("block",)
     block: int

@@ -7,9 +7,9 @@ Sums are updated when they are asked for: reading weights does not need them.
 In a large tree, one weight for a long range of slots is kept once for each block of 256 and written out when a slot of
 the block is asked for. New samples all get the same priority, so that the first draw from a billion writes to few.
 
-Rounding cannot lead a draw astray. At every level it goes to the first child whose running sum exceeds what is left of
-the drawn number; such a child has a weight above zero, since a zero does not raise a running sum. What is left is kept
-below the running sum of all children, as they are added up there, so that there always is such a child.
+Rounding cannot lead to a slot of weight zero. At every level a draw goes to the first child whose running sum exceeds
+the rest of the drawn number; this child has a weight above zero, since a zero does not raise a running sum. The rest is
+kept below the running sum of all children, as they are added up there, so there always is one.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class SumTree:
 
 
 def _first_beyond(sums: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """The first place in each row of running sums at which more is reached than what is left."""
+    """The first index in each row of running sums whose sum exceeds what is left."""
     return (sums > _below(left, sums[:, -1])[:, None]).argmax(axis=1)
 
 

@@ -195,7 +195,7 @@ class RowSums:
         With `numbers` a row that holds another sample or was never written is wrong, and with `numbers_only` nothing
         else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
         """
-        self._memory.follow_all()
+        self._memory.adopt_all()
         self.fit()
         states = np.full(len(slots), ROW_UNKNOWN, np.int8)
         for start in range(0, len(slots), _PIECE):

@@ -194,7 +194,7 @@ class PackedStorage(RowStorage):
     def gather(self, slots: Any, length: int) -> Any:
         memory = self._memory
         if length != memory.used:
-            memory.follow(length)
+            memory.adopt_length(length)
         if self.layout.block_leaves:
             memory.prefetch(self.layout.block_leaves, np.atleast_1d(slots))
         try:
@@ -218,7 +218,7 @@ class PackedStorage(RowStorage):
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
-            self._memory.follow(length)
+            self._memory.adopt_length(length)
         rows, (first, valid, patches) = self._memory.rows, spans
         count = valid.shape[1]
         if shift:
@@ -237,7 +237,7 @@ class PackedStorage(RowStorage):
         if self.layout.has_heap:
             return None
         if length != self._memory.used:
-            self._memory.follow(length)
+            self._memory.adopt_length(length)
         if self.layout.block_leaves:
             self._memory.prefetch(self.layout.block_leaves, slots)
         return self._memory.rows.take(slots, "wrap")
@@ -350,13 +350,13 @@ class PackedStorage(RowStorage):
         for name, references in before.items():
             heap.free(references, kept=memory.rows.records[name][slots])
 
-    def follow(self, length: int) -> None:
+    def adopt_length(self, length: int) -> None:
         """Use `length` slots, as another process has made the storage grow or shrink."""
-        self._memory.follow(length)
+        self._memory.adopt_length(length)
 
-    def follow_all(self) -> None:
+    def adopt_all(self) -> None:
         """Use all slots of the files, also those that another process has added."""
-        self._memory.follow_all()
+        self._memory.adopt_all()
         self._memory.used = len(self._memory.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:

@@ -33,12 +33,12 @@ class RowMemory:
         """Grow to at least `length` rows and keep the present ones; `exactly` makes no room for more."""
         raise NotImplementedError
 
-    def follow(self, length: int) -> None:
+    def adopt_length(self, length: int) -> None:
         """Use `length` slots, as another process has made the storage grow or shrink."""
         self.grow(length)
         self.used = length
 
-    def follow_all(self) -> None:
+    def adopt_all(self) -> None:
         """Use all rows of the files, also those that another process has added."""
 
     def check_room(self, length: int) -> None:
@@ -166,7 +166,7 @@ class MappedMemory(RowMemory):
                 self._extend(present)
         self._map(max(length, present))  # another process may have made the files longer
 
-    def follow_all(self) -> None:
+    def adopt_all(self) -> None:
         self.grow(min(file.length for file in self.files))
 
     def _extend(self, length: int) -> None:

@@ -307,7 +307,7 @@ class SharedNextObsStorage(SpaceStorage):
     def _map_slots(self, length: int) -> None:
         """Map `length` slots where the storage grows and another process has added some."""
         if self.capacity is None and length > len(self._rows.rows):
-            self._rows.follow(length)
+            self._rows.adopt_length(length)
 
     def _read_all(self, slots: np.ndarray) -> list[np.ndarray]:
         """The columns of the samples in these slots, in memory of their own; all records are read in one piece."""
@@ -344,7 +344,7 @@ class SharedNextObsStorage(SpaceStorage):
             return
         places, firsts = numbers[own] - 1, self._firsts
         if places.item(places.argmax()) >= len(firsts.rows):
-            firsts.follow_all()
+            firsts.adopt_all()
             if places.max() >= len(firsts.rows):
                 raise ValueError(f"{self.cache_filename}: there is no first observation {places.max()}")
         for place, column in columns:
@@ -426,7 +426,7 @@ class SharedNextObsStorage(SpaceStorage):
         """Have at least `count` free places, with room for what comes there."""
         firsts, rows = self._firsts, self._rows
         if self._is_shared:
-            firsts.follow_all()
+            firsts.adopt_all()
         total, named, holders = len(firsts), rows.rows.columns[0], firsts.rows.columns[0][: len(firsts)]
         slots = np.clip(holders, 0, max(0, len(rows) - 1))
         in_use = np.zeros(total, np.bool_)

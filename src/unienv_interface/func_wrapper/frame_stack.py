@@ -20,7 +20,7 @@ from ..wrapper.frame_history import (
 
 
 class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
-    """The state of the environment below with the frames so far; None for a queue that there is not."""
+    """The state of the environment below with the frames so far; None for a missing queue."""
 
     env_state: Any
     obs_queue_state: SpaceDataQueueState | None

@@ -1,7 +1,7 @@
-"""How one leaf of a space lies in a row: its fixed format, and the way of its values in and out.
+"""Codecs: the fixed format of a leaf of a space in a row, and how its values are written and read.
 
-A codec owns no memory. Encoding happens before anything is written, so that a value that does not fit is refused
-while the rows are still as they were; so are they if the heap then cannot take it. Writing only copies.
+A codec owns no memory. Encoding comes before any write, so a value that does not fit is refused while the rows are
+unchanged; they are also unchanged if the heap has no room for it. Writing only copies.
 """
 
 from __future__ import annotations

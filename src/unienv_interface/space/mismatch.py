@@ -15,12 +15,12 @@ def join_path(path: str, key: object) -> str:
 
 
 def at_path(path: str, finding: str) -> str:
-    """A finding with the place it was made at in front."""
+    """A finding with the path of the value in front."""
     return f"{path}: {finding}" if path else finding
 
 
 def prepend_key(error: Exception, key: object) -> None:
-    """Put the key of the child it is about in front of an error's message, before the path it has so far."""
+    """Put the key of a child in front of an error's message, before the path that the message has so far."""
     path, finding = getattr(error, "located", ("", str(error)))
     path = join_path(str(key), path) if path else str(key)
     error.args = (at_path(path, finding),)
@@ -28,7 +28,7 @@ def prepend_key(error: Exception, key: object) -> None:
 
 
 def _guarded(rules: Any) -> SpaceFunction[str | None]:
-    """The rules as a function that never raises: what cannot be looked at is no value of any space."""
+    """The rules as a function that never raises: an object whose attributes raise is no value of any space."""
 
     @functools.wraps(rules)
     def ask(space: Space, x: Any, path: str = "") -> str | None:

@@ -1,6 +1,6 @@
-"""The leaves of a value in canonical order, taken out of it and put together again.
+"""Functions that take the leaves out of a value in canonical order, and build a value of them.
 
-What can be known from the space is worked out once: the functions returned here only fetch and build.
+Everything that follows from the space is prepared once: the functions returned here only fetch and build.
 """
 
 from __future__ import annotations

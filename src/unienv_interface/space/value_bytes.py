@@ -1,4 +1,4 @@
-"""Any value as bytes and back, given its space: how values without a fixed size lie in a heap.
+"""Values as bytes, and back: the form of values without a fixed size in a heap.
 
 The bytes are little-endian, the same on every platform and for every backend. They carry no description of
 themselves: the space that wrote them must read them. Writing checks structure, shapes and dtypes, though not bounds.

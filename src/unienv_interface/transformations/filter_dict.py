@@ -103,7 +103,7 @@ def _merged(target: Any, extra: Any) -> Any:
 
 
 class _DictKeyFilter(DataTransformation):
-    """What the two filters share. Keys are kept as a set; results have the order of the source."""
+    """The base of the two filters. Keys are kept as a set; results have the order of the source."""
 
     has_inverse = False
     _keys_name: str

@@ -114,7 +114,7 @@ def _require_images(space: Space, owner: str) -> BoxSpace:
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     dtype: Any

@@ -109,7 +109,7 @@ def _leaf_function(stored: Any) -> LeafFunction:
 
 
 class _LeafTransformation(DataTransformation):
-    """What the two transformations of leaves share: going down to the leaves, and back up with the results.
+    """The base of the two transformations of leaves: the walk down to the leaves, and back up with the results.
 
     Leaves come in the canonical order of their spaces, in which the keys of a dictionary are sorted.
     """

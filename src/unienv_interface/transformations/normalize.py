@@ -199,7 +199,7 @@ class NormalizeTransformation(DataTransformation):
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     compute_dtype: Any

@@ -28,7 +28,7 @@ _HEIGHT, _WIDTH = -3, -2
 
 
 class _RandomImageTransformation(DataTransformation):
-    """What random transformations of images share: where their draws come from.
+    """The base of random transformations of images, which owns the generator of their draws.
 
     Each call draws anew, so results differ from call to call; the same seed and the same calls give the same results.
     Copies, such as those in the workers of a sampler, draw streams of their own.

@@ -177,7 +177,7 @@ def _for_any_batch(bound: np.ndarray) -> np.ndarray | int | float:
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     counted_from: Any  # integers that floats cannot tell apart are first counted from their lower bound

@@ -33,7 +33,7 @@ def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
 
 
 def missing_key_text(chained_key: Sequence[str], depth: int, value: Any) -> str:
-    """What to say when `chained_key[depth]` is not in `found`."""
+    """The text of an error for a `chained_key[depth]` that is not in `value`."""
     parent = "/".join(chained_key[:depth]) or "the dict"
     there = (
         f"has the keys {sorted(map(str, value.keys()))}" if hasattr(value, "keys") else f"is a {type(value).__name__}"

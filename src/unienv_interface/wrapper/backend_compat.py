@@ -203,5 +203,5 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
 
 
 def _default_device(backend: ComputeBackend) -> Any:
-    """Where arrays lie that nobody has said a device for."""
+    """The device of arrays that are made without one."""
     return backend.device(backend.empty((0,)))

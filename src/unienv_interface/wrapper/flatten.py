@@ -19,7 +19,7 @@ def _batch_axes(env: Env) -> int:
 class FlattenActionWrapper(
     ActionWrapper[BArrayType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Takes actions as vectors; what a vector is made of is told in `space_utils.flatten_utils`."""
+    """Takes actions as vectors, in the layout of `space_utils.flatten_utils`."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)

@@ -130,7 +130,7 @@ class EpisodeRenderStackWrapper(
             self._episode_ended()
 
     def _episode_ended(self) -> None:
-        """What a subclass does with the frames of an episode that is over."""
+        """Use the frames of an episode that is over; a subclass overrides it."""
 
     # -- frames --------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class EpisodeRenderStackWrapper(
 class _EncodingWrapper(
     EpisodeRenderStackWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """What the wrappers that make videos share. Frames are kept as uint8 arrays, (height, width, 3)."""
+    """The base of wrappers that make videos. Frames are kept as uint8 arrays, (height, width, 3)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Spaces found by looking at data.
+"""Spaces derived from data.
 
 A dict becomes a `DictSpace`, a tuple a `TupleSpace`, a string a `TextSpace`, booleans a `BinarySpace`, numbers a
 `BoxSpace`, and arrays of numbers whose sizes vary a `DynamicBoxSpace`. Python numbers, lists of numbers and NumPy

@@ -1,4 +1,4 @@
-"""What the kinds of space share whose values are single arrays of a fixed shape and dtype."""
+"""The base of spaces whose values are single arrays of a fixed shape and dtype."""
 
 from __future__ import annotations
 
