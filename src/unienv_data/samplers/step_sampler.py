@@ -94,6 +94,7 @@ class StepSampler(
         self._process = os.getpid()
         self._prefetcher = self._new_prefetcher()
         super().__init__(single_space, metadata_space, batch_size)
+        self._info_device = single_space.device  # that of a composite space is found by walking it
         if seed is not None:
             self.manual_seed(seed)
 
@@ -161,7 +162,7 @@ class StepSampler(
         return IndexBatch(drawn.index, {"number": drawn.index + self.data.sample_numbers.start, **drawn.info})
 
     def _info(self, drawn: IndexBatch) -> dict[str, Any]:
-        backend, device = self.backend, self.device
+        backend, device = self.backend, self._info_device
         columns = {"index": drawn.index, **drawn.info}
         if self._index_limit is not None:
             for name, column in columns.items():

@@ -96,20 +96,26 @@ class RowSums:
     def put(self, slots: int | slice, number: int) -> None:
         """Store the checksums of rows that were just written, for samples with consecutive numbers."""
         if type(slots) is int:
-            total = int(self._row_words()[slots].dot(self._constants))
+            total = int(np.vdot(self._row_words()[slots], self._constants))
             if not self._is_simple:
                 total += self._sum_of_blocks(slots) + self._sum_of_heap(self._memory.rows.records[slots : slots + 1])
             self._entries[slots] = (number + 1 & _LOW) << 32 | (total & _ALL) >> 32
         else:
             count = slots.stop - slots.start  # type: ignore[union-attr]
-            self.put_at(slots, np.arange(number, number + count))
+            self._put(slots, np.arange(number + 1, number + 1 + count, dtype=np.uint64), None)
 
-    def put_at(self, slots: Any, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
-        """The same for any rows, an array of slots or a slice, each with its number.
+    def put_at(self, slots: np.ndarray, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
+        """The same for any rows, each with its number.
 
         `heap_sums` are those of what the rows should refer to in the heap, where it may be lost by now.
         """
-        self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots, heap_sums)
+        self._put(slots, (numbers + 1).astype(np.uint64), heap_sums)
+
+    def _put(self, slots: Any, seeds: np.ndarray, heap_sums: np.ndarray | None) -> None:
+        entries = self._sums(slots, heap_sums)
+        seeds <<= _HALF
+        entries |= seeds
+        self._array[slots] = entries
 
     def forget(self, head: int) -> bool:
         """Have no checksum for samples with numbers from `head` on; whether there was one."""
@@ -150,15 +156,16 @@ class RowSums:
 
     def _sums(self, slots: Any, heap_sums: np.ndarray | None = None) -> np.ndarray:
         """The checksums of rows."""
-        totals = self._row_words()[slots].dot(self._constants)
+        totals: np.ndarray = self._row_words()[slots].dot(self._constants)
         if not self._is_simple:
             chosen = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
             if heap_sums is None:
                 heap_sums = self.heap_sums(self._memory.rows.records[slots])
             of_blocks = np.array([self._sum_of_blocks(slot) & _ALL for slot in chosen.tolist()], np.uint64)
-            totals = totals + of_blocks + heap_sums
-        sums: np.ndarray = totals >> _HALF
-        return sums
+            totals += of_blocks
+            totals += heap_sums
+        totals >>= _HALF
+        return totals
 
     def _row_words(self) -> np.ndarray:
         """The records as words, a row of these for each."""
