@@ -1,4 +1,4 @@
-"""Looking for what is wrong with a recording: with the folder first, then with the episodes, then with every sample."""
+"""The check of a recording: first the folder, then the episodes, then every sample."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from ._reading import (
     unwatched,
 )
 
-# A recording of so many samples that is one single episode was hardly meant to be.
+# A single episode of this many samples is probably a mistake.
 _MEGA = 5_000
 _SHOWN = 5
-# So many reads may fail to find out which samples cannot be read; then whole parts of them are named.
+# After this many failed reads, ranges of samples are reported as unreadable without further bisection.
 _MOST_TRIES = 1_000
 
 

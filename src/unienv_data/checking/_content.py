@@ -1,4 +1,4 @@
-"""What can be wrong with a recording, and the checks of its samples.
+"""The kinds of findings, and the checks of samples.
 
 Each check sees all chunks once, in order, and yields at the end what it has found. A chunk begins with the last samples
 of the one before, as many as lie between two samples of an episode, so every sample is seen together with the one
@@ -74,7 +74,7 @@ class Finding:
 
 
 class ContentCheck(abc.ABC):
-    """One question about samples, which sees all chunks once, in order."""
+    """A check of samples, which visits all chunks once, in order."""
 
     @abc.abstractmethod
     def visit(self, chunk: Chunk) -> None:
@@ -82,11 +82,11 @@ class ContentCheck(abc.ABC):
 
     @abc.abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """What was found in all of them."""
+        """The findings of all chunks."""
 
 
 class Tally:
-    """Counts the samples that something is wrong with, and remembers the first."""
+    """Counts the samples with a fault, and remembers the first."""
 
     def __init__(self) -> None:
         self.count, self.first = 0, -1
@@ -103,7 +103,7 @@ class Tally:
 
 
 def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
-    """The checks that samples of these columns can be put to."""
+    """The checks that apply to samples of these columns."""
     arrays = [column for column in columns if column.is_array]
     checks: list[ContentCheck] = [
         NotFinite(column) for column in columns if column.is_numbers and _kind(column) in "fc"
@@ -339,7 +339,7 @@ class RepeatedFrames(ContentCheck):
             self._follow(same[first::stride], chunk.start + stride + first, stride)
 
     def _follow(self, same: np.ndarray, start: int, stride: int) -> None:
-        """Go on with one lane, whose next sample has index `start`."""
+        """Continue with one lane, whose next sample has index `start`."""
         lane = start % stride
         steps = np.arange(1, len(same) + 1)
         broken = np.maximum.accumulate(np.where(same, 0, steps))  # the last step up to here that was another frame

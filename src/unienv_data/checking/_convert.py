@@ -1,4 +1,4 @@
-"""Writing a recording as a whole, as a copy in another format or for a repair: the folder appears once all of it is."""
+"""New recordings, written by `convert` and `repair`: the folder appears once all of it is written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
-#: What a recording can be written as, and the storage that is meant.
+#: The formats of a recording, and the storage of each.
 FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}
-#: A recording as a LeRobot dataset, which is no recording of ours any more.
+#: The format of LeRobot datasets.
 LEROBOT = "lerobot"
-#: What `convert` can write.
+#: All formats of `convert`.
 TARGETS = (*FORMATS, LEROBOT)
 
 
@@ -186,7 +186,7 @@ def convert(
 
 
 def bytes_on_disk(path: Path) -> int:
-    """What the files of a folder take, without holes."""
+    """The bytes that the files of a folder take, without holes."""
     return sum(stat.st_blocks * 512 for stat in file_stats(path))
 
 

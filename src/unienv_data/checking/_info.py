@@ -1,4 +1,4 @@
-"""What is in a folder: a description without reading all of it, and a few samples as they are."""
+"""Descriptions of recordings, without reading all of them, and a few of their samples."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class ColumnInfo:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some numbers, one per episode, are like; `curve` are their means over equal spans of time, oldest first.
+    """A summary of numbers, one per episode; `curve` has their means over equal spans of time, oldest first.
 
-    All of that is of the finite ones, None if there is none; `not_finite` are so many others.
+    All figures are of the finite numbers, None if there is none; `not_finite` counts the others.
     """
 
     min: float | None
@@ -61,7 +61,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class InfoReport:
-    """What a buffer on disk is and holds.
+    """A description of a buffer on disk.
 
     `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
     closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
@@ -128,7 +128,7 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
 def _summaries(
     buffer: ReplayBuffer, table: EpisodeTable | None, columns: list[Column], progress: ProgressCallback
 ) -> tuple[Summary | None, Summary | None]:
-    """Of the lengths and of the returns of episodes."""
+    """The summaries of the lengths and of the returns of episodes."""
     if table is None or not len(table.closed):
         return None, None
     by_name = {column.name: column for column in columns}
@@ -156,7 +156,7 @@ def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress:
 
 
 def summary(values: np.ndarray, points: int = 40) -> Summary | None:
-    """A summary of numbers; None of none."""
+    """A summary of numbers; None if there are none."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(None, None, None, [], len(values)) if len(values) else None

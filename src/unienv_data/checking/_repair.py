@@ -1,4 +1,4 @@
-"""Writing a new recording of all that is sound in one that is not."""
+"""The repair of a recording: a new one with all that is sound."""
 
 from __future__ import annotations
 

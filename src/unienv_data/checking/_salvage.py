@@ -1,4 +1,4 @@
-"""What can still be read of a recording, whatever happened to its files.
+"""Salvage: reading what is left of a recording, whatever happened to its files.
 
 Of a folder that does not open as usual, the description (metadata.json) says what a sample is, so without it another
 recording has to. Of the counters (header.bin) there are copies with checksums. The storage must open, as far as it is
@@ -97,7 +97,7 @@ class Salvage:
 
 
 def runs(mask: np.ndarray) -> Ranges:
-    """Where a mask is true, as ranges [start, stop)."""
+    """The ranges [start, stop) in which a mask is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
@@ -268,7 +268,7 @@ def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> 
 
 
 def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: list[str]) -> Counters:
-    """Counters for which the episodes speak; a StorageCorruptedError if they do not say where samples lie."""
+    """Counters derived from the episodes; a StorageCorruptedError if these do not show where samples lie."""
     counters = None if metadata.capacity is not None else inspection.counters_from_records(records, metadata.lanes)
     if counters is None:
         raise StorageCorruptedError(
@@ -288,7 +288,7 @@ def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: 
 def _refuse_misfit(
     path: Path, like: Path, metadata: Metadata, storage: SpaceStorage, counters: Counters, notes: list[str]
 ) -> None:
-    """A ValueError if anything in the folder contradicts the description that was taken from another one."""
+    """Raise a ValueError if anything in the folder contradicts the description taken from another folder."""
     wrong = (
         _counters_misfit(path / HEADER_FILE, metadata, storage, counters)
         or _files_misfit(storage, metadata, counters)
@@ -311,7 +311,7 @@ def _counters_misfit(header: Path, metadata: Metadata, storage: SpaceStorage, co
 
 
 def _files_misfit(storage: SpaceStorage, metadata: Metadata, counters: Counters) -> str | None:
-    """What does not fit of the files of packed rows; None of other storages, which compare them when they open."""
+    """The misfit of the files of packed rows, in words; None for other storages, which compare them when they open."""
     files = inspection.row_files(storage)
     if files is None:
         return None

@@ -1,4 +1,4 @@
-"""Looking at the images of an episode: as a video, or as a sheet of frames."""
+"""The images of an episode as a video, or as a sheet of frames."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class RowSums:
         self._array, self._entries = entries, memoryview(entries)  # type: ignore[arg-type]
 
     def fit(self) -> None:
-        """Have an entry for every row that there is; a reader has those that are in the file."""
+        """Map an entry for every row; a reader maps those that are in the file."""
         count = len(self._memory.rows)
         if count > len(self._entries):
             if self.file.writable and count > self.file.length:
@@ -82,7 +82,7 @@ class RowSums:
             raise
 
     def trim(self, length: int) -> None:
-        """Cut the file to so many entries, the first ones."""
+        """Cut the file to its first `length` entries."""
         self.file.trim(length)
         self._hold(self.file.map(length))
 
@@ -118,7 +118,7 @@ class RowSums:
         self._array[slots] = entries
 
     def forget(self, head: int) -> bool:
-        """Have no checksum for samples with numbers from `head` on; whether there was one."""
+        """Remove the checksums of samples with numbers from `head` on; whether there was one."""
         self.fit()
         found = False
         for start in range(0, len(self._array), _SCAN):
@@ -131,7 +131,7 @@ class RowSums:
         return found
 
     def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Store the checksums of rows that somebody else wrote; of those that are wrong none matches.
+        """Store the checksums of rows that another writer wrote; wrong rows get one that does not match.
 
         `numbers` and `is_wrong` are by slot.
         """
@@ -146,7 +146,7 @@ class RowSums:
                 self._array[slots] = (numbers[slots] + 1).astype(np.uint64) << _HALF
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        """Store checksums that these rows do not match, since they are copies of damaged rows."""
         self._array[slots] ^= np.uint64(1)
 
     def heap_sums(self, records: np.ndarray) -> np.ndarray:

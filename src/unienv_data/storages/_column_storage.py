@@ -1,4 +1,4 @@
-"""What storages have in common that keep every leaf of a sample by itself, as a column of host arrays."""
+"""The base of storages that keep every leaf of a sample by itself, as a column of host arrays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @abc.abstractmethod
     def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
-        """The columns at these places among the leaves, in memory of their own. There is at least one slot."""
+        """The columns of these leaves, in memory of their own. There is at least one slot."""
 
     @abc.abstractmethod
     def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
@@ -84,7 +84,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return self.layout.assemble(self._gather_columns(slots, self._leaf_indices))
 
     def _gather_columns(self, slots: Any, leaf_indices: Sequence[int]) -> list[np.ndarray]:
-        """The columns at these places for one slot, without the first axis, or for an array of slots."""
+        """The columns of these leaves for one slot, without the first axis, or for an array of slots."""
         if self.capacity is not None:
             slots = slots % self.capacity
         if isinstance(slots, int):
@@ -105,7 +105,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             self._write_in_order(slots, self.encode(value, len(slots)))
 
     def _write_in_order(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
-        """Write columns at any slots; of those that come more than once the last one stays."""
+        """Write columns at any slots; where a slot comes more than once, the last one counts."""
         if not len(slots):
             return
         if not is_increasing(slots):
@@ -250,7 +250,7 @@ def fixed_layout(space: Space, who: str) -> RowLayout:
 
 
 def leaf_names(layout: RowLayout) -> list[str]:
-    """What the leaves are called in files: by their path ("obs/rgb"), or DEFAULT_KEY if the space is one leaf."""
+    """The names of the leaves in files: their path ("obs/rgb"), or DEFAULT_KEY if the space is one leaf."""
     if not isinstance(layout.space, CompositeSpace):
         return [DEFAULT_KEY]
     for name in layout.names:
@@ -288,7 +288,7 @@ def columns_from_raw(layout: RowLayout, raw: Any, count: int) -> list[np.ndarray
 
 
 def element_dtype(leaf: RowLeaf) -> np.dtype:
-    """The dtype of what a column of a leaf has along its own axes."""
+    """The dtype of the elements of a leaf's column."""
     return raw_dtype(leaf.space.dtype_name) if isinstance(leaf.space, ArraySpace) else leaf.codec.dtype.base
 
 
@@ -305,6 +305,6 @@ def is_increasing(slots: np.ndarray) -> bool:
 
 
 def last_of_each(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slots in order and without duplicates, and where each came last."""
+    """Slots in order and without duplicates, and the index where each came last."""
     distinct, from_the_end = np.unique(slots[::-1], return_index=True)
     return distinct, len(slots) - 1 - from_the_end

@@ -1,4 +1,4 @@
-"""HDF5 files as a storage uses them: which datasets there are, of what kind, and that nothing leads out of the file."""
+"""HDF5 files of a storage: their datasets and options, and the checks that nothing leads out of the file."""
 
 from __future__ import annotations
 

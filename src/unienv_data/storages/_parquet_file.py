@@ -226,7 +226,7 @@ def _whole(column: Any) -> Any:
 
 
 def _refuse_extensions(fd: int, path: Path) -> None:
-    """A StorageCorruptedError if the file names a type that Arrow would have to ask somebody about."""
+    """Raise a StorageCorruptedError if the file names an extension type, for which Arrow would call registered code."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, 8, max(0, size - 8))
     length = int.from_bytes(tail[:4], "little")

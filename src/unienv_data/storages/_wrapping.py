@@ -24,8 +24,8 @@ WrappingT = TypeVar("WrappingT", bound="WrappingStorage")
 class WrappingStorage(ComposedStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage around another, which holds the same samples in another form.
 
-    A subclass says how a value goes in and comes out. `maps_batches` says whether a batch can go as a whole; it goes
-    sample by sample otherwise.
+    A subclass maps values inward and outward. `maps_batches` says whether it maps a batch as a whole; otherwise it is
+    mapped sample by sample.
     """
 
     maps_batches: bool = True
@@ -80,7 +80,7 @@ class WrappingStorage(ComposedStorage[BatchT, BArrayType, BDeviceType, BDtypeTyp
 
     @abc.abstractmethod
     def _inward(self, value: Any, count: int | None) -> Any:
-        """A value, or a batch of `count`, in the form of the inner storage."""
+        """Map a value, or a batch of `count`, to the form of the inner storage."""
 
     @abc.abstractmethod
     def _outward(self, value: Any, count: int | None) -> Any:

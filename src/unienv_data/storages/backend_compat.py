@@ -130,7 +130,7 @@ class ToBackendOrDeviceStorage(
 
 
 class NarrowedStorage(ToBackendOrDeviceStorage):
-    """What is read from a storage with the fewer bits that a backend has; it is not written, nor anywhere on disk."""
+    """A read-only view of a storage on a backend that has fewer bits; it has no files of its own."""
 
     def __init__(self, space: Space, stored: SpaceStorage) -> None:
         super().__init__(space, stored, "", stored.cache_filename)
@@ -149,7 +149,7 @@ def is_narrowed(space: Space, stored_space: Space) -> bool:
 
 
 def in_stored_form(storage: SpaceStorage) -> SpaceStorage:
-    """The storage whose samples are as they lie on disk."""
+    """The storage whose samples have the form that they have on disk."""
     return storage.inner_storage if isinstance(storage, NarrowedStorage) else storage
 
 

@@ -65,9 +65,9 @@ class _Moved(NamedTuple):
 class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage whose samples lie in other storages, its parts: every slot is a slot of each of them.
 
-    A subclass says how a value comes apart and together, and what its metadata file says. All else is that of the
-    parts: it grows, survives a kill, has raw rows or keeps episodes apart if they do. On disk it is a folder with the
-    parts and the metadata file, which is written last and says which storages they are.
+    A subclass takes values apart, puts them together, and describes itself in the metadata file. All else follows from
+    the parts: it grows, survives a kill, has raw rows or keeps episodes apart if they do. On disk it is a folder with
+    the parts and the metadata file, which is written last and names the storages of the parts.
 
     A sample that was written to some of the parts only, since the process was killed in between, is not visible in a
     replay buffer: its head moves when all parts have it.
@@ -96,7 +96,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         self._spaces = BatchSpaces(single_instance_space)
         self.has_flattened_access = is_flattenable(self._spaces.of(1), 1)  # type: ignore[misc]
 
-    # -- what a subclass says --------------------------------------------------------------------------------
+    # -- methods of a subclass -------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _apart(self, value: Any, count: int | None) -> Sequence[Any]:
@@ -108,7 +108,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
 
     @abc.abstractmethod
     def _description(self) -> dict[str, Any]:
-        """What stands in the metadata file beside the storage's name."""
+        """The fields of the metadata file beside the storage's name."""
 
     # -- the verbs -------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
             part.mark_segment_start(start_index)
 
     def append(self, value: Any) -> None:
-        """Append a sample to the open segment; what `stage` made of one will do as well."""
+        """Append a sample, encoded or not, to the open segment."""
         if self._next_slot is None:
             raise RuntimeError("append without an open segment: call mark_segment_start first")
         self._check_mutable()
@@ -396,7 +396,7 @@ def _folder_in_use(folder: Path, parts: Parts) -> Path | None:
 
 
 def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]:
-    """What the metadata file of a storage of this class says; a StorageCorruptedError if it is of another class."""
+    """Read the metadata file of a storage of this class; a StorageCorruptedError if it is of another class."""
     path = folder / cls.metadata_file
     content = read_json(path, checksum=False)
     format_version(content, path, FORMAT_VERSION, default=FORMAT_VERSION)

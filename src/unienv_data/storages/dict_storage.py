@@ -1,4 +1,4 @@
-"""Every field of a sample in a storage that suits it."""
+"""`DictStorage`: every field of a sample in a storage that suits it."""
 
 from __future__ import annotations
 

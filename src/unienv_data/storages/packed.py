@@ -456,7 +456,7 @@ class PackedStorage(RowStorage):
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        """Store checksums that these rows do not match, since they are copies of damaged rows."""
         if isinstance(self._sums, RowSums):
             self._sums.call_wrong(slots)
 
