@@ -98,7 +98,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return batch
         return ToBackendOrDeviceBatch(batch, device=self.device or backend.device(backend.empty((0,))))
 
-    # -- where samples lie -----------------------------------------------------------------------------------
+    # -- positions in the sources -----------------------------------------------------------------------------
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]

@@ -23,11 +23,11 @@ from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex, ranges_of_edit
 
-# what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments
-# (-1: they stay) and of counters
+# The length of the rest in bytes; its CRC32, with the number of the edit in the upper half; then the numbers of slots,
+# of segments (-1: they stay) and of counters.
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
-# The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
+# The number in the checksum of a row without a sample: the next sample in this row may get the old number again.
 NONE = -1
 
 
@@ -84,7 +84,7 @@ class Journal:
         return cls(MappedFile.open(path, "u1", writable=writable))
 
     def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
-        """Write the edit of this number down; an OSError if there is no room, and then nothing has happened."""
+        """Write an edit and its number to the journal; an OSError if there is no room, and then nothing has changed."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
         pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
         counters = np.array(pairs, np.int64).reshape(-1, 2)
@@ -99,7 +99,7 @@ class Journal:
         self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
     def read(self, storage: SpaceStorage, live: Counters) -> Edit:
-        """The edit that was written down last; a StorageCorruptedError if it is not whole."""
+        """The edit in the journal; a StorageCorruptedError if it is not whole."""
         row_nbytes = storage.row_nbytes
         total, _, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
@@ -123,7 +123,7 @@ class Journal:
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
     def holds(self, number: int) -> bool:
-        """Whether the edit of this number is written down, whole."""
+        """Whether the journal has the whole edit of this number."""
         total, mark, *_ = self._header()
         crc = mark & 0xFFFFFFFF
         is_due = mark >> 32 == 0 or mark ^ crc == _mark(number)  # earlier versions wrote no number
@@ -142,7 +142,7 @@ class Journal:
         return crc
 
     def sync(self) -> None:
-        """Make what was written down durable."""
+        """Make the journal durable."""
         self._file.sync()
 
     def empty(self) -> None:
@@ -158,7 +158,7 @@ def _mark(number: int) -> int:
 
 
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
+    """Make the edit in the journal, and count it as made."""
     journal.read(storage, counters).make(storage, counters, index)
     counters.edit += 1
 
@@ -231,6 +231,6 @@ def removal(
 
 
 def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
-    """The ranges that a range comes apart into at these places within it."""
+    """The ranges that cuts within a range split it into."""
     edges = np.array([start, *cuts.tolist(), stop], np.int64)
     return np.stack([edges[:-1], edges[1:]], axis=1)

@@ -108,7 +108,7 @@ def _seed_apart(seed: Sequence[int]) -> None:
 # -- blocks ------------------------------------------------------------------------------------------------
 
 
-class _Part:
+class _RowsInBlock:
     """Where the rows of one layout lie in a block, for up to `capacity` of them."""
 
     def __init__(self, layout: RowLayout, capacity: int) -> None:
@@ -138,7 +138,7 @@ class BatchPlan:
         self._metadata_start = data
         self.nbytes = data + (0 if self._metadata is None else self._metadata.nbytes)
 
-    def _parts(self, form: Form) -> list[tuple[_Part | None, int]]:
+    def _parts(self, form: Form) -> list[tuple[_RowsInBlock | None, int]]:
         """The parts of a batch in this form, and where they begin."""
         parts = [(self._flat if form.is_flat else self._structured, 0)]
         if form.with_metadata:
@@ -231,11 +231,11 @@ def block_memory(shared: SharedBlock, block: int, nbytes: int) -> np.ndarray:
     return shared.array(np.uint8, (nbytes,), block * nbytes)
 
 
-def _part(space: Space | None, capacity: int) -> _Part | None:
+def _part(space: Space | None, capacity: int) -> _RowsInBlock | None:
     if space is None:
         return None
     layout = RowLayout(space)
-    return None if layout.has_heap or not layout.leaves else _Part(layout, capacity)
+    return None if layout.has_heap or not layout.leaves else _RowsInBlock(layout, capacity)
 
 
 def _flat_space(space: Space) -> BoxSpace | None:
