@@ -158,7 +158,7 @@ def _mark(number: int) -> int:
 
 
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make the edit in the journal, and count it as made."""
+    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
     journal.read(storage, counters).make(storage, counters, index)
     counters.edit += 1
 

@@ -376,7 +376,7 @@ class BufferState:
             deadline = time.monotonic() + _PATIENCE
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
-        """The error for an edit that is due and that only a writer may make."""
+        """What to raise where an edit is due that only a writer may make."""
         if self.header.has_edit_to_make() and not self._has_whole_journal(self.header.newest_half().edit):
             return StorageCorruptedError(
                 f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
