@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +88,7 @@ def modules() -> Mapping[str, Path]:
     return found
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     return [
         found
