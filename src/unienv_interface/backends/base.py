@@ -130,7 +130,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         rate = -float(np.log1p(-p)) if p < 1.0 else np.inf
         trials = self._backend.floor(waits / rate) + 1
         name = self._backend.dtype_name(dtype or self._backend.default_integer_dtype)
-        # not astype: NumPy has made numbers of arrays without axes
+        # not astype: NumPy turns arrays without axes into numbers
         return rng, self._backend.asarray(trials, dtype=self._backend.dtype_from_name(name))
 
     def __init__(self, backend: ComputeBackend) -> None:

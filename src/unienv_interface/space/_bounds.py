@@ -58,7 +58,7 @@ class Bounds:
     def __iter__(self) -> Any:
         return iter((self.low, self.high))
 
-    # -- questions -----------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------
 
     def key(self) -> tuple[Any, ...]:
         """Equal for equal bounds: their shortened shapes and bytes."""
@@ -98,7 +98,7 @@ class Bounds:
         return bool(np.any((self.low <= value) & (value <= self.high)))
 
     def in_words(self) -> tuple[str, str]:
-        """The two bounds for printing: as they are if they are few, else the span of their entries."""
+        """The two bounds as text: each entry if they are few, else the span of the entries."""
 
         def words(bound: np.ndarray) -> str:
             if bound.size == 1:
@@ -125,7 +125,7 @@ class Bounds:
             return backend.from_host(clipped, dtype, device=backend.device(x))
 
     def narrowed(self, source: str, target: str) -> Bounds:
-        """The bounds for a dtype with fewer bits, such that values inside them are inside these bounds too.
+        """The bounds for a dtype with fewer bits, so that every value inside them is inside these bounds.
 
         Integer bounds at the end of the wider dtype become the end of the narrower one, since they mean "none".
         """
@@ -182,7 +182,7 @@ class Bounds:
 
         low, high = np.broadcast_arrays(self.low, self.high)
         has_low, has_high = np.isfinite(low), np.isfinite(high)
-        # Infinite bounds are left out of the arithmetic; each entry takes the draw its pair of bounds asks for.
+        # Infinite bounds are left out of the arithmetic; each entry takes the draw that suits its pair of bounds.
         safe_low, safe_high = operand(np.where(has_low, low, 0)), operand(np.where(has_high, high, 0))
         draws: list[tuple[np.ndarray, Any]] = []
         if (has_low & has_high).any():
@@ -213,7 +213,7 @@ class Bounds:
 
 
 def representable(value: int | float, dtype_name: str) -> int | float:
-    """The number as the dtype holds it: floats are rounded, what lies beyond its values is a ValueError."""
+    """The number as the dtype holds it: floats are rounded, a number out of range is a ValueError."""
     if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         if not limits.min <= value <= limits.max or value != int(value):

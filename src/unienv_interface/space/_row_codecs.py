@@ -81,7 +81,7 @@ class LeafCodec(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
-        """The values in a column."""
+        """The values of a column."""
 
     def gathered_decoder(self) -> Callable[[np.ndarray], Any]:
         """`decode` for columns of rows that were just gathered: writable, in memory order, and not in a heap."""
@@ -224,11 +224,11 @@ class TextCodec(LeafCodec):
         return texts if texts.shape else texts.item()
 
 
-# -- what has no fixed size --------------------------------------------------------------------------------
+# -- values without a fixed size ---------------------------------------------------------------------------
 
 
 class HeapCodec(LeafCodec):
-    """Values without a fixed size, or arrays of them: offset and length in the row, their bytes in the heap."""
+    """Values without a fixed size, or arrays of them: offset and length in the row, the bytes in the heap."""
 
     in_heap = True
     alignment = 8
@@ -310,7 +310,7 @@ class GraphCodec(HeapCodec):
 
 
 def leaf_codec(space: Space) -> LeafCodec:
-    """The codec of a space that is not composite; what has no fixed size goes to the heap."""
+    """The codec of a space that is not composite; values without a fixed size go to the heap."""
     if isinstance(space, ArraySpace):
         return ArrayCodec(space)
     if isinstance(space, TextSpace):

@@ -1,8 +1,8 @@
 """Queues of the last frames of a space, stacked along a time axis, oldest first.
 
 `FuncSpaceDataQueue` is a set of functions of a state, for functional environments; `SpaceDataQueue` keeps the state.
-In a batch every slot has frames of its own. Inside, time is the first axis; what is handed out has the batch axis
-first, as all batched data, and time second. Frames are copied on their way in and on their way out.
+In a batch every slot has frames of its own. Inside, time is the first axis; returned data has the batch axis first, as
+all batched data, and time second. Frames are copied when they are added and when they are returned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SpaceDataQueueState(StateClass, Generic[DataT]):
 class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """The last `maxlen` frames of `space`, which already holds the batch axis if there is a `batch_size`.
 
-    A queue is full from the start: the first frame stands for all that would have been before it.
+    A queue is full from the start: copies of the first frame stand for the frames before it.
     """
 
     single_space: Space  # of one frame, as it is given
@@ -118,7 +118,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return _leafwise(self.single_space, lay_out, state.data)
 
     def newest(self, output_data: Any) -> Any:
-        """The newest frame in what was handed out."""
+        """The newest frame of an output of `get_output_data`."""
         if self._batch_size is not None:
             output_data = batch_utils.swap_batch_dims_in_data(self.backend, output_data, 0, 1)
         return batch_utils.get_at(self.stacked_space, output_data, -1)
@@ -178,7 +178,7 @@ class SpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         return self.func_queue.get_output_data(self._need_state())
 
     def newest(self, output_data: Any) -> Any:
-        """The newest frame in what was handed out."""
+        """The newest frame of an output of `get_output_data`."""
         return self.func_queue.newest(output_data)
 
     def _need_state(self) -> SpaceDataQueueState:
@@ -188,7 +188,7 @@ class SpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGTyp
 
 
 def _leafwise(space: Space, fn: Callable[..., Any], *values: Any) -> Any:
-    """Apply `fn` to each space inside dicts and tuples with what the values hold there."""
+    """Apply `fn` to each space inside dicts and tuples, with the values at the same path."""
     if not isinstance(space, CompositeSpace):
         return fn(space, *values)
     children = zip(space.children, *(space.child_values(value) for value in values), strict=True)

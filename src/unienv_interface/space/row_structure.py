@@ -70,7 +70,7 @@ def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
 
 
 def _general_collector(space: CompositeSpace) -> Collector:
-    """For a kind of composite space that is not one of ours."""
+    """`collector` for kinds of composite spaces of other packages."""
     collectors = [collector(child) for child in space.children]
 
     def collect(data: Any, values: list[Any]) -> None:
@@ -84,7 +84,7 @@ def _general_collector(space: CompositeSpace) -> Collector:
 
 
 def builder(space: Space) -> Callable[[Sequence[Any]], Any]:
-    """A function that makes a value of its leaves, given in canonical order."""
+    """A function that builds a value from its leaves, in canonical order."""
     if not isinstance(space, CompositeSpace):
         return lambda leaves: leaves[0]
     parts, start = {}, 0
@@ -106,7 +106,7 @@ def builder(space: Space) -> Callable[[Sequence[Any]], Any]:
 
 
 def structure_finding(space: Space, data: Any, path: str) -> str | None:
-    """Where the dicts and tuples of a value are not those of its space."""
+    """The first place where the dicts and tuples of a value differ from its space, in words; None if there is none."""
     if not isinstance(space, CompositeSpace):
         return None
     finding = space.structure_mismatch(data, path)

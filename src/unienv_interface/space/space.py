@@ -86,7 +86,7 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @staticmethod
     def abbr_device(spaces: Iterable[Space]) -> Any:
-        """The device that all the spaces agree on, or None."""
+        """The common device of the spaces; None if they differ."""
         # asked once each: a container asks its own children in turn
         devices = [(space.backend, space.device) for space in spaces]
         if not devices or not all(backend.same_device(device, devices[0][1]) for backend, device in devices):
@@ -108,7 +108,7 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @abc.abstractmethod
     def sample(self, rng: _SpaceBDRNGT, **kwargs: Any) -> tuple[_SpaceBDRNGT, SpaceDataT]:
-        """A random value, after the generator to go on with. The same generator state gives the same value."""
+        """The advanced generator and a random value. The same generator state gives the same value."""
 
     @abc.abstractmethod
     def create_empty(self) -> SpaceDataT:
@@ -157,10 +157,10 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
         raise NotImplementedError(f"{type(self).__name__} does not say which spaces it lies in")
 
     def _key(self) -> tuple[Any, ...]:
-        """What makes two spaces of one class equal, as a hashable value."""
+        """A hashable value that is equal for equal spaces of one class."""
         raise NotImplementedError(f"{type(self).__name__} must define _key to be compared")
 
-    # -- what follows from them ----------------------------------------------------------------------------
+    # -- derived -------------------------------------------------------------------------------------------
 
     def is_subspace(self, other: Any) -> bool:
         """Whether this space lies in `other` and `other` does not lie in it."""
@@ -188,7 +188,7 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     # -- shared by the kinds -------------------------------------------------------------------------------
 
     def _same_place(self, backend: ComputeBackend | None, device: Any) -> bool:
-        """Whether `to(backend, device)` asks for what this space already is."""
+        """Whether `to(backend, device)` changes nothing."""
         if backend is not None and backend is not self.backend:
             return False
         return device is None or (self.device is not None and self.backend.same_device(device, self.device))
@@ -204,5 +204,5 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
 
 def _as_dicts(value: Any) -> Any:
-    """The value with dicts for all mappings."""
+    """The value with all mappings as dicts."""
     return {key: _as_dicts(child) for key, child in value.items()} if isinstance(value, Mapping) else value

@@ -49,13 +49,13 @@ def value_from_bytes(space: Space, data: Buffer, path: str = "") -> Any:
 
 
 def raw_array(backend: ComputeBackend, dtype_name: str, array: Any) -> np.ndarray:
-    """The bits of an array of the named dtype, or of one that can be cast to it safely (and then may yet have to)."""
+    """The bits of an array of the named dtype, or of a dtype that can be cast to it safely."""
     if dtype_name in dtypes.FOREIGN_FLOATING and backend.dtype_name(array.dtype) != dtype_name:
         array = backend.astype(array, backend.dtype_from_name(dtype_name))  # NumPy cannot cast to bits it knows not
     return backend.to_raw(array)
 
 
-# -- the pieces --------------------------------------------------------------------------------------------
+# -- arrays, numbers and parts -----------------------------------------------------------------------------
 
 
 def _array_to_bytes(
@@ -85,12 +85,12 @@ def _array_from_bytes(space: Space, dtype_name: str, shape: tuple[int, ...], dat
 
 
 def _numbers_to_bytes(*numbers: int) -> bytes:
-    """What stands in front of the bytes of a value: its shape, its length or its alternative."""
+    """Numbers in front of the bytes of a value: its shape, its length or its alternative."""
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def _split_numbers(data: Buffer, count: int, path: str) -> tuple[tuple[int, ...], Buffer]:
-    """The numbers in front, and the rest of the bytes."""
+    """The numbers in front of a value, and the rest of the bytes."""
     head = struct.Struct(f"<{count}I")
     if len(data) < head.size:
         raise ValueError(at_path(path, f"{len(data)} bytes, the {count} numbers in front alone have {head.size}"))
@@ -98,12 +98,12 @@ def _split_numbers(data: Buffer, count: int, path: str) -> tuple[tuple[int, ...]
 
 
 def _join(parts: list[bytes]) -> bytes:
-    """Parts one after the other, each behind its length."""
+    """Join parts, each after its length."""
     return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
 
 
 def _split(data: Buffer, count: int, path: str) -> list[Buffer]:
-    """The inverse of `_join`, for as many parts as there must be."""
+    """The inverse of `_join` for `count` parts."""
     parts: list[Buffer] = []
     while len(data):
         if len(data) < _LENGTH.size:

@@ -22,7 +22,7 @@ def rebuild(like: Any, items: Iterable[tuple[str, Any]]) -> Any:
 
 
 def replace_child(branch: Any, key: str, child: Any) -> Any:
-    """A branch with one child replaced, in its place."""
+    """A branch with one child replaced; the order stays."""
     return rebuild(branch, ((name, child if name == key else old) for name, old in branch.items()))
 
 
@@ -31,7 +31,7 @@ def has_key(node: Any, key: str) -> bool:
 
 
 def require_key(node: Any, chained_key: Sequence[str], depth: int) -> None:
-    """Raise a KeyError that says what is there, unless `chained_key[depth]` is in `node`."""
+    """Raise a KeyError that lists the keys of `node`, unless `chained_key[depth]` is among them."""
     if not has_key(node, chained_key[depth]):
         raise KeyError(missing_key_text(chained_key, depth, node))
 

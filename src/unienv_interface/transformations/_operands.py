@@ -1,4 +1,4 @@
-"""Constants that take part in arithmetic with the arrays of any backend.
+"""Constants for arithmetic with the arrays of any backend.
 
 Constants are worked out on the host, once per space. A constant that is the same everywhere goes into the arithmetic
 as a Python number, which every library takes without a transfer and without widening the dtype of the data.
@@ -20,12 +20,12 @@ from ..space.spaces import BoxSpace
 
 Constant = int | float | np.ndarray
 
-# PyTorch holds these, but neither compares, adds nor gathers them.
+# PyTorch has these dtypes, but does not compare, add or gather them.
 _ONLY_HELD_BY_PYTORCH = frozenset({"uint16", "uint32", "uint64"})
 
 
 def parse_constant(name: str, value: Any) -> Constant:
-    """A setting as a user gives it, a number, a list or an array of any backend: a number or a NumPy array.
+    """A setting of a user (a number, a list or an array of any backend) as a number or a NumPy array.
 
     The array is the transformation's own, so that no later write by the caller changes it.
     """
@@ -104,7 +104,7 @@ def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, devic
 
 
 def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
-    """Without leading axes of size one, which would add axes to data that has none in front."""
+    """Host values as an array without leading axes of size one, which would add axes to the data."""
     first = next((axis for axis, size in enumerate(values.shape) if size != 1), values.ndim)
     return as_array(backend, values.reshape(values.shape[first:]), dtype_name, device)
 
@@ -121,7 +121,7 @@ def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
 
 
 def as_exact(values: np.ndarray) -> np.ndarray:
-    """Bounds as numbers whose differences do not wrap: Python ints for integers, float64 for floats."""
+    """Bounds as numbers whose differences do not overflow: Python ints for integers, float64 for floats."""
     values = np.atleast_1d(values)  # NumPy takes the result out of arrays of objects that have no axes
     if values.dtype.kind in "iu":
         return np.array([int(value) for value in values.flat], dtype=object).reshape(values.shape)
@@ -197,7 +197,7 @@ class RoundToIntegers:
 
 
 def _floats_inside(low: np.ndarray, high: np.ndarray, compute_name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The floats nearest to exact bounds that do not lie outside them."""
+    """The nearest floats inside exact bounds."""
     first, last = low.astype(compute_name), high.astype(compute_name)
     # Python compares ints with floats exactly, hence the objects
     below, above = (first.astype(object) < low).astype(bool), (last.astype(object) > high).astype(bool)

@@ -163,7 +163,7 @@ def _(space: GraphSpace, data: GraphInstance, axis: int) -> GraphInstance:
     return GraphInstance(*(None if array is None else squeeze(array, axis=position) for array in fields_of(data)))
 
 
-# -- what no array can hold --------------------------------------------------------------------------------
+# -- values that no array can hold -------------------------------------------------------------------------
 
 
 @insert_axis.register(TextSpace)

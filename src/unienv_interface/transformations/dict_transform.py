@@ -145,7 +145,7 @@ class DictTransformation(DataTransformation):
         needed, used = [], {}
         for field in field_paths(source_space):
             above = next((path for path in by_path if overlap(path, field)), None)
-            # what lies under a key that is transformed is needed as a whole
+            # the value under a transformed key is needed as a whole
             if any(overlap(field if above is None else above, wanted) for wanted in paths):
                 needed.append(field)
                 if above is not None:
@@ -180,7 +180,7 @@ class DictTransformation(DataTransformation):
 
 
 def _check_apart(chained_keys: list[list[str]]) -> None:
-    """Refuse a key that lies below another: which of the two is applied first would change the result."""
+    """Refuse a key below another one: the order of the two would change the result."""
     for above, below in itertools.permutations(chained_keys, 2):
         if below[: len(above)] == above:
             inner, outer = "/".join(below), "/".join(above)

@@ -13,7 +13,7 @@ from ._nested import field_paths, has_key, is_branch, overlap, rebuild, require_
 from .serialization_utils import read_setting, register_transformation
 from .transformation import DataTransformation, KeyPath
 
-# Which keys are meant: all that lies below a key (None), or only some of it.
+# A tree of keys: all keys below a key (None), or only some of them.
 KeyTree = dict[str, Optional["KeyTree"]]
 
 
@@ -94,7 +94,7 @@ def _check_keys(node: Any, tree: KeyTree, ignore_missing_keys: bool, above: tupl
 
 
 def _merged(target: Any, extra: Any) -> Any:
-    """A branch with what `extra` holds besides."""
+    """A branch with the additional items of `extra`."""
     children = dict(target.items())
     for key, child in extra.items():
         both = is_branch(child) and is_branch(children.get(key))

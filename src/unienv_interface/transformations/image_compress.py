@@ -25,7 +25,7 @@ __all__ = [
     "get_jpeg_compression_ratio",
 ]
 
-# How much smaller JPEG makes photographs, by quality; noise is compressed less, hence the share that is counted on.
+# The compression ratio of JPEG for photographs, by quality; noise is compressed less, so only a share is assumed.
 JPEG_QUALITY_COMPRESSION_MAP: dict[str, Any] = {
     "quality": np.arange(55, 101, 5),
     "compression_ratio": np.array([43.27, 36.90, 34.24, 31.50, 26.00, 25.06, 19.08, 14.30, 9.88, 5.27]),
@@ -36,7 +36,7 @@ _LEAST_QUALITY = 20
 
 
 def get_jpeg_compression_ratio(init_quality: int) -> int:
-    """How many times smaller than the pixels JPEG of this quality can be counted on to be."""
+    """A compression ratio that JPEG of this quality nearly always reaches."""
     table = JPEG_QUALITY_COMPRESSION_MAP
     ratio = np.interp(init_quality, table["quality"], table["compression_ratio"])
     return math.floor(float(ratio) * table["conservative_ratio"])

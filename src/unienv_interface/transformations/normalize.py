@@ -213,7 +213,7 @@ class _Plan:
 
 
 def _wants_double(dtype_name: str) -> bool:
-    """Whether single precision does not tell all values of a dtype apart."""
+    """Whether single precision cannot represent all values of a dtype."""
     dtype = np.dtype(dtypes.host_dtype(dtype_name))
     return dtype_name == "float64" or (dtype.kind in "iu" and dtype.itemsize > 2)
 

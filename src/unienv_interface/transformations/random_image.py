@@ -81,7 +81,7 @@ class _RandomImageTransformation(DataTransformation):
 
 
 def _take_pixels(box: BoxSpace, data: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """Of each image of the first axis (N, ..., H, W, C) the pixels at its rows (N, h) and columns (N, w)."""
+    """The pixels of images (N, ..., H, W, C) at the rows (N, h) and columns (N, w) of each image of the first axis."""
     backend, device = box.backend, constants_device(box.backend, data)
     shape = tuple(data.shape)
     lead = shape[:_HEIGHT]

@@ -222,7 +222,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Linear:
-    """(x - shift) * scale + offset, without the steps that change nothing."""
+    """Computes (x - shift) * scale + offset without the steps that change nothing."""
 
     shift: Any
     scale: Any
@@ -242,7 +242,7 @@ class _Linear:
 
 @dataclass(frozen=True)
 class _Blend:
-    """The same for bounds so far apart, or so close, that their distance or the scale leaves the range of floats."""
+    """The map for bounds so far apart, or so close, that their distance or the scale leaves the range of floats."""
 
     shrink: Any
     shift: Any
@@ -290,7 +290,7 @@ def _body(
 def _reaching(
     scale: np.ndarray, low: np.ndarray, high: np.ndarray, start: np.ndarray, stop: np.ndarray, compute: str
 ) -> np.ndarray:
-    """The scale, made larger by the few last bits that rounding takes from the upper end; the bounds cut the rest."""
+    """The scale, enlarged by a few last bits so that rounding still reaches the upper end; the bounds cut the rest."""
     low, high, start, stop, scale = (values.astype(compute) for values in (low, high, start, stop, scale))
     width = high - low
     while np.any(short := (scale > 0) & (width * scale + start < stop)):

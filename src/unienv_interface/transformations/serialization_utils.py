@@ -113,7 +113,7 @@ def json_to_transformation(json_data: Any, source_space: Space | None = None) ->
 
 
 def read_setting(json_data: Mapping[str, Any], name: str, owner: type[DataTransformation]) -> Any:
-    """A setting that must be there."""
+    """A required setting."""
     if name not in json_data:
         raise ValueError(f"the JSON of a {owner.__name__} lacks {name!r}, it has {sorted(map(str, json_data))}")
     return json_data[name]

@@ -22,12 +22,12 @@ class SpaceMapping:
         self._inverse: DataTransformation | None = None
 
     def forward(self, data: Any, slots: np.ndarray | None = None) -> Any:
-        """A value of the target space; with `slots`, a host mask, `data` holds the rows of these slots only."""
+        """The value in the target space; with `slots`, a host mask, `data` holds the rows of these slots only."""
         source = self.source_space if slots is None or self._rows is None else self._rows.of(slots)
         return self.transformation.transform(source, data)
 
     def backward(self, data: Any) -> Any:
-        """The value of the source space that `forward` made `data` of."""
+        """The value of the source space that `forward` maps to `data`."""
         if self._inverse is None:
             self._inverse = self.transformation.direction_inverse(self.source_space)
         return self._inverse.transform(self.target_space, data)

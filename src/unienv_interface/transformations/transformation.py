@@ -92,7 +92,7 @@ class DataTransformation(abc.ABC):
 
 
 def require_transformation(key: object, value: Any) -> DataTransformation:
-    """A member of a composed transformation, if it is a transformation; `key` says which member."""
+    """A member of a composed transformation, after a check of its type; `key` names the member in the error."""
     if not isinstance(value, DataTransformation):
         raise TypeError(f"{key}: {type(value).__name__}, it must be a DataTransformation")
     return value

@@ -25,7 +25,7 @@ def floating_boxes(space: Space, path: str) -> list[tuple[str, Any]]:
 
 
 def map_boxes(space: Space, path: str, value: Any, fn: Callable[[str, BoxSpace, Any], Any]) -> Any:
-    """A value with `fn` applied to the values of the boxes of a floating dtype."""
+    """Apply `fn` to the values of the boxes of a floating dtype inside a value."""
     if isinstance(space, CompositeSpace):
         items = zip(space.child_items(), space.child_values(value), strict=True)
         return space.build_value(map_boxes(child, join_path(path, key), part, fn) for (key, child), part in items)

@@ -99,7 +99,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
     @property
     def rng(self) -> Any:
-        """The generator that sampling uses; made when it is asked for, since most resets are not followed by that."""
+        """The generator that sampling uses; made at its first use, since most resets are not followed by sampling."""
         rng, seed = self._sampling
         if rng is None:
             seed = None if seed is None else _sampling_seed(seed)
@@ -190,7 +190,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
             self._closed = True
             self.env.close()
 
-    # -- what Gymnasium's environment says about itself ----------------------------------------------------
+    # -- metadata of Gymnasium's environment ---------------------------------------------------------------
 
     @property
     def metadata(self) -> dict[str, Any]:

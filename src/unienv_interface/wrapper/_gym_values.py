@@ -75,7 +75,7 @@ def batched_from_gym(single: Any, batched: Any, backend: ComputeBackend, device:
 
 
 def reader(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
-    """A function from values of `gym_space` to values of `space`, in memory that nobody else writes to.
+    """A function from values of `gym_space` to values of `space`, in memory of their own.
 
     With `batched` the values are batches: `space` is that of the whole batch, `gym_space` that of one value.
     An error begins with `path`.
@@ -127,7 +127,7 @@ def signal_reader(backend: ComputeBackend, device: Any, dtype: Any) -> Convert:
 
 
 def writer(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
-    """A function from values of `space` to values of `gym_space`, in memory that nobody else writes to.
+    """A function from values of `space` to values of `gym_space`, in memory of their own.
 
     Arguments as for `reader`. For a Discrete a plain int is taken too.
     """
@@ -235,7 +235,7 @@ def _single_of(space: Space) -> Space:
 
 
 def owned_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the infos that their environment no longer reaches: of the dicts and the arrays in them."""
+    """A copy of infos, their dicts and arrays, that the environment cannot change."""
     return _map_info(info, np.copy)
 
 

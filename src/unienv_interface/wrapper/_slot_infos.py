@@ -1,4 +1,4 @@
-"""Infos of a batch: those of some slots, of several groups of slots together, and of each slot by itself.
+"""Infos of a batch: of some slots, of several groups of slots together, and of each slot.
 
 Infos of a batch are a dict of arrays, lists and dicts whose entries belong to the slots, in order. Where only some
 slots have a key, a boolean array under "_key" says which ones. What is not as long as the batch is the same for all.
@@ -87,7 +87,7 @@ def _is_mask(info: Mapping[str, Any], key: str) -> bool:
 
 
 def _present(part: InfoPart, key: str, backend: ComputeBackend) -> np.ndarray:
-    """Which rows of a part have the key."""
+    """The mask of the rows of a part that have the key."""
     if f"_{key}" not in part.info or not _is_mask(part.info, f"_{key}"):
         return np.ones(int(part.slots.sum()), bool)
     mask = part.info[f"_{key}"]

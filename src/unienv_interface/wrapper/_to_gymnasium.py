@@ -29,7 +29,7 @@ else:
 
 
 def combine_context_obs_space(context_space: Space | None, observation_space: Space) -> Space:
-    """The space of what Gymnasium sees as the observation: a dict of both, or without a context the observation."""
+    """The space of Gymnasium's observation: a dict of context and observation, or without a context the observation."""
     if context_space is None:
         return observation_space
     children = {"context": context_space, "observation": observation_space}
@@ -37,7 +37,7 @@ def combine_context_obs_space(context_space: Space | None, observation_space: Sp
 
 
 def combine_context_obs(context: Any, observation: Any) -> Any:
-    """What Gymnasium sees as the observation."""
+    """Gymnasium's observation."""
     return observation if context is None else {"context": context, "observation": observation}
 
 
@@ -267,7 +267,7 @@ def gym_spaces_of(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
 
 
 def _gym_metadata(env: Env) -> dict[str, Any]:
-    """The metadata with what Gymnasium expects in it: the frame rate, and the mode that is in use."""
+    """The metadata with the keys that Gymnasium expects: the frame rate, and the render mode."""
     metadata = {"render_modes": [], **env.metadata}
     if env.render_mode is not None and env.render_mode not in metadata["render_modes"]:
         metadata["render_modes"] = [*metadata["render_modes"], env.render_mode]

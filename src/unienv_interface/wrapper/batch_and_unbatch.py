@@ -126,7 +126,7 @@ class UnBatchifyWrapper(
 
 
 def _first_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The info of the only slot: what `stack_infos` made of it, undone."""
+    """The info of the only slot: the inverse of `stack_infos`."""
     masks = {key for key in info if key.startswith("_") and key[1:] in info}
     return {
         key: _first(value)

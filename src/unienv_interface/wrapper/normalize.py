@@ -1,4 +1,4 @@
-"""Observations and rewards scaled by what was seen so far."""
+"""Observations and rewards scaled by running statistics."""
 
 from __future__ import annotations
 

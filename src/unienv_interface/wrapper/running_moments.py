@@ -60,7 +60,7 @@ class RunningMoments:
         self.count = count
 
     def update(self, rows: Any) -> None:
-        """Take in an array of rows, of shape (n, *shape); none are fine."""
+        """Update the moments with an array of rows, of shape (n, *shape), also with none."""
         if tuple(rows.shape[1:]) != self.shape or not rows.shape:
             raise ValueError(f"rows of shape {tuple(rows.shape)}, wanted (n, {', '.join(map(str, self.shape))})")
         if not rows.shape[0]:
@@ -70,7 +70,7 @@ class RunningMoments:
         self.update_from_moments(mean, var, rows.shape[0])
 
     def update_from_moments(self, mean: Any, var: Any, count: float) -> None:
-        """Take in `count` rows of which only mean and (population) variance are known."""
+        """Update the moments with `count` rows of which only mean and (population) variance are known."""
         total = self.count + count
         delta = mean - self.mean
         squares = self.var * self.count + var * count + delta * delta * (self.count * count / total)

@@ -1,4 +1,4 @@
-"""Wrappers that keep what an environment renders, and make videos of it.
+"""Wrappers that keep rendered frames and make videos of them.
 
 The frames of an episode are held in memory until it ends. A video is made of two frames or more.
 """
@@ -219,7 +219,7 @@ class _EncodingWrapper(
         return image
 
     def _videos(self) -> Iterator[tuple[str, list[np.ndarray]]]:
-        """The frames of the episode by key, "" where there is none; only what is long enough."""
+        """The frames of the episode by key, "" where there are no keys; only lists of two frames or more."""
         frames = self.episodic_frames
         for key, images in frames.items() if isinstance(frames, dict) else [("", frames)]:
             if len(images) >= 2:

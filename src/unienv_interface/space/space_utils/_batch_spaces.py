@@ -115,7 +115,7 @@ def _(space: Space) -> None:
 
 
 def _leaf_sizes(space: Space) -> set[int | None]:
-    """The different batch sizes of the leaves; empty dicts and tuples have no say."""
+    """The different batch sizes of the leaves; empty dicts and tuples do not count."""
     if isinstance(space, CompositeSpace):
         return set().union(*(_leaf_sizes(child) for child in space.children))
     return {batch_size(space)}
@@ -134,7 +134,7 @@ def need_batch_size(space: Space) -> int:
 
 @rule_per_space
 def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
-    """The spaces of the single values of a batch, in order; each has the bounds of its own place."""
+    """The spaces of the single values of a batch, in order, each with the bounds of its index."""
 
 
 @unbatch_spaces.register
@@ -264,7 +264,7 @@ def _(first: DynamicBoxSpace, spaces: Sequence[DynamicBoxSpace], path: str) -> B
     ]
     varying = tuple(axis for axis, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
     low, high = (
-        # along an axis that varies in the batch there can only be one bound, whatever it was in each space
+        # along an axis that varies in the batch there can only be one bound
         pick.reduce(np.broadcast_arrays(*(pick.reduce(bound, axis=varying, keepdims=True) for bound in bounds)))
         for pick, bounds in zip(
             (np.minimum, np.maximum), zip(*(space.bounds for space in spaces), strict=True), strict=True

@@ -1,6 +1,6 @@
 """Values of Gymnasium spaces and of ours.
 
-Box and Discrete on NumPy are on the path of every step of an environment: what fits already is handed on.
+Box and Discrete on NumPy are on the path of every step of an environment: values that fit are passed on as they are.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _checked_shape(values: np.ndarray, shape: tuple[int | None, ...]) -> np.ndar
 
 
 def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`values` in another dtype: floats rounded to the nearest float, all else unchanged or refused."""
+    """`values` in another dtype: floats are rounded to the nearest, other numbers must stay equal."""
     if values.dtype == dtype:
         return values
     if values.dtype.kind not in "biuf":
@@ -152,7 +152,7 @@ def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if values.dtype.kind == dtype.kind == "f":
             lost = np.isinf(cast) & np.isfinite(values)
         else:
-            # the way back shows what rounding did, the comparison what a change of sign did
+            # the cast back detects rounding, the comparison a change of sign
             lost = (cast.astype(values.dtype) != values) | (cast != values)
     if lost.any():
         raise ValueError(f"value {values[lost].flat[0]} of {values.dtype} is none of {dtype}, which the space wants")
@@ -225,7 +225,7 @@ def _check_structure(space: DictSpace | TupleSpace, data: Any) -> None:
 
 
 def _convert_items(convert: Any, spaces: Iterable[tuple[Any, Space]], data: Any) -> dict[Any, Any]:
-    """The value of each space, looked up in `data` by its key; an error says at which key."""
+    """Convert the value of each space, found in `data` by its key; an error names the key."""
     converted = {}
     key: object = None
     try:
@@ -257,7 +257,7 @@ def _alternative(space: UnionSpace, data: Any) -> int:
     return int(data[0])
 
 
-# -- sequences of what is no array -------------------------------------------------------------------------
+# -- sequences of values that are no arrays ----------------------------------------------------------------
 
 
 @to_gym_data.register
@@ -339,7 +339,7 @@ def _no_features(leaf: BoxSpace | None) -> np.ndarray:
 
 
 def _features_from_gym(space: GraphSpace, leaf: BoxSpace | None, features: Any) -> tuple[int, Any]:
-    """How many nodes or edges there are, and what their features are here."""
+    """The number of nodes or edges, and their features in our form."""
     values = np.asarray(features)
     if values.ndim == 0:
         raise ValueError("the features of a graph are an array with one entry per node or edge")

@@ -263,7 +263,7 @@ def _(space: Space, items: Iterable[Any], axis: int = 0) -> np.ndarray:
 
 
 def _is_stackable_batch(space: Space, item: Any) -> bool:
-    """Whether an object array is a batch of fixed shape, rather than one value that happens to be such an array."""
+    """Whether an object array is a batch of fixed shape, and not one value that is an object array itself."""
     if not isinstance(item, np.ndarray) or item.dtype != object or not isinstance(space, BatchedSpace):
         return False
     if not space.batch_shape or None in space.batch_shape:
@@ -412,7 +412,7 @@ def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
 
 
 def _swapped(shape: Sequence[Any], dim1: int, dim2: int) -> list[Any]:
-    # none from the back: what is last differs from part to part
+    # not from the back: the last axis differs from part to part
     if not (0 <= dim1 < len(shape) and 0 <= dim2 < len(shape)):
         raise ValueError(f"axes {dim1} and {dim2} are not both among the {len(shape)} axes of {tuple(shape)}")
     swapped = list(shape)

@@ -71,7 +71,7 @@ def construct_space_from_data(
 
 
 def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, add_bounds: bool = True) -> Space:
-    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`.
+    """The space of all the values in an iterable, widened by one value after the other.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def reshape_to_broadcastable(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """An array of numbers found in the data: as the backend has it, and as the host computes with it."""
+    """An array of numbers in the data, on the backend and on the host."""
 
     native: Any
     dtype_name: str
@@ -128,9 +128,9 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Finder:
-    """Finds spaces on one backend, with or without bounds.
+    """Derives spaces on one backend, with or without bounds.
 
-    `python_integers` are the places at which all numbers so far were Python integers, and may yet become floats.
+    `python_integers` are the paths at which all numbers so far were Python integers, and may still become floats.
     """
 
     backend: ComputeBackend
@@ -286,7 +286,7 @@ class _Finder:
     def _reconcile_python_numbers(
         self, known: BoxSpace | DynamicBoxSpace, numbers: _Numbers, path: _Path
     ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
-        """Both with one dtype, where one of them is made of Python numbers, which have no dtype to keep."""
+        """The space and the numbers with one dtype, where one of them is made of Python numbers, which have none."""
         only_integers_so_far = path in self.python_integers
         if not numbers.from_python or numbers.dtype_name not in dtypes.INTEGER:
             self.python_integers.discard(path)
@@ -375,7 +375,7 @@ def _at(path: _Path, finding: str) -> str:
 
 
 def _of_kind(kinds: Any, known: Any, data: Any, path: _Path) -> Any:
-    """`known`, which must be of one of these kinds if there is one."""
+    """`known`, after a check that it is None or of one of these kinds."""
     if known is None or isinstance(known, kinds):
         return known
     raise ValueError(_at(path, f"{type(data).__name__}, but the space so far is {known}: no space holds both"))

@@ -172,12 +172,12 @@ def _(space: CompositeSpace, start_dim: int = 0) -> int | None:
 
 
 def _holds_anything(space: Space) -> bool:
-    """Whether there is more to a value than empty dicts and tuples."""
+    """Whether a value holds anything but empty dicts and tuples."""
     return not isinstance(space, CompositeSpace) or any(map(_holds_anything, space.children))
 
 
 def _leading_shapes(space: Space, start_dim: int) -> set[tuple[int, ...]]:
-    """The different first `start_dim` axes of the arrays in a value."""
+    """The leading shapes, of `start_dim` axes, of the arrays in a value, each once."""
     if isinstance(space, CompositeSpace):
         return set().union(*(_leading_shapes(child, start_dim) for child in space.children))
     return {space.shape[:start_dim]} if isinstance(space, ArraySpace) else {()}
@@ -198,7 +198,7 @@ def _(space: CompositeSpace, start_dim: int = 0) -> BoxSpace:
 
 
 def _box(space: Space, low: np.ndarray, high: np.ndarray, dtype: str, shape: tuple[int, ...]) -> BoxSpace:
-    """The box of flat values, whose parts had bounds of their own; none of these is left among complex numbers."""
+    """The box of flat values with the bounds of the parts; among complex numbers there are no bounds."""
     bounds: tuple[Any, Any] = (-np.inf, np.inf) if dtype in dtypes.COMPLEX else (low, high)
     return BoxSpace(space.backend, bounds[0], bounds[1], dtype, space.device, shape)
 
@@ -272,7 +272,7 @@ def _varying(space: DynamicBoxSpace) -> list[int]:
 
 
 def _dynamic_dtype(space: DynamicBoxSpace) -> str:
-    """Of the values and of the sizes in front of them."""
+    """The common dtype of the values and of the sizes in front of them."""
     return common_dtype(space.backend, space.dtype_name, counting_dtype(max(size or 0 for size in space.shape_high)))
 
 
@@ -351,7 +351,7 @@ def _(space: UnionSpace, start_dim: int = 0) -> BoxSpace:
 
 
 def _union_dtype(space: UnionSpace) -> str:
-    """Of the index and of every alternative."""
+    """The common dtype of the index and of every alternative."""
     alternatives = (flatten_space(child).dtype_name for child in space.spaces)
     return common_dtype(space.backend, counting_dtype(len(space.spaces) - 1), *alternatives)
 
@@ -428,7 +428,7 @@ def counting_dtype(most: int) -> str:
 
 
 def common_dtype(backend: ComputeBackend, *names: str) -> str:
-    """The smallest dtype that NumPy finds for all of them together, as this backend has it."""
+    """The common dtype of these by NumPy's rules, as this backend has it."""
     if len(set(names)) == 1:
         return names[0]
     common = np.result_type(*(dtypes.host_dtype(name) for name in names)).name
@@ -436,7 +436,7 @@ def common_dtype(backend: ComputeBackend, *names: str) -> str:
 
 
 def real(values: np.ndarray) -> np.ndarray:
-    """The real parts, where other parts of the flat vector were complex."""
+    """The real parts of complex values, which had other parts of the flat vector beside them; others as they are."""
     return values.real if values.dtype.kind == "c" else values
 
 
@@ -457,7 +457,7 @@ def cast(backend: ComputeBackend, array: Any, name: str) -> Any:
 
 
 def _changed_integers(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Where integers are no longer the same once cast to other integers or to floats."""
+    """The mask of integers that a cast to other integers or to floats has changed."""
     if after.dtype.kind in "iu":
         return (after.astype(before.dtype) != before) | ((after < 0) != (before < 0))
     floats = after.astype(np.float64)

@@ -35,7 +35,7 @@ from ..spaces import (
 __all__ = ["json_to_space", "register_json_reader", "space_to_json"]
 
 FORMAT_VERSION = 1
-# A space nested deeper than this was not written by a person; reading it could exhaust the stack.
+# A space nested deeper than this is an attack or an error; reading it could exhaust the stack.
 MAX_DEPTH = 64
 
 Reader = Callable[["SpaceJson"], Space]
@@ -58,7 +58,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 
 def _levels(node: Any) -> int:
-    """How many levels of spaces lie in the JSON of one, or in one of its fields."""
+    """How many levels of spaces the JSON of a space, or one of its fields, has."""
     if isinstance(node, Mapping):
         return isinstance(node.get("type"), str) + max(map(_levels, node.values()), default=0)
     holds_nodes = isinstance(node, list) and node and isinstance(node[0], Mapping)
@@ -72,7 +72,7 @@ def space_node(space: Space) -> dict[str, Any]:
 
 @rule_per_space
 def space_fields(space: Space) -> dict[str, Any]:  # type: ignore[empty-body]
-    """What `space_to_json` writes beside the type."""
+    """The fields of `space_to_json` beside the type."""
 
 
 def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = None) -> Any:
@@ -114,11 +114,11 @@ def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
 
 
 class _LocatedError(ValueError):
-    """A finding that has its path in front already."""
+    """An error whose text begins with its path already."""
 
 
 class SpaceJson:
-    """One node of a space's JSON, with the place to read it for."""
+    """One node of a space's JSON, with the backend and device to read it for."""
 
     def __init__(self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0) -> None:
         self.node, self.backend, self.device, self.path, self._depth = node, backend, device, path, depth
@@ -143,7 +143,7 @@ class SpaceJson:
             raise self._error(f"not the JSON of a {kind}: {error}") from error
 
     def field(self, name: str, kind: type | tuple[type, ...] = object) -> Any:
-        """The value of a field, which must be there and of that type."""
+        """The value of a required field of this type."""
         try:
             value = self.node[name]
         except KeyError:

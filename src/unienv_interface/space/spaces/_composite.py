@@ -85,7 +85,7 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         return tuple(self.child_items())
 
     def _adopt(self, key: Any, child: Any, device: Any) -> Space:
-        """A child as it may enter this space: a Space on the same backend, moved to the given device."""
+        """A child space, after a check of its backend, moved to the given device."""
         if not isinstance(child, Space):
             raise TypeError(f"{key}: {type(child).__name__}, the children of a {type(self).__name__} are spaces")
         if child.backend is not self.backend:

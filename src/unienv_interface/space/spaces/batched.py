@@ -91,7 +91,7 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
 
 
 def object_array(shape: Sequence[int], items: Any) -> np.ndarray:
-    """A NumPy object array of that shape with the items in C order, none of which is taken apart."""
+    """A NumPy object array of this shape with the items in C order; items that are sequences stay whole."""
     array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
     for position, item in enumerate(items):
         array[position] = item

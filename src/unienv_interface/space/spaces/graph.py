@@ -23,7 +23,7 @@ class GraphInstance(Generic[BArrayType]):
 
     `n_nodes` and `n_edges` are integer arrays of the batch shape. `nodes_features` has the batch shape, then the
     largest number of nodes, then the shape of one node's features; `edges_features` and `edges` likewise, the
-    latter holding the two end nodes of each edge. What lies past a graph's own number is filling.
+    latter holding the two end nodes of each edge. Entries past a graph's own number are padding.
     """
 
     n_nodes: Any
@@ -267,7 +267,7 @@ def stack_graphs(space: GraphSpace, graphs: Sequence[GraphInstance], batch_shape
 
 
 def trim_graphs(backend: ComputeBackend, graphs: GraphInstance) -> GraphInstance:
-    """One graph or a batch of them without the filling that none of them needs."""
+    """One graph, or a batch, without the padding that no graph of it needs."""
 
     def trim(array: Any, counts: Any) -> Any:
         if array is None:
