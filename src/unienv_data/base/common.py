@@ -217,13 +217,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
-        starts: Any = range(0, len(other), chunk_size)
-        if tqdm:
-            from tqdm import tqdm as progress
-
-            starts = progress(starts, unit="chunk")
-        for start in starts:
-            self.extend(other.get_at(slice(start, min(start + chunk_size, len(other)))))
+        for chunk in chunks_of(len(other), chunk_size, show_progress=tqdm):
+            self.extend(other.get_at(chunk))
 
     def get_slice(self, idx: IndexableType | BArrayType) -> BatchBase:
         """Create a lazy view over a subset of indices."""
@@ -415,6 +410,17 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if value.ndim == 1:
             return unflatten_data(self.single_space, value)
         return unflatten_data(self._batched_space(value.shape[0]), value, start_dim=1)
+
+
+def chunks_of(length: int, size: int, *, show_progress: bool) -> Iterator[slice]:
+    """Slices of up to `size` of `length` samples, in order, with a progress bar if wanted."""
+    starts: Any = range(0, length, size)
+    if show_progress:
+        from tqdm import tqdm
+
+        starts = tqdm(starts, unit="chunk")
+    for start in starts:
+        yield slice(start, min(start + size, length))
 
 
 # `BatchSampler` and its type variables are built on what is defined here, and are found here too.

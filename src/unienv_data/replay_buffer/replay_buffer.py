@@ -25,7 +25,7 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
-from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.common import BatchBase, BatchT, chunks_of, resolve_index
 from ..base.files import local_path
 from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
@@ -549,14 +549,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             begins = np.flatnonzero(np.diff(starts, prepend=-1))
             starts = np.repeat(begins, np.diff(begins, append=len(starts)))
         size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
-        pieces: Any = range(0, len(other), size)
-        if tqdm:
-            from tqdm import tqdm as progress
-
-            pieces = progress(pieces, unit="chunk")
         first = self._counters.head
-        for start in pieces:
-            part = slice(start, min(start + size, len(other)))
+        for part in chunks_of(len(other), size, show_progress=tqdm):
+            start = part.start
             batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
             closing = np.flatnonzero(ends[part]).tolist()
             are_cut = [bool(lacks_end[start + index]) for index in closing]
