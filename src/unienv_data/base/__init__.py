@@ -1,4 +1,4 @@
-"""What batches, samplers and storages are."""
+"""The base classes of batches, samplers and storages."""
 
 from .common import BatchBase, BatchT, IndexableType
 from .sampling import (

@@ -1,4 +1,4 @@
-"""What a storage is: memory for samples of one space, by slot."""
+"""Storages: memory for samples of one space, by slot."""
 
 from __future__ import annotations
 

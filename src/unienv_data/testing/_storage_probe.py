@@ -1,4 +1,4 @@
-"""What the clauses of the storage contract have in common: how storages are made, and what is asked of a value."""
+"""Helpers of the clauses of the storage contract, which make storages and check values."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     class TestMyStorage(StorageContract):     # or with pytest, one test a clause
         storage_cls = MyStorage
 
-The contract itself is told in `unienv_data.base.storage`; each clause here is a function of a maker of storages.
+The contract itself is in `unienv_data.base.storage`; each clause here is a function of a maker of storages.
 """
 
 from __future__ import annotations

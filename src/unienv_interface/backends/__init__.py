@@ -1,4 +1,4 @@
-"""Array libraries behind one surface. PyTorch and JAX are imported only by the modules of their name."""
+"""Array libraries behind one interface. PyTorch and JAX are imported only by the modules of their name."""
 
 from __future__ import annotations
 

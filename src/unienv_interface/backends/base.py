@@ -1,4 +1,4 @@
-"""What a compute backend is: one array library behind one surface.
+"""Compute backends: one array library behind one interface.
 
 A backend is an object used as a namespace. It has the array-API functions of its library (through
 array-api-compat), the helpers of array-api-extra, and on top of these `random`, device moves, conversions and
@@ -276,7 +276,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @abc.abstractmethod
     def from_dlpack(self, data: Any, /) -> BArrayType:
-        """An array over the memory of any object that speaks DLPack; shared, so the caller must not write to it."""
+        """An array over the memory of any object with DLPack; shared, so the caller must not write to it."""
 
     @abc.abstractmethod
     def device(self, data: BArrayType, /) -> BDeviceType:
@@ -292,10 +292,10 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @abc.abstractmethod
     def deserialize_device(self, name: str | None) -> BDeviceType | None:
-        """The device of that name; a ValueError that lists what there is if this machine does not have it."""
+        """The device of that name; if this machine does not have it, a ValueError lists its devices."""
 
     def check_device(self, device: BDeviceType | None) -> None:
-        """Raise a ValueError if this is nothing the library calls a device. It need not be there to be asked."""
+        """Raise a ValueError if this is no name of a device of the library, whether or not the machine has it."""
         self.serialize_device(device)
 
     def same_device(self, one: BDeviceType | None, other: BDeviceType | None) -> bool:

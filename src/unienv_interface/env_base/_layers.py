@@ -1,4 +1,4 @@
-"""What environments and functional environments have in common: their spaces, and being one of several layers."""
+"""The base of environments and functional environments: their spaces, and their layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..space.space_utils import batch_utils
 
 
 class Layer:
-    """An environment as seen from outside, whatever it does: on which backend it is and what its values look like.
+    """The outside of an environment: its backend, and the spaces of its values.
 
     This is the bottom layer; see `ForwardingLayer` for those above.
     """
@@ -59,7 +59,7 @@ class Layer:
 
 
 class ForwardingLayer(Layer):
-    """A layer that shows what the one below it shows, but for what was assigned to itself."""
+    """A layer with the attributes of the layer below, except those that were assigned to it."""
 
     @property
     def _below(self) -> Any:
@@ -141,7 +141,7 @@ class ForwardingLayer(Layer):
             self._below.set_wrapper_attr(name, value)
 
     def _only_shows(self, name: str) -> bool:
-        """Whether this layer only shows an attribute of the layer below, which is where it can be set."""
+        """Whether an attribute is one of the layer below, where it has to be set."""
         attribute = getattr(type(self), name, None)
         return isinstance(attribute, property) and attribute.fset is None and self._below.has_wrapper_attr(name)
 

@@ -1,4 +1,4 @@
-"""What an environment is.
+"""Environments: the contract.
 
 An environment is one world, or a batch of them stepped together. `batch_size` is None for one, and a number (1
 included) for a batch. The spaces of a batched environment already hold the batch axis: an observation is a value of
@@ -77,7 +77,7 @@ class Env(
         """Render the current environment state using the configured render mode; None if there is none."""
 
     def close(self) -> None:
-        """Release what the environment holds. May be called more than once."""
+        """Release the resources of the environment. May be called more than once."""
 
     # -- sampling ------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Environments without state of their own: every function takes the state and returns the next one.
 
-In a batch all results have every slot, those of a reset with a mask too: shapes never hang on the values of a mask, so
-that JAX can compile steps and resets together, such as in a `jax.lax.scan` that begins ended episodes anew:
+In a batch all results have every slot, also those of a reset with a mask: shapes never depend on the values of a mask,
+so JAX can compile steps and resets together, such as in a `jax.lax.scan` that begins ended episodes anew:
 
     state, observation, reward, terminated, truncated, info = func_env.step(state, action)
     state, _, observation, _ = func_env.reset(state, mask=terminated | truncated)
@@ -29,7 +29,7 @@ RenderStateType = TypeVar("RenderStateType", default=Any)
 
 @dataclass(frozen=True)
 class FuncEnvCommonRenderInfo:
-    """What a functional environment says about its frames."""
+    """The render mode and the frame rate of a functional environment."""
 
     render_mode: str | None = None
     render_fps: int | None = None
@@ -84,7 +84,7 @@ class FuncEnv(
     def render_init(
         self, state: StateType, *, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> tuple[StateType, RenderStateType, FuncEnvCommonRenderInfo]:
-        """What rendering needs, made once."""
+        """The state of the renderer, made once."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def render_image(
@@ -94,7 +94,7 @@ class FuncEnv(
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def render_close(self, state: StateType, render_state: RenderStateType) -> StateType:
-        """Release what rendering held."""
+        """Release the state of the renderer."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
 
@@ -181,7 +181,7 @@ class FuncEnvBasedEnv(
         return context, observation, info
 
     def _rows(self, name: str, space: Space, value: Any, slots: np.ndarray) -> Any:
-        """The rows of a mask in what the functional environment returned for every slot."""
+        """The rows of a mask, out of a result of the functional environment for every slot."""
         count = batch_utils.batch_size_data(value)
         if count not in (None, len(slots)):
             raise ValueError(
@@ -191,7 +191,7 @@ class FuncEnvBasedEnv(
         return batch_utils.take_slots(space, value, slots)
 
     def _info_rows(self, array: Any, slots: np.ndarray) -> Any:
-        """The same of an info, where it has an entry for each slot."""
+        """The rows of a mask, out of an info with an entry for each slot."""
         return self.backend.take_slots(array, slots) if tuple(array.shape[:1]) == slots.shape else array
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -62,7 +62,7 @@ class FuncEnvWrapper(
         BRNGType,
     ],
 ):
-    """A functional environment that hands everything on to the one it wraps; a subclass changes what it wants to."""
+    """A functional environment that forwards every call to the one it wraps; a subclass overrides some."""
 
     def __init__(self, func_env: FuncEnv) -> None:
         self.func_env = func_env

@@ -1,4 +1,4 @@
-"""Many small values as one batched value, whatever they are: infos above all."""
+"""Many small values, such as infos, as one batched value."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _stack_arrays(values: list[Any], kinds: set[type], backend: ComputeBackend, 
 
 
 def stack_scalars(scalars: np.ndarray, backend: ComputeBackend, device: Any) -> Any:
-    """NumPy's numbers, in an array that nobody else has, as one of the backend; None if it does not hold them."""
+    """NumPy's numbers, in an array of our own, as an array of the backend; None if it does not hold them."""
     try:
         return backend.from_numpy(scalars, device=device) if _is_stackable({scalars.dtype.kind}) else None
     except (OverflowError, TypeError):
@@ -113,7 +113,7 @@ def _stack_host_arrays(arrays: list[np.ndarray], backend: ComputeBackend, device
 
 
 def _is_stackable(kinds: set[str]) -> bool:
-    """Whether arrays of these kinds of dtype make one of numbers, or of booleans, without loss."""
+    """Whether arrays of these kinds of dtype can be stacked to one of numbers, or of booleans, without loss."""
     return kinds == {"b"} or (kinds <= set("iufc") and kinds != {"i", "u"})
 
 

@@ -54,7 +54,7 @@ class Wrapper(
         BRNGType,
     ],
 ):
-    """An environment that hands everything on to the one it wraps; a subclass changes what it wants to.
+    """An environment that forwards every call to the one it wraps; a subclass overrides some.
 
     Spaces, metadata and the generator can be assigned; until then they are those of the wrapped environment.
     """
@@ -78,7 +78,7 @@ class Wrapper(
         else:
             self.env.rng = value
 
-    # -- what is handed on ---------------------------------------------------------------------------------
+    # -- forwarded calls -----------------------------------------------------------------------------------
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
@@ -128,7 +128,7 @@ SameTypesWrapper = Wrapper[
 
 
 def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
-    """The action mapped; where that fails since it is no action of `env`, a ValueError that says why."""
+    """Map an action; if that fails because it is no action of `env`, a ValueError says why."""
     try:
         return mapping(action)
     except Exception as error:
@@ -207,8 +207,8 @@ class ContextObservationWrapper(
 ):
     """A wrapper that changes contexts and observations on their way out.
 
-    What a masked reset returns holds fewer slots than the batch; mapping must not depend on their number. Contexts
-    are mapped only where there are any.
+    The result of a masked reset has fewer slots than the batch; mapping must not depend on their number. Contexts are
+    mapped only where there are any.
     """
 
     def map_context(self, context: Any) -> Any:

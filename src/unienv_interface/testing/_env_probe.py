@@ -1,4 +1,4 @@
-"""What the clauses of an environment's contract have in common: how it is driven, and what is asked of a value."""
+"""Helpers of the clauses of an environment's contract, which drive it and check its values."""
 
 from __future__ import annotations
 

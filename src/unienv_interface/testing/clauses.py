@@ -1,4 +1,4 @@
-"""What every contract has in common: clauses by name, and how a breach of one is told."""
+"""Contracts: clauses by name, and errors for breaches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Clause = Callable[[Any], None]
 
 
 class BreachError(Exception):
-    """What a clause has found, before it is known by name."""
+    """The breach of a clause, before the clause is known by name."""
 
     def __init__(self, found: str, wanted: str) -> None:
         super().__init__(f"found {found}; wanted {wanted}")
@@ -22,7 +22,7 @@ def require(condition: Any, found: str, wanted: str) -> None:
 
 
 def registering_in(clauses: dict[str, Clause], error_type: type[Exception]) -> Callable[[Clause], Clause]:
-    """A decorator for checks: what one finds, and whatever its subject raises, becomes an error of that type."""
+    """A decorator for checks: a breach, or an error of the subject, becomes an error of this type."""
 
     def clause(check: Clause) -> Clause:
         @functools.wraps(check)

@@ -6,7 +6,7 @@
         def make_env(self):
             return MyEnv()
 
-The contract itself is told in `unienv_interface.env_base.env`; each clause here is a function of an environment.
+The contract itself is in `unienv_interface.env_base.env`; each clause here is a function of an environment.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
 
 @contextlib.contextmanager
 def _closing(env: Env) -> Iterator[Env]:
-    """Close the environment; where something was found already, that is what is raised."""
+    """Close the environment; an error of the block comes before one of `close`."""
     try:
         yield env
     except BaseException:

@@ -1,4 +1,4 @@
-"""Copies of data that share no memory with it, and where two of them differ."""
+"""Copies of data that share no memory with it, and the differences of two of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..space.mismatch import join_path
 
 
 class _Unknown:
-    """Stands for an object that cannot be looked into; two of them never differ."""
+    """Stands for an object of an unknown kind; two of them never differ."""
 
 
 def snapshot(value: Any) -> Any:
