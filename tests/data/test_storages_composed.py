@@ -171,21 +171,24 @@ def test_python_numbers_are_taken_for_scalars(name: str) -> None:
     assert contents(buffer) == [5]
 
 
-def _extend_by_ten(buffer: ReplayBuffer) -> None:
-    buffer.extend(numbers([value + 10 for value in contents(buffer)]))
+def _extend_by_ten(*buffers: ReplayBuffer) -> None:
+    for buffer in buffers:
+        buffer.extend(numbers([value + 10 for value in contents(buffer)]))
 
 
-@pytest.mark.parametrize(("capacity", "on_disk"), [(8, False), (None, True)], ids=["memory", "growing on disk"])
-def test_processes_share_one(capacity: int | None, on_disk: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "a" if on_disk else None
-    with create("nested", folder, capacity=capacity, multiprocessing=True) as buffer:
-        assert buffer.is_multiprocessing_safe
-        buffer.extend(numbers([1, 2, 3]))
-        process = mp.get_context("spawn").Process(target=_extend_by_ten, args=(buffer,))
+def test_processes_share_one_in_memory_and_one_that_grows_on_disk(tmp_path: Path) -> None:
+    with (
+        create("nested", None, capacity=8, multiprocessing=True) as in_memory,
+        create("nested", tmp_path / "a", capacity=None, multiprocessing=True) as on_disk,
+    ):
+        for buffer in (in_memory, on_disk):
+            assert buffer.is_multiprocessing_safe
+            buffer.extend(numbers([1, 2, 3]))
+        process = mp.get_context("spawn").Process(target=_extend_by_ten, args=(in_memory, on_disk))
         process.start()
         process.join(60)
         assert process.exitcode == 0
-        assert contents(buffer) == [1, 2, 3, 11, 12, 13]
+        assert [contents(buffer) for buffer in (in_memory, on_disk)] == [[1, 2, 3, 11, 12, 13]] * 2
 
 
 # -- faults ------------------------------------------------------------------------------------------------
