@@ -48,8 +48,3 @@ class FramePlaces:
         """Have nothing in the slots from `start` on."""
         self.file.reserve(start, len(self.array))
         self.array[start:] = NOTHING
-
-    def encoded(self) -> np.ndarray:
-        """The numbers of all samples whose frames are in videos."""
-        found: np.ndarray = (self.array[self.array >= ENCODED] - ENCODED).astype(np.int64)
-        return found
