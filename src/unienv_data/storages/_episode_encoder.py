@@ -293,7 +293,7 @@ class EpisodeEncoder:
     def _retry(self) -> None:
         """Try once more what could not be encoded."""
         with self._changed:
-            failed, self._failed = self._failed, []
+            failed, self._failed, self._unreported = self._failed, [], None
         for job in failed:
             if job.is_wanted.any():
                 self._submit(job)

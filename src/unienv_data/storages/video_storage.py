@@ -74,7 +74,7 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         space: ArraySpace,
         folder: Path,
         settings: VideoSettings,
-        places: FramePlaces,
+        places: FramePlaces | None,
         *,
         capacity: int | None,
         raw_bytes: int,
@@ -82,6 +82,7 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         form: FrameForm | None = None,
         cache_bytes: int = 0,
     ) -> None:
+        """Without `places` they are rebuilt from the files that there are, to read."""
         super().__init__(space if form is None else form_space(space, form))
         self.capacity, self.cache_filename, self.is_mutable = capacity, folder, mutable
         self.is_multiprocessing_safe = not mutable
@@ -90,13 +91,16 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._is_as_stored = form is None
         self._form = form or FrameForm(array_format(space))
         shape = pixel_shape(self.single_instance_space)
-        self._places, self._used = places, places.file.length
         self._raw = RawFrames(space.to(NumpyComputeBackend), folder, capacity, raw_bytes, writable=mutable)
         cache = None
         if cache_bytes:
             name = "-".join(map(str, (*(self._form.crop or ()), *shape)))
             cache = FrameCache(folder, name, shape, self._raw.dtype, cache_bytes)
         self._clips = VideoClips(folder, settings.fps, self._form, cache)
+        if places is None:
+            pieces = [self._raw.bounds(number) for number in self._raw.numbers()]
+            places = FramePlaces.rebuilt(folder, capacity, [(clip.first, clip.stop) for clip in self._clips.all], pieces)
+        self._places, self._used = places, places.file.length
         parts = (places, self._raw, self._clips)
         self._frames = StoredFrames(folder, space, form, parts)
         pixels = (self._form.pixels, pixel_shape(space))
@@ -199,9 +203,11 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
             if not read_only:
                 raise ValueError("frames are resized and cropped to be read only: load with read_only=True")
             form = FrameForm(array_format(single_instance_space), crop, resize)
-        places = FramePlaces.open(folder, writable=not read_only)
-        if capacity is not None and not (accept_damaged and read_only):
-            places.file.check_length(capacity, exactly=True)
+        places = None
+        if not (accept_damaged and read_only):
+            places = FramePlaces.open(folder, writable=not read_only)
+            if capacity is not None:
+                places.file.check_length(capacity, exactly=True)
         raw_bytes = json_field(content, "raw_bytes", int, file)
         return cls(
             single_instance_space,
