@@ -375,7 +375,7 @@ class BufferWriter:
     def remove_at(self, idx: Any, join: bool) -> None:
         """Remove samples and close the gaps; an episode is split there, unless its parts are to `join`."""
         self.check()
-        counters, state = self._counters, self._state
+        counters = self._counters
         head, tail = counters.head, counters.tail
         removed = np.unique(np.atleast_1d(resolve_index(self._storage.backend, idx, head - tail))) + tail
         if not removed.size:

@@ -184,8 +184,12 @@ class RawFrames:
 
     def forget(self, head: int) -> bool:
         """Have no checksum for frames of samples with numbers from `head` on; whether there was one."""
-        pieces = [self.piece(number) for number in self.numbers()]
-        return any([piece.forget_rows(head) for piece in pieces if piece is not None])
+        has_forgotten = False
+        for number in self.numbers():
+            piece = self.piece(number)
+            if piece is not None and piece.forget_rows(head):
+                has_forgotten = True
+        return has_forgotten
 
     def close(self) -> None:
         pieces, self._open = [piece for piece, _ in self._open.values()], {}

@@ -109,14 +109,16 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
 
         def make_part(key: str, space: Space, folder: Path | None) -> SpaceStorage:
             path = None if folder is None else folder / names[key]
-            options = {"capacity": capacity, "cache_path": path, "multiprocessing": multiprocessing}
+            options: dict[str, Any] = {"capacity": capacity, "cache_path": path, "multiprocessing": multiprocessing}
             try:
                 return classes[key].create(space, *args, **options, **options_for(key))
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from error
 
         def make_parts(folder: Path | None) -> dict[str, SpaceStorage]:
-            return {names[key]: make_part(key, space, folder) for key, space in zip(plan.keys, plan.spaces(), strict=True)}
+            return {
+                names[key]: make_part(key, space, folder) for key, space in zip(plan.keys, plan.spaces(), strict=True)
+            }
 
         def compose(parts: dict[str, SpaceStorage], folder: Path | None) -> DictStorage:
             storage_map = {key: parts[names[key]] for key in plan.keys}

@@ -99,7 +99,9 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._clips = VideoClips(folder, settings.fps, self._form, cache)
         if places is None:
             pieces = [self._raw.bounds(number) for number in self._raw.numbers()]
-            places = FramePlaces.rebuilt(folder, capacity, [(clip.first, clip.stop) for clip in self._clips.all], pieces)
+            places = FramePlaces.rebuilt(
+                folder, capacity, [(clip.first, clip.stop) for clip in self._clips.all], pieces
+            )
         self._places, self._used = places, places.file.length
         parts = (places, self._raw, self._clips)
         self._frames = StoredFrames(folder, space, form, parts)
