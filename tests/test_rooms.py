@@ -54,22 +54,6 @@ ALLOWED = {
     ("unienv_data.storages.parquet", "unienv_data.replay_buffer"): "the documented loader of raw Parquet files",
 }
 
-# Imports of private modules, by who imports and whose they are. Each is to be removed, and no other to be added.
-TO_BE_REMOVED = {
-    ("unienv_data.batches", "unienv_data.base._index"),
-    ("unienv_data.checking", "unienv_data.replay_buffer._counters"),
-    ("unienv_data.checking", "unienv_data.replay_buffer._locks"),
-    ("unienv_data.checking", "unienv_data.replay_buffer._metadata"),
-    ("unienv_data.checking", "unienv_data.replay_buffer._segments"),
-    ("unienv_data.checking", "unienv_data.replay_buffer._state"),
-    ("unienv_data.checking", "unienv_data.storages._composed"),
-    ("unienv_data.checking", "unienv_data.storages._row_memory"),
-    ("unienv_data.integrations", "unienv_data.samplers._fetch_worker"),
-    ("unienv_data.replay_buffer", "unienv_data.base._index"),
-    ("unienv_data.samplers", "unienv_data.base._index"),
-    ("unienv_data.storages", "unienv_data.base._index"),
-}
-
 
 class Import(NamedTuple):
     importer: str  # "package.module"
@@ -151,11 +135,7 @@ def test_a_room_imports_only_rooms_before_it() -> None:
 
 
 def test_no_room_imports_what_is_private_to_another() -> None:
-    private = [(found, part) for found in all_imports() if (part := private_part(found)) is not None]
-    known = [(room_of(found.importer), ".".join(part.split(".")[:3])) for found, part in private]
-    new = [str(found) for (found, _), pair in zip(private, known, strict=True) if pair not in TO_BE_REMOVED]
-    assert new == []
-    assert set(known) == TO_BE_REMOVED, "an exception is not needed any more: delete it"
+    assert [str(found) for found in all_imports() if private_part(found) is not None] == []
 
 
 def test_contributing_lists_the_rooms_in_this_order() -> None:

@@ -1,7 +1,7 @@
 """A prioritized batch of 256 transitions out of a million, and the update of its priorities.
 
 Priorities are drawn from [0, 1); and from a distribution in which few outweigh all others, for which ours has to go
-another way (see `unienv_data.samplers._weighted_draws`).
+another way (see `unienv_data.samplers.prioritized_sampler`).
 """
 
 from __future__ import annotations

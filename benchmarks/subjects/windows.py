@@ -47,7 +47,6 @@ def works() -> list[Work]:
             torchrl_slices(),
             torchrl_slices(cached=True),
         ),
-        Work("windows", "windows of 16 by the id of their episode", "us", (masked, windows_with_ids)),
         work("windows of 16, their actions alone", actions, take_windows),
         work("windows of 16, every second sample", with_gaps, take_windows),
         work("windows of 16, in a ring that has wrapped", wrapped, take_windows),
@@ -87,35 +86,6 @@ def slices() -> Iterator[Callable]:
     with with_episodes() as buffer:
         sampler = StepSampler(buffer, WINDOWS * FRAMES, sampler=SliceSampler(slice_len=FRAMES), seed=0)
         yield sampler.sample_with_metadata
-
-
-def with_ids() -> ReplayBuffer:
-    """The same buffer whose transitions have the id of their episode."""
-    space = transition_space()
-    ids = BoxSpace(NumpyComputeBackend, 0, ROWS, np.int64, shape=())
-    buffer = ReplayBuffer.create(
-        DictSpace(NumpyComputeBackend, {**space.spaces, "episode_id": ids}),
-        capacity=ROWS,
-        maintain_segment_metadata=True,
-    )
-    batch = transitions(EPISODE)
-    for episode in range(ROWS // EPISODE):
-        buffer.extend({**batch, "episode_id": np.full(EPISODE, episode)})
-    return buffer
-
-
-@ours("unienv", "FrameStackedBatch with get_valid_mask_function_with_episodeid_key()")
-def masked() -> Iterator[Callable]:
-    mask = FrameStackedBatch.get_valid_mask_function_with_episodeid_key()
-    with with_ids() as buffer:
-        stack = FrameStackedBatch(buffer, FRAMES - 1, get_valid_mask_function=mask)
-        yield StepSampler(stack, WINDOWS, seed=0).sample_with_metadata
-
-
-@floor("by segments", "FrameStackedBatch over the same buffer, which knows its episodes")
-def windows_with_ids() -> Iterator[Callable]:
-    with with_ids() as buffer:
-        yield window_sampler(buffer).sample_with_metadata
 
 
 @ours("unienv", "FrameStackedBatch over buffer.get_column(['action'])")

@@ -223,7 +223,7 @@ def _check_goes_on(
 
 
 def _seed_to_go_on_with(env: Env, present: int) -> int | None:
-    """A seed of its own for a run that finds so many transitions; None if the environment has no generator."""
+    """The seed of a run that goes on after `present` transitions; None if the environment has no generator."""
     if env.rng is None:
         return None
     env.rng, drawn = next_seed_rng(env.rng, env.backend)

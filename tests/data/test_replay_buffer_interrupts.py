@@ -6,6 +6,7 @@ import copy
 import fcntl
 import itertools
 import os
+import signal
 import struct
 import sys
 from collections.abc import Callable
@@ -315,9 +316,19 @@ def test_a_handler_may_copy_a_buffer_that_is_being_written(monkeypatch: pytest.M
     assert contents(copies[0]) == list(range(5))
 
 
-def test_a_handler_that_writes_is_refused_and_one_that_reads_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On top of a write of the same thread, to wait for its end would be to wait for ever."""
-    buffer = ReplayBuffer.create(number_space(), capacity=12, maintain_segment_metadata=True)
+@pytest.mark.parametrize("shared", [False, True], ids=["one process", "several"])
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_a_handler_that_writes_is_refused_and_one_that_reads_gets_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on_disk: bool, shared: bool
+) -> None:
+    """On top of a write of the same thread, waiting for its end would be a deadlock."""
+    buffer = ReplayBuffer.create(
+        number_space(),
+        capacity=12,
+        maintain_segment_metadata=True,
+        multiprocessing=shared,
+        cache_path=tmp_path / "a" if on_disk else None,
+    )
     buffer.extend(numbers(range(5)))
     write, seen = type(buffer.storage).write, []
     attempts: list[Callable[[], Any]] = [
@@ -331,18 +342,26 @@ def test_a_handler_that_writes_is_refused_and_one_that_reads_gets_an_answer(monk
         buffer.close,
     ]
 
-    def interrupted(*arguments: Any) -> None:
+    def handler(*_: object) -> None:
         for attempt in attempts:
             with pytest.raises(RuntimeError, match="in the middle of another write to the buffer"):
                 attempt()
         seen.append((contents(buffer), buffer.get_segments(), len(buffer)))
+
+    def interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGUSR1)
         write(*arguments)
 
-    monkeypatch.setattr(type(buffer.storage), "write", interrupted)
-    buffer.extend(numbers([5, 6]))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(buffer.storage), "write", interrupted)
+            buffer.extend(numbers([5, 6]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert seen == [([0, 1, 2, 3, 4], [(0, 5)], 5)]
-    monkeypatch.undo()
-    assert contents(buffer) == list(range(7))
+    buffer.append(number(7))
+    assert contents(buffer) == list(range(8))
 
 
 def test_a_handler_reads_in_the_middle_of_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unienv_data import PrioritizedSampler
-from unienv_data.samplers import _weighted_draws
-from unienv_data.samplers._weighted_draws import WeightedDraws
+from unienv_data.samplers import prioritized_sampler
+from unienv_data.samplers.prioritized_sampler import WeightedDraws
 
 SIZE = 64
 EVEN = np.linspace(0.5, 1.0, 40)
@@ -95,7 +95,7 @@ def test_nothing_without_a_weight_is_drawn(weights: list[float], first: int, sha
 
 
 def test_the_better_way_is_found_again_when_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_weighted_draws, "_TREE_BATCHES", 8)
+    monkeypatch.setattr(prioritized_sampler, "_TREE_BATCHES", 8)
     draws, rng = filled(EVEN), np.random.default_rng(0)
     taken = ways(draws, monkeypatch)
 

@@ -17,7 +17,7 @@ import pytest
 from frames import frame, frames
 
 from unienv_data import ReplayBuffer, StorageCorruptedError, repair
-from unienv_data.storages import _episode_encoder, _raw_frames, _row_memory
+from unienv_data.storages import _episode_encoder, _raw_frames, row_memory
 from unienv_data.storages.video_storage import VideoStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace, DictSpace
@@ -406,7 +406,7 @@ def file_pages() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells how much memory a process takes")
 def test_packed_frames_that_were_read_do_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_row_memory, "_MOST_READ", 2**20)
+    monkeypatch.setattr(row_memory, "_MOST_READ", 2**20)
     space = BoxSpace(NumpyComputeBackend, 0, 255, "uint8", shape=(128, 128))
     with ReplayBuffer.create(space, cache_path=tmp_path / "a") as buffer:
         buffer.extend(np.full((2000, 128, 128), 7, np.uint8))

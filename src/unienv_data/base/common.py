@@ -21,7 +21,7 @@ from unienv_interface.space.space_utils import (
 )
 from unienv_interface.utils.lazy import lazy_exports
 
-from ._index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
+from .index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item, path_keys, select_columns
 from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
 
@@ -364,10 +364,10 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         """Where windows end: the episodes of samples, or all samples where episodes are not known or not wanted."""
-        found = self.episodes_of(positions) if within_episodes else None
-        if found is None:
+        episodes = self.episodes_of(positions) if within_episodes else None
+        if episodes is None:
             return Episodes(np.zeros_like(positions), np.full_like(positions, len(self)), 1)
-        return found
+        return episodes
 
     # -- as a sequence -------------------------------------------------------------------------------------
 

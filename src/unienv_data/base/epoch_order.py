@@ -1,13 +1,12 @@
 """The order in which an epoch goes through samples, addressed by position.
 
-No array of the samples' number is built: which sample comes at a position is computed from the position and a key.
-So an epoch over a billion samples begins at once, and one that was interrupted goes on at any position, in batches of
-any size.
+No array with an entry per sample is built: the sample at a position is computed from the position and a key. So an
+epoch over a billion samples begins at once, and an interrupted one continues at any position, in batches of any size.
 
 The order is a Feistel network over pairs of digits: a position p is written as (p // b, p % b), and in each round a
 hash of one digit is added to the other, which can be undone and is therefore one-to-one. The pairs are a few more than
-the samples; one that stands for no sample is sent through again until it does. For few samples, where the network has
-only few orders to offer, their hashes are sorted instead, which gives each order with the same probability.
+the samples; a pair beyond the samples is sent through again until it is one. For few samples, for which the network
+has only few orders, their hashes are sorted instead, which gives each order with the same probability.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Epoch:
         self.length, self.number, self.position = length, number, position
 
     def after(self, position: int, batch_size: int) -> np.ndarray:
-        """The batch of samples after so many; the last one may be short, and after that it is empty."""
+        """The batch of samples from a position on; the last one may be short, and after that it is empty."""
         return self.order.at(position, min(position + batch_size, self.length))
 
 

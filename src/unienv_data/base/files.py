@@ -1,4 +1,4 @@
-"""Files that survive: JSON that is never half written, room that is known to be there, paths that stay inside."""
+"""Safe file operations: atomic JSON, room reserved before it is written, and paths that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .storage import StorageCorruptedError
+from .storage import StorageCorruptedError, UnsupportedFormatError
 
 # Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
 MAX_JSON_BYTES = 16 * 2**20
 MAX_JSON_DEPTH = 64
 
-# The checksum stands at the very end and is of all other bytes, so that no change goes unseen.
+# The checksum stands at the very end and covers all other bytes, so every change is detected.
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
@@ -39,7 +39,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A file to write what shall be at `path`; at any instant the old or the new one is there, whole.
+    """Open a temporary file that replaces `path` at the end; at any instant the old or the new one is there, whole.
 
     With `durable`, also after a power cut. A full disk is an OSError with the path and both figures.
     """
@@ -72,7 +72,7 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether this is of a `replacing` that is under way, or that was killed."""
+    """Whether a path is the temporary file of a `replacing` that is running or was killed."""
     return _TEMPORARY.match(path.name) is not None
 
 
@@ -91,10 +91,10 @@ def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
         text = os.pread(fd, size, 0)
     finally:
         os.close(fd)
-    found = _CHECKSUM.search(text)
-    if found is not None:
-        start, stop = found.span(1)
-        if b"%08x" % zlib.crc32(text[:start] + b"00000000" + text[stop:]) != found[1]:
+    checksum_match = _CHECKSUM.search(text)
+    if checksum_match is not None:
+        start, stop = checksum_match.span(1)
+        if b"%08x" % zlib.crc32(text[:start] + b"00000000" + text[stop:]) != checksum_match[1]:
             raise StorageCorruptedError(f"{path}: the checksum does not match, the file was changed or damaged")
     try:
         _check_depth(text, path)
@@ -105,7 +105,7 @@ def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
         raise StorageCorruptedError(f"{path}: not JSON, {error}") from error
     if not isinstance(content, dict):
         raise StorageCorruptedError(f"{path}: {type(content).__name__}, wanted an object")
-    if found is None and (checksum or "checksum" in content or "format_version" in content):
+    if checksum_match is None and (checksum or "checksum" in content or "format_version" in content):
         raise StorageCorruptedError(f"{path}: the checksum at its end is missing, the file was changed or damaged")
     content.pop("checksum", None)
     return content
@@ -123,19 +123,27 @@ def ends_with_checksum(path: PathLike) -> bool:
 def json_field(
     content: dict[str, Any], name: str, kind: type, path: PathLike, *, least: int = 0, **default: Any
 ) -> Any:
-    """A field of that very type, from `least` on if it is a number; a StorageCorruptedError that names it otherwise.
+    """A field of exactly this type, and at least `least` if it is a number; a StorageCorruptedError otherwise.
 
-    The default, where there is one, if it is missing or null.
+    The default, where one is given, if the field is missing or null.
     """
     value: Any = content.get(name)
     if value is None and default:
         return default["default"]
-    found: type = type(value)  # and no subtype: True is no number here
-    if found is not kind:
+    value_type: type = type(value)  # and no subtype: True is no number here
+    if value_type is not kind:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
     if kind is int and not least <= value < 2**62:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted a number from {least}")
     return value
+
+
+def format_version(content: dict[str, Any], path: PathLike, newest: int, **default: Any) -> int:
+    """The format version of a file; an UnsupportedFormatError if this release does not know it yet."""
+    version: int = json_field(content, "format_version", int, path, **default)
+    if version > newest:
+        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {newest}")
+    return version
 
 
 def _check_depth(text: bytes, path: PathLike) -> None:
@@ -150,11 +158,11 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove folders that processes which are gone, or this one, have left while they were replacing a folder."""
+    """Remove temporary folders that dead processes, or this one, have left while replacing a folder."""
     name = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:\.old)?\.tmp\Z")
     for path in target.parent.iterdir():
-        found = name.match(path.name)
-        if found is not None and (int(found[1]) == os.getpid() or not _is_alive(int(found[1]))):
+        leftover = name.match(path.name)
+        if leftover is not None and (int(leftover[1]) == os.getpid() or not _is_alive(int(leftover[1]))):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -169,7 +177,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a folder in the place of another, or where none is; at any instant one of them is there, whole.
+    """Move a folder to a path, and replace the folder there; at any instant one of them is there, whole.
 
     Where the system cannot exchange two folders at once, there is none for an instant, and the old one lies beside it.
     """
@@ -200,15 +208,15 @@ def _exchange(one: Path, other: Path) -> bool:
 def open_regular(path: PathLike, *, writable: bool) -> int:
     """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
 
-    A link, symbolic or hard, may be to a file outside the folder, and a pipe would never let go of whoever opens it.
+    A link, symbolic or hard, may lead to a file outside the folder, and opening a pipe would block for ever.
     """
     return _open_regular(path, os.O_RDWR if writable else os.O_RDONLY)[0]
 
 
 def open_sized(path: PathLike) -> tuple[int, int]:
     """`open_regular` to read, with the size of the file in bytes."""
-    fd, found = _open_regular(path, os.O_RDONLY)
-    return fd, found.st_size
+    fd, status = _open_regular(path, os.O_RDONLY)
+    return fd, status.st_size
 
 
 def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
@@ -220,21 +228,21 @@ def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise StorageCorruptedError(f"{path}: not a plain file") from None
         raise
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise StorageCorruptedError(f"{path}: not a plain file")
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         os.close(fd)
         raise StorageCorruptedError(
             f"{path}: the file has another name elsewhere (a hard link), so it may not be the buffer's own; "
             f"make a copy of the folder in which every file is one of its own"
         )
-    return fd, found
+    return fd, status
 
 
 def sync_file(path: Path) -> None:
-    """Make what a file has durable."""
+    """Make the content of a file durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -243,7 +251,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -254,18 +262,18 @@ def sync_folder(path: Path) -> None:
 def local_path(path: PathLike) -> Path:
     """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
     text = os.fspath(path)
-    found = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
-    if found is not None and found[1].lower() != "file":
+    scheme = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
+    if scheme is not None and scheme[1].lower() != "file":
         raise ValueError(
             f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
-            f"{found[1]}:// or a mounted file system, and give the path of the copy"
+            f"{scheme[1]}:// or a mounted file system, and give the path of the copy"
         )
     return Path(text)
 
 
 @contextlib.contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """A folder to be filled, new or there and empty; if filling it fails, it is as it was before.
+    """Make a folder to be filled, or take an empty one; if filling it fails, it is as it was before.
 
     A new one survives a power cut, with its parents. A FileExistsError if there is anything in it.
     """
@@ -290,7 +298,7 @@ def new_folder(path: PathLike) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, as far as that goes."""
+    """Remove a file or a folder; errors are ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -298,16 +306,16 @@ def remove(path: Path) -> None:
 
 
 def check_in_place(fd: int, path: Path) -> None:
-    """An OSError if an open file was deleted or replaced: what is written to it would be lost."""
+    """Raise an OSError if an open file was deleted or replaced: what is written to it would be lost."""
     own, what = os.fstat(fd), "replaced"
     try:
-        found = os.stat(path)
+        there = os.stat(path)
     except OSError:
         if own.st_nlink:
             return  # the folder has another name by now, and the file is in it
         what = "deleted"
     else:
-        if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+        if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
             return
     raise OSError(errno.ENOENT, f"the file was {what} while it was being written; what was written to it is lost", path)
 
@@ -323,7 +331,7 @@ def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
 
 
 def resize(fd: int, nbytes: int, path: Path | None) -> None:
-    """Set the size of a file; what comes anew is a hole of zeros."""
+    """Set the size of a file; new bytes are a hole of zeros."""
     try:
         os.ftruncate(fd, nbytes)
     except OSError as error:
@@ -338,7 +346,7 @@ def no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
 
 
 def check_disk(folder: Path, nbytes: int) -> None:
-    """An OSError with both figures unless so many bytes are free where the folder lies, or will lie."""
+    """Raise an OSError with both figures unless `nbytes` are free on the disk of the folder."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -349,14 +357,14 @@ def check_disk(folder: Path, nbytes: int) -> None:
 
 
 def check_memory(nbytes: int, what: str) -> None:
-    """A MemoryError with both figures unless this machine has so many bytes of memory to give."""
+    """Raise a MemoryError with both figures unless this machine has `nbytes` of memory available."""
     available = _available_memory()
     if available is not None and nbytes > available:
         raise MemoryError(f"{what}: {nbytes} bytes are needed, {available} are available")
 
 
 def _available_memory() -> int | None:
-    """The bytes of memory that can be had; None where the system does not say."""
+    """The bytes of available memory; None where the system does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:

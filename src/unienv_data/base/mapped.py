@@ -1,7 +1,7 @@
 """Equal items in a file that processes map into their memory.
 
-The file has a name, or it has none and is memory that processes share by handing on the descriptor: both work alike,
-and a file without a name goes when the last process that holds it does, however that went.
+The file has a name, or it is memory without a name, which processes share by sending the descriptor. A file without a
+name is freed when the last process that holds it ends, even if it was killed.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class MappedFile:
         return self.nbytes // self.dtype.itemsize
 
     def check_length(self, length: int, *, exactly: bool) -> None:
-        """A StorageCorruptedError unless the file has so many items, or at least so many."""
-        found, wanted = self.nbytes, length * self.dtype.itemsize
-        if found < wanted or (exactly and found != wanted):
-            raise StorageCorruptedError(f"{self}: {found} bytes, it must have {wanted} ({length} items)")
+        """Raise a StorageCorruptedError unless the file has `length` items, or at least that many."""
+        nbytes, wanted = self.nbytes, length * self.dtype.itemsize
+        if nbytes < wanted or (exactly and nbytes != wanted):
+            raise StorageCorruptedError(f"{self}: {nbytes} bytes, it must have {wanted} ({length} items)")
 
     def map(self, length: int) -> np.ndarray:
         """An array over the first `length` items."""
@@ -94,12 +94,12 @@ class MappedFile:
         return np.ndarray((length,), self.dtype, mmap.mmap(self.fd, length * self.dtype.itemsize, access=access))
 
     def extend(self, length: int) -> None:
-        """Make the file at least so long; what comes anew is a hole of zeros."""
+        """Make the file at least `length` items long; new ones are a hole of zeros."""
         if length > self.length:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
     def trim(self, length: int) -> None:
-        """Make the file no longer than so many items. Nobody may touch those behind them."""
+        """Cut the file to at most `length` items. No process may use the items behind them."""
         if length < self.length:
             self._reserved = (0, 0)
             os.ftruncate(self.fd, length * self.dtype.itemsize)
@@ -131,7 +131,7 @@ class MappedFile:
         return self._reserved
 
     def _check_room(self, nbytes: int) -> None:
-        """An OSError where a file system has not so many bytes: one that tries may keep what it has found so far."""
+        """Raise an OSError where the file system lacks room: a reservation that fails may keep what it got so far."""
         if self.path is not None:
             disk = os.fstatvfs(self.fd)
             if disk.f_bavail * disk.f_frsize < nbytes:
@@ -161,7 +161,7 @@ class MappedFile:
         return offset
 
     def read_bytes(self, length: int, offset: int) -> bytes:
-        """So many bytes from an offset in bytes; a StorageCorruptedError if the file ends before."""
+        """Read `length` bytes from an offset in bytes; a StorageCorruptedError if the file ends before."""
         parts, start, stop = [], offset, offset + length
         if stop <= self.nbytes:
             while start < stop and (part := os.pread(self.fd, stop - start, start)):  # one call reads 2 GiB at most
@@ -178,16 +178,16 @@ class MappedFile:
             os.fsync(self.fd)
 
     def close(self) -> None:
-        """Give the descriptor back. Arrays over the file stay as they are."""
+        """Close the descriptor. Arrays over the file stay valid."""
         self.fd = -1  # first: the number may soon be another file's
         self._closer()
 
 
 def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) -> None:
-    """Have the pages of items [start, stop) of a mapped array, for which room is reserved, ready to be written.
+    """Fault in the pages of items [start, stop) of a mapped array, for which room is reserved.
 
-    It is the same without, but a page fault for each takes three times as long. And where a file system has reserved
-    room that it cannot give, this is an OSError, not yet a SIGBUS.
+    A page fault for each page takes three times as long. And where a file system has reserved room that it cannot
+    give, this is an OSError, not yet a SIGBUS.
     """
     mapping: Any = items.base
     if _POPULATE is not None and isinstance(mapping, mmap.mmap):

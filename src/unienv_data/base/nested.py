@@ -1,4 +1,4 @@
-"""Fields inside samples and inside their spaces: by the keys that lead to them, by path, and several at once."""
+"""Fields inside samples and inside their spaces: by keys, by path, and several at once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _children(item: Any) -> Any:
 
 
 def join_keys(above: Sequence[Any], keys: Sequence[Any]) -> tuple[Any, ...]:
-    """The keys that lead to what `keys` lead to in the field under `above`; `Columns` come last, if at all."""
+    """The keys of a field inside the field under `above`, from the outermost dict; `Columns` come last, if at all."""
     plain = [key for key in above if type(key) is not Columns]
     kept: Columns | None = above[-1] if above and type(above[-1]) is Columns else None
     for key in keys:
@@ -100,7 +100,7 @@ def join_keys(above: Sequence[Any], keys: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def columns_under(keys: Sequence[Any]) -> tuple[tuple[Any, ...], Columns | None]:
-    """Keys apart from the `Columns` that they may end in."""
+    """Split keys into those of dicts and the `Columns` that they may end in."""
     if keys and type(keys[-1]) is Columns:
         return tuple(keys[:-1]), keys[-1]
     return tuple(keys), None
@@ -135,7 +135,7 @@ def path_keys(space: Space, path: Keys) -> tuple[Any, ...]:
 
 
 def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -> Columns:
-    """The columns that paths, the paths of dicts above them, or patterns such as "obs/cam_*" name.
+    """The columns named by paths, by the paths of dicts above them, or by patterns such as "obs/cam_*".
 
     Raises
     ------
@@ -156,13 +156,13 @@ def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -
 def matching_paths(paths: Collection[tuple[Any, ...]], column: str | Sequence[Any]) -> list[tuple[Any, ...]]:
     """The paths that a path, the path of a dict above, or a pattern names; a ValueError if it is none."""
     if isinstance(column, str):
-        found = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
-        found = [path for path in paths if column in _prefixes(path)] or found  # a key may look like a pattern
+        matching = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
+        matching = [path for path in paths if column in _prefixes(path)] or matching  # a key may look like a pattern
     else:
-        found = [path for path in paths if path[: len(column)] == tuple(column)]
-    if not found:
+        matching = [path for path in paths if path[: len(column)] == tuple(column)]
+    if not matching:
         raise ValueError(f"there is no column {column!r}, only {_names(paths)}")
-    return found
+    return matching
 
 
 def _prefixes(path: tuple[Any, ...]) -> list[str]:
@@ -174,7 +174,7 @@ def _names(paths: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
-    """A sample in dicts, or its space, with something else under these keys; nothing that was given changes."""
+    """A copy of a sample in dicts, or of its space, with another item under these keys."""
     if not keys:
         return item
     key, *rest = keys

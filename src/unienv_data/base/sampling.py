@@ -1,8 +1,8 @@
 """Mini-batches of a batch: drawn, then fetched.
 
 A sampler first draws the indices of a mini-batch, then fetches it in one of four forms. `sample` and its siblings draw
-at random, `epoch_iter` and its siblings go once through all samples in a random order. Both can be saved and resumed:
-what counts is what was handed out, not what was fetched in advance.
+at random, `epoch_iter` and its siblings yield all samples once, in a random order. Both can be saved and resumed:
+the state covers the batches that were handed out, not those that were fetched in advance.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Pipeline(Protocol):
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
         """The next batch in this form, with its indices; None if there is none left.
 
-        An error of a fetch is raised in the place of its batch, and the next call goes on with the one after it.
+        An error of a fetch is raised instead of its batch, and the next call continues with the batch after it.
         """
 
 
@@ -253,7 +253,7 @@ class BatchSampler(
         return self
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
-        """Make of a batch that was read what the caller gets; in the caller's process."""
+        """Turn a batch that was read into what the caller gets, in the caller's process."""
         return batch
 
     # -- epochs --------------------------------------------------------------------------------------------
@@ -390,13 +390,13 @@ class EpochIterator(Iterator[Any]):
             self._pipeline = self._sampler.make_pipeline()
             self._epoch = epoch
         try:
-            found = self._pipeline.next(self._draw, self._form)
+            finished = self._pipeline.next(self._draw, self._form)
         except StopIteration as error:  # it would pass for the end of the epoch
             raise RuntimeError("StopIteration while a batch was fetched") from error
-        if found is None:
+        if finished is None:
             self._sampler.end_epoch(self._epoch)
             raise StopIteration
-        drawn, batch = found
+        drawn, batch = finished
         index = None
         while index is not drawn.index:  # those before it have failed
             index, self._epoch.position = self._drawn.popleft()

@@ -16,13 +16,13 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._index import IndexableType
 from .common import BatchT
+from .index import IndexableType
 from .windows import Spans, split_axis
 
 __all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage", "StorageCorruptedError"]
 
-#: What `check_rows` finds of a row: it is as it was written, nobody can tell, or it is not.
+#: The state of a row by `check_rows`: as it was written, unknown, or not as it was written.
 ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
 
 
@@ -41,7 +41,7 @@ class UnsupportedFormatError(ValueError):
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
 
-    A storage knows slots, not order: which slots hold samples, and which is the oldest, is the replay buffer's affair.
+    A storage knows slots, not order: the replay buffer knows which slots hold samples, and which is the oldest.
     A subclass implements `create`, `load_from`, `__len__`, `get`, `set` and `dumps`, and declares what else it can do.
     One that grows (a capacity of None) implements `extend_length` and `shrink_length` as well. `create` refuses a path
     where something is, and a storage that was loaded read-only refuses to be written with a PermissionError.
@@ -77,7 +77,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     takes_columns: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
-    #: Slots [start, stop) that can be written as they are, as long as this stays as it is.
+    #: The slots [start, stop) that can be written without another `reserve`.
     reserved: tuple[int, int] = (0, 0)
     #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
     has_raw_rows: bool = False
@@ -87,7 +87,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     has_row_sums: bool = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
-    #: It is told of episodes that end (`end_episode`), to keep their samples in another form.
+    #: The buffer calls `end_episode` for episodes that end, so that the storage can keep their samples in another form.
     wants_episodes: bool = False
     #: `load_from` takes `resize`, `crop` and `frame_cache`.
     decodes_frames: ClassVar[bool] = False
@@ -131,7 +131,21 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         multiprocessing: bool = False,
         **kwargs: Any,
     ) -> SpaceStorage:
-        """Create a new storage instance for samples from `single_instance_space`."""
+        """Create a new storage instance for samples from `single_instance_space`.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        *args, **kwargs
+            Further arguments of a subclass.
+        capacity
+            How many slots there are; None for a storage that grows.
+        cache_path
+            Where its files are to lie; a path where something is already is refused. By default it is in memory.
+        multiprocessing
+            Whether several processes write.
+        """
 
     @classmethod
     @abc.abstractmethod
@@ -145,7 +159,30 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         multiprocessing: bool = False,
         **kwargs: Any,
     ) -> SpaceStorage:
-        """Restore a storage instance previously written to disk."""
+        """Restore a storage instance previously written to disk.
+
+        Parameters
+        ----------
+        path
+            Where its files lie.
+        single_instance_space
+            The space of one sample.
+        capacity
+            The capacity that it was created with.
+        read_only
+            Refuse to be written.
+        multiprocessing
+            Whether several processes write.
+        **kwargs
+            Further arguments of a subclass.
+
+        Raises
+        ------
+        StorageCorruptedError
+            A file is missing, damaged, or of another storage.
+        UnsupportedFormatError
+            The files are of a later release.
+        """
 
     # -- the verbs -------------------------------------------------------------------------------------------
 
@@ -202,7 +239,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             self.dumps(self.cache_filename)
 
     def trim(self) -> None:
-        """Cut files to what is in use. Nobody writes, and no reader looks at what is behind."""
+        """Cut the files to the slots in use, while nobody writes."""
 
     def sizes(self) -> tuple[int, int]:
         """Two figures about the storage's files, which the buffer keeps when it is closed in order."""

@@ -1,7 +1,7 @@
 """Windows: for each of some samples, the samples at fixed offsets from it.
 
-The index arithmetic of windows is done here, on the host, for any batch: which samples stand in a window, which of
-them belong to its episode, and what stands in the place of the others.
+The index arithmetic of windows is done here, on the host, for any batch: which samples are in a window, which of them
+belong to its episode, and which samples replace the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unienv_interface.space.spaces.graph import fields_of
 
 
 class Episodes(NamedTuple):
-    """The episode of each of some samples: its samples are range(start, stop, stride)."""
+    """The episodes of some samples: that of each sample is range(start, stop, stride)."""
 
     start: np.ndarray
     stop: np.ndarray
@@ -30,7 +30,7 @@ class Episodes(NamedTuple):
 
 
 class EpisodeMarks(NamedTuple):
-    """What is known of the episode of each of some samples, as booleans."""
+    """Booleans about the episodes of some samples."""
 
     begins: np.ndarray  #: Its first sample is there, not overwritten, removed or left out.
     ends: np.ndarray  #: Its last sample is there: it is over, was not cut short, and nothing of its end was left out.
@@ -39,11 +39,11 @@ class EpisodeMarks(NamedTuple):
 
 
 class UnknownEpisodesWarning(UserWarning):
-    """Windows may reach from one episode into another, since nobody keeps where episodes end."""
+    """Windows may reach from one episode into another, since the source keeps no episodes."""
 
 
 class Limits(NamedTuple):
-    """The range [start, stop) of samples that the window of each of some samples may hold."""
+    """The ranges [start, stop) of samples that the windows of some samples may hold."""
 
     start: np.ndarray
     stop: np.ndarray
@@ -63,7 +63,7 @@ class ColumnMask(abc.ABC):
 
 @dataclass(frozen=True)
 class WindowQuery:
-    """What a caller wants of windows; made once and used for many reads.
+    """A description of windows, made once and used for many reads.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ class WindowQuery:
     with_metadata
         Read the metadata of the frames, too.
     take
-        Which of the frames are wanted, by their places among the offsets, in any order; None for all. What is not
-        valid is still filled by way of all of them.
+        The wanted frames by their index among the offsets, in any order; None for all. Frames that are not valid are
+        still filled from all of them.
     mask, mask_keys
         Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
         `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
@@ -101,7 +101,7 @@ class WindowQuery:
 
     @functools.cached_property
     def zero(self) -> int:
-        """The place of the sample itself in its window."""
+        """The index of the sample itself in its window."""
         return int(np.searchsorted(self.offsets, 0))
 
     @functools.cached_property
@@ -136,9 +136,9 @@ class Frames(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Windows of samples one after the other: where each begins (B,), and which frames are valid (B, T).
+    """Windows of consecutive samples: where each begins (B,), and which frames are valid (B, T).
 
-    Of each patch, the frames [begin, end) of a window are another sample instead of what lies there.
+    In each patch, another sample replaces the frames [begin, end) of a window.
     """
 
     first: np.ndarray
@@ -148,25 +148,25 @@ class Spans(NamedTuple):
 
 def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
     """Offsets as a user gives them, as a host array of int64."""
-    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
-    found = found.astype(np.int64)
-    if np.any(np.diff(found) <= 0):
-        raise ValueError(f"offsets {found.tolist()} must be sorted, each of them once")
-    if 0 not in found:
-        raise ValueError(f"offsets {found.tolist()} must have 0 among them, the sample itself")
-    return found
+    steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if steps.ndim != 1 or steps.dtype.kind not in "iu":
+        raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
+    steps = steps.astype(np.int64)
+    if np.any(np.diff(steps) <= 0):
+        raise ValueError(f"offsets {steps.tolist()} must be sorted, each of them once")
+    if 0 not in steps:
+        raise ValueError(f"offsets {steps.tolist()} must have 0 among them, the sample itself")
+    return steps
 
 
 def any_offsets(backend: ComputeBackend, offsets: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Offsets in any order, with 0 or without, as those of a query and its `take`."""
-    found = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
-        raise ValueError(f"offsets of shape {found.shape} and dtype {found.dtype}, wanted integers along one axis")
-    found = found.astype(np.int64)
-    every = np.union1d(found, [0])
-    return every, None if np.array_equal(every, found) else np.searchsorted(every, found)
+    steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
+    if steps.ndim != 1 or steps.dtype.kind not in "iu" or not steps.size:
+        raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
+    steps = steps.astype(np.int64)
+    every = np.union1d(steps, [0])
+    return every, None if np.array_equal(every, steps) else np.searchsorted(every, steps)
 
 
 def window_frames(
@@ -230,32 +230,32 @@ def _cut(missing: np.ndarray) -> list[int]:
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
-    """For each frame of windows (B, T) its own place if it is valid, else that of the next valid one towards `zero`.
+    """For each frame of windows (B, T) its own index if it is valid, else that of the next valid one towards `zero`.
 
-    Frame `zero` keeps its place, valid or not.
+    Frame `zero` keeps its index, valid or not.
     """
-    places = np.where(valid, np.arange(valid.shape[1]), zero)
+    frames = np.where(valid, np.arange(valid.shape[1]), zero)
     if zero < valid.shape[1] - 1:
-        np.maximum.accumulate(places[:, zero:], axis=1, out=places[:, zero:])
+        np.maximum.accumulate(frames[:, zero:], axis=1, out=frames[:, zero:])
     if zero:
-        before = places[:, zero::-1]
+        before = frames[:, zero::-1]
         np.minimum.accumulate(before, axis=1, out=before)
-    return places
+    return frames
 
 
 def take_frames(
-    space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], places: np.ndarray
+    space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], frames: np.ndarray
 ) -> Any:
-    """The frames at `places` (B, S) of data of windows (B, T); without a space the data is one array."""
+    """The frames `frames` (B, S) of data of windows (B, T); without a space the data is one array."""
     windows, count = shape
-    index = (np.arange(windows)[:, None] * count + places).reshape(-1)
+    index = (np.arange(windows)[:, None] * count + frames).reshape(-1)
     flat = merge_axes(backend, data, shape)
     taken = flat[index] if space is None else get_at(space, flat, index)
-    return split_axis(backend, taken, places.shape)
+    return split_axis(backend, taken, frames.shape)
 
 
 def frames_at(windows: Any, index: Any) -> Any:
-    """What lies at an index of the axes (B, T) of windows, of every array: `(slice(None), 0)` is the first frames."""
+    """The values at an index of the axes (B, T) of all arrays of windows: `(slice(None), 0)` gives the first frames."""
     if isinstance(windows, dict):
         return {key: frames_at(value, index) for key, value in windows.items()}
     if isinstance(windows, tuple):

@@ -49,7 +49,7 @@ class KeptStatistics:
         return found
 
     def write(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Keep these statistics, too, unless nobody may write there."""
+        """Keep these statistics, too, where the folder can be written."""
         if self._path is None or all(name in self._columns for name in columns):
             return
         for name, figures in columns.items():

@@ -10,8 +10,8 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import DictSpace, Space
 
-from ..base._index import is_plain_index
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.index import is_plain_index
 from ..base.windows import EpisodeMarks, Episodes, WindowQuery
 
 

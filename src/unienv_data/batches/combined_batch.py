@@ -38,8 +38,8 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
 
     The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and
-    windows never reach from one source into the next. Metadata is that which all sources have, and `batch_index`, the
-    number of the source. Samples can be overwritten and removed; to add samples, extend a source.
+    windows never reach from one source into the next. Metadata are the fields that all sources have, and `batch_index`,
+    the number of the source. Samples can be overwritten and removed; to add samples, extend a source.
 
     The lengths of sources that may grow or shrink (`BatchBase.may_grow`) are read at every use. A replay buffer that
     had been closed when it was opened to read counts as finished, so tens of thousands of those cost nothing here.
@@ -98,7 +98,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return batch
         return ToBackendOrDeviceBatch(batch, device=self.device or backend.device(backend.empty((0,))))
 
-    # -- where samples lie -----------------------------------------------------------------------------------
+    # -- positions in the sources -----------------------------------------------------------------------------
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
@@ -388,12 +388,12 @@ def _concatenate_graphs(
 ) -> GraphInstance:
     batch_axes = graphs[0].n_nodes.ndim
     merged: list[Any] = []
-    for place, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
+    for field_index, fields in enumerate(zip(*map(fields_of, graphs), strict=True)):
         if fields[0] is None:
             merged.append(None)
             continue
         arrays = list(fields)
-        if place >= 2:  # features and edges: filled up to the largest number of entries
+        if field_index >= 2:  # features and edges: filled up to the largest number of entries
             most = max(array.shape[batch_axes] for array in arrays)
             arrays = [backend.pad_dim(array, batch_axes, most) for array in arrays]
         merged.append(_concatenate_arrays(backend, arrays, order))

@@ -169,13 +169,13 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         start, stop, stride = self.batch.episode_bounds(positions)
         behind = np.maximum((positions - start) // stride, 0)  # beside a writer, positions may not be there yet
         ahead = np.maximum((stop - 1 - positions) // stride, 0)
-        chance, place = self._random(positions)
+        chance, fraction = self._random(positions)
         if self.strategy == "future":
-            hops = (place * (ahead + 1)).astype(np.int64)
+            hops = (fraction * (ahead + 1)).astype(np.int64)
         elif self.strategy == "final":
             hops = ahead
         else:
-            hops = (place * (behind + ahead + 1)).astype(np.int64) - behind
+            hops = (fraction * (behind + ahead + 1)).astype(np.int64) - behind
         sources = positions + hops * stride
         chosen = chance < self.k / (self.k + 1)
         found = read()

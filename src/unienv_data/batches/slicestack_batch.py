@@ -13,8 +13,8 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import BinarySpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at, unflatten_data
 
-from ..base._index import is_plain_index, is_single
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.index import is_plain_index, is_single
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,
@@ -247,23 +247,23 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return data, shown
 
     def _read_masked(self, positions: np.ndarray) -> Windows:
-        """The windows where a mask function looks at what was read to say what is valid."""
+        """Read the windows and ask the mask function which of their frames are valid."""
         data, there, metadata = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
         valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
         if self.fill_invalid_data and not valid.all():
-            places = nearest_valid(valid, self._query.zero)
-            data = take_frames(self.batch.single_space, self.backend, data, valid.shape, places)
+            frames = nearest_valid(valid, self._query.zero)
+            data = take_frames(self.batch.single_space, self.backend, data, valid.shape, frames)
             if metadata is not None:
-                metadata = take_frames(self.batch.single_metadata_space, self.backend, metadata, valid.shape, places)
+                metadata = take_frames(self.batch.single_metadata_space, self.backend, metadata, valid.shape, frames)
         return Windows(data, valid, metadata)
 
     def _shown_metadata(self, valid: np.ndarray, metadata: dict[str, Any] | None) -> dict[str, Any]:
         """The metadata of windows as this batch gives it."""
         shown = metadata or {}
         if shown and not self.stack_metadata:
-            places = np.full((len(valid), 1), self._query.zero)
-            frame = take_frames(self.batch.single_metadata_space, self.backend, shown, valid.shape, places)
-            shown = merge_axes(self.backend, frame, places.shape)
+            frames = np.full((len(valid), 1), self._query.zero)
+            frame = take_frames(self.batch.single_metadata_space, self.backend, shown, valid.shape, frames)
+            shown = merge_axes(self.backend, frame, frames.shape)
         return with_value(shown, VALID_MASK, self._as_mask(valid))
 
     # -- what is valid ---------------------------------------------------------------------------------------

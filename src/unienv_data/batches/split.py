@@ -140,8 +140,8 @@ class _EpisodesInTurn(SubIndexedBatch):
         return [ends for start, ends in ranges if start in closed]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes:
-        place = np.searchsorted(self._starts, positions, side="right")
-        return Episodes(self._starts[place - 1], self._starts[place], 1)
+        after = np.searchsorted(self._starts, positions, side="right")
+        return Episodes(self._starts[after - 1], self._starts[after], 1)
 
     # Episodes follow one another here, so windows are laid out here, and not in the batch underneath.
     episode_bounds = BatchBase.episode_bounds

@@ -62,7 +62,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     def sample_numbers(self) -> range:
         indices = self._indices
         if not isinstance(indices, range) or indices.step != 1:
-            return range(len(self))  # numbers that follow one another: there are no others to be had
+            return range(len(self))  # numbers that follow one another: there are no others
         first = self.batch.sample_numbers.start
         return range(first + indices.start, first + indices.stop)
 
@@ -115,8 +115,8 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         if below is None or episodes is None or np.any(episodes.stride != 1):
             return None
         under, ranges = self._under(everything), np.array(below, np.int64).reshape(-1, 2)
-        place = np.searchsorted(ranges[:, 1], under, side="right")
-        is_closed = np.append(ranges[:, 0], np.iinfo(np.int64).max)[place] <= under
+        after = np.searchsorted(ranges[:, 1], under, side="right")
+        is_closed = np.append(ranges[:, 0], np.iinfo(np.int64).max)[after] <= under
         firsts = np.flatnonzero(is_closed & (episodes.start == everything))
         return list(zip(firsts.tolist(), episodes.stop[firsts].tolist(), strict=True))
 
@@ -154,8 +154,8 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         if self._known_starts is None:
             is_first = np.diff(self.sub_indexes, prepend=-2) != self._step
             self._known_starts = np.append(np.flatnonzero(is_first), len(self))
-        place = np.searchsorted(self._known_starts, positions, side="right")
-        return Limits(self._known_starts[place - 1], self._known_starts[place])
+        after = np.searchsorted(self._known_starts, positions, side="right")
+        return Limits(self._known_starts[after - 1], self._known_starts[after])
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         return self.read_column_windows(positions, (query,), limits)[0]

@@ -14,8 +14,8 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space
 from unienv_interface.transformations import DataTransformation, IdentityTransformation
 from unienv_interface.transformations.space_mapping import SpaceMapping
 
-from ..base._index import is_single
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.index import is_single
 from ..base.nested import Columns, column_paths, columns_under, nested_item
 from ..base.windows import Limits, WindowQuery, Windows, merge_axes, split_axis
 from ._view import BatchView, QueriesBelow

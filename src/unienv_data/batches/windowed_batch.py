@@ -12,8 +12,8 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import BinarySpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ..base._index import is_plain_index, is_single
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.index import is_plain_index, is_single
 from ..base.nested import Columns, column_paths, columns_under, nested_item, path_keys
 from ..base.windows import WindowQuery, Windows, any_offsets, merge_axes, split_axis
 from ._view import BatchView, with_space, with_value

@@ -4,11 +4,11 @@ A recording is a folder that a `ReplayBuffer` lies in. Each function takes its p
 class, which `unienv` prints.
 """
 
+from ..replay_buffer.inspection import BeingWrittenError
 from ._check import CheckReport, check
 from ._content import KINDS, Finding
 from ._convert import FORMATS, TARGETS, ConvertReport, convert
 from ._info import ColumnInfo, Head, InfoReport, Summary, describe_difference, head, info, space_in_words
-from ._internals import BeingWrittenError
 from ._reading import ProgressCallback, chunks, columns_of, in_one_line, open_folder, unwatched
 from ._repair import RepairReport, repair
 from ._show import ShowReport, show

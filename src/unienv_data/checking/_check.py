@@ -1,4 +1,4 @@
-"""Looking for what is wrong with a recording: with the folder first, then with the episodes, then with every sample."""
+"""The check of a recording: first the folder, then the episodes, then every sample."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from ..base.files import PathLike
 from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
 from ._content import KINDS, Finding, content_checks
-from ._internals import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
 from ._reading import (
     Chunk,
     ChunkReader,
@@ -30,10 +30,10 @@ from ._reading import (
     unwatched,
 )
 
-# A recording of so many samples that is one single episode was hardly meant to be.
+# A single episode of this many samples is probably a mistake.
 _MEGA = 5_000
 _SHOWN = 5
-# So many reads may fail to find out which samples cannot be read; then whole parts of them are named.
+# After this many failed reads, ranges of samples are reported as unreadable without further bisection.
 _MOST_TRIES = 1_000
 
 
@@ -67,7 +67,7 @@ class CheckReport:
 
 
 def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCallback | None = None) -> CheckReport:
-    """Look for everything that can be wrong with the recording in a folder, as `unienv check` does.
+    """Check the recording in a folder for all kinds of damage and of likely mistakes, as `unienv check` does.
 
     The files are compared with the counters and checksums, the episodes with each other, and every sample with its
     space and the sample before it. The folder is only read, and may be written at the same time; memory stays bounded.
@@ -107,8 +107,8 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
     if is_dataset(path):
         samples, problems = dataset_problems(path, progress or unwatched)
-        found = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
-        return CheckReport(str(path), samples, found)
+        wanted = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]
+        return CheckReport(str(path), samples, wanted)
     try:
         buffer = _open(path)
     except Exception as error:
@@ -138,8 +138,8 @@ def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]
 
 def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     try:
-        for look in (buffer.verify, functools.partial(lost_checksums, buffer)):
-            yield from (Finding("checksum", text) for text in look())
+        for verify in (buffer.verify, functools.partial(lost_checksums, buffer)):
+            yield from (Finding("checksum", text) for text in verify())
     except Exception as error:
         yield Finding("checksum", f"comparing checksums failed: {in_one_line(error)}")
     if not len(buffer):
@@ -157,7 +157,7 @@ def _episode_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     for gap in table.gaps[:_SHOWN]:
         yield Finding("episodes", f"{describe_range(gap, table.stride)}: in no episode, between two of them")
     if len(table.gaps) > _SHOWN:
-        yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more stretches of samples are in no episode")
+        yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more ranges of samples are in no episode")
     if len(table.unfinished) and not (buffer.cache_path is not None and is_being_written(buffer.cache_path)):
         yield _unfinished(table)
     episodes = table.all
@@ -203,7 +203,7 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
         for some, chunk, why in patient.read(np.arange(first, last)):
             if not why:
                 for each in checks:
-                    each.look(chunk)
+                    each.visit(chunk)
                 continue
             start, stop = int(some[0]) - numbers.start, int(some[-1]) + 1 - numbers.start
             if unread and unread[-1][1] == start:
@@ -213,6 +213,6 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
     for start, stop, why in unread[:_SHOWN]:
         yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {why}")
     if len(unread) > _SHOWN:
-        yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more stretches cannot be read")
+        yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more ranges cannot be read")
     for each in checks:
         yield from each.findings()

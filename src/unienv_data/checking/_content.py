@@ -1,4 +1,4 @@
-"""What can be wrong with a recording, and the checks of its samples.
+"""The kinds of findings, and the checks of samples.
 
 Each check sees all chunks once, in order, and yields at the end what it has found. A chunk begins with the last samples
 of the one before, as many as lie between two samples of an episode, so every sample is seen together with the one
@@ -74,19 +74,19 @@ class Finding:
 
 
 class ContentCheck(abc.ABC):
-    """One question about samples, which sees all chunks once, in order."""
+    """A check of samples, which visits all chunks once, in order."""
 
     @abc.abstractmethod
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         """Take a chunk into account."""
 
     @abc.abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """What was found in all of them."""
+        """The findings of all chunks."""
 
 
 class Tally:
-    """Counts the samples that something is wrong with, and remembers the first."""
+    """Counts the samples with a fault, and remembers the first."""
 
     def __init__(self) -> None:
         self.count, self.first = 0, -1
@@ -103,7 +103,7 @@ class Tally:
 
 
 def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
-    """The checks that samples of these columns can be put to."""
+    """The checks that apply to samples of these columns."""
     arrays = [column for column in columns if column.is_array]
     checks: list[ContentCheck] = [
         NotFinite(column) for column in columns if column.is_numbers and _kind(column) in "fc"
@@ -181,7 +181,7 @@ class NotFinite(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._nan, self._infinite = column, Tally(), Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         start = chunk.start + chunk.before
         if not self._column.is_array:
             values = chunk.each(self._column)
@@ -206,7 +206,7 @@ class OutOfBounds(ContentCheck):
         self._column, self._tally, self._example = column, Tally(), ""
         self._bounds = column.space.bounds  # type: ignore[attr-defined]
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         values = chunk.fresh(self._column)
         wrong = np.asarray((values < self._bounds.low) | (values > self._bounds.high))
         if wrong.any():
@@ -229,7 +229,7 @@ class OutOfSpace(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._tally, self._example = column, Tally(), ""
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         space = batch_space(self._column.space, chunk.count)
         values = self._column.pick(chunk.data)
         if describe_mismatch(space, values) is None:
@@ -255,7 +255,7 @@ class MissedEnds(ContentCheck):
     def __init__(self, flags: Sequence[Column]) -> None:
         self._flags, self._tally, self._knows_episodes = flags, Tally(), False
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         self._knows_episodes = chunk.episode is not None
         pairs = chunk.pairs()
         ended = np.zeros(chunk.count, bool)
@@ -280,7 +280,7 @@ class Chain(ContentCheck):
     def __init__(self, pairs: Sequence[tuple[Column, Column]]) -> None:
         self._pairs, self._tally = pairs, Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         if chunk.episode is None:  # the order of samples says nothing then
             return
         pairs, stride = chunk.pairs(), chunk.stride
@@ -302,7 +302,7 @@ class Timestamps(ContentCheck):
     def __init__(self, column: Column) -> None:
         self._column, self._tally = column, Tally()
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
         times = by_sample(chunk.array(self._column))
         back = (times[stride:] < times[: len(pairs)]).any(axis=1)
@@ -325,7 +325,7 @@ class RepeatedFrames(ContentCheck):
         self._longest, self._end, self._stride = 0, 0, 1
         self._pairs = self._same = 0
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
         if chunk.before < stride:  # what came before could not be read
             self._runs.clear()
@@ -339,7 +339,7 @@ class RepeatedFrames(ContentCheck):
             self._follow(same[first::stride], chunk.start + stride + first, stride)
 
     def _follow(self, same: np.ndarray, start: int, stride: int) -> None:
-        """Go on with one lane, whose next sample has index `start`."""
+        """Continue with one lane, whose next sample has index `start`."""
         lane = start % stride
         steps = np.arange(1, len(same) + 1)
         broken = np.maximum.accumulate(np.where(same, 0, steps))  # the last step up to here that was another frame
@@ -366,7 +366,7 @@ class DuplicatedEpisodes(ContentCheck):
         self._columns = columns
         self._hashes: dict[int, tuple[int, int]] = {}  # where an episode starts: its hash up to now, its length
 
-    def look(self, chunk: Chunk) -> None:
+    def visit(self, chunk: Chunk) -> None:
         if chunk.episode is None:
             return
         episode = chunk.episode[chunk.before :]

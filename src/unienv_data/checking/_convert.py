@@ -1,4 +1,4 @@
-"""Writing a recording as a whole, as a copy in another format or for a repair: the folder appears once all of it is."""
+"""New recordings, written by `convert` and `repair`: the folder appears once all of it is written."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot import LeRobotAsUniEnvDataset, export_lerobot
 from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import add_samples, shares_next_obs
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
-from ._internals import add_samples, shares_next_obs
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
-#: What a recording can be written as, and the storage that is meant.
+#: The formats of a recording, and the storage of each.
 FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}
-#: A recording as a LeRobot dataset, which is no recording of ours any more.
+#: The format of LeRobot datasets.
 LEROBOT = "lerobot"
-#: What `convert` can write.
+#: All formats of `convert`.
 TARGETS = (*FORMATS, LEROBOT)
 _SETTLE_SECONDS = 0.2
 
@@ -144,14 +144,23 @@ def convert(
     task: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConvertReport:
-    """Copy all samples and episodes to a new recording in a format (see `TARGETS`); memory stays bounded.
+    """Copy all samples and episodes to a new recording in another format; memory stays bounded.
 
-    The source is a replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are. Samples
-    keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
-    encoded once more; other formats have them as they are decoded.
+    Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
+    encoded once more; other formats have them as they are decoded. An episode that was never closed is cut in the copy.
 
-    An episode that was never closed is cut in the copy. `fps` and `task` are for LeRobot datasets, see
-    `export_lerobot`.
+    Parameters
+    ----------
+    source
+        A replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are.
+    target
+        The new folder.
+    fmt
+        The format, one of `TARGETS`.
+    fps, task
+        For LeRobot datasets, as for `export_lerobot`.
+    progress
+        Called with how many samples are done, and how many there are.
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:
@@ -186,7 +195,7 @@ def convert(
 
 
 def bytes_on_disk(path: Path) -> int:
-    """What the files of a folder take, without holes."""
+    """The bytes that the files of a folder take, without holes."""
     return sum(stat.st_blocks * 512 for stat in file_stats(path))
 
 

@@ -1,4 +1,4 @@
-"""What is in a folder: a description without reading all of it, and a few samples as they are."""
+"""Descriptions of recordings, without reading all of them, and a few of their samples."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import PathLike
 from ..replay_buffer import ReplayBuffer
+from ..replay_buffer.inspection import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
-from ._internals import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
 from ._reading import (
     MOST_ROWS,
     Column,
@@ -47,9 +47,9 @@ class ColumnInfo:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some numbers, one per episode, are like; `curve` are their means over stretches of time, oldest first.
+    """A summary of numbers, one per episode; `curve` has their means over equal spans of time, oldest first.
 
-    All of that is of the finite ones, None if there is none; `not_finite` are so many others.
+    All figures are of the finite numbers, None if there is none; `not_finite` counts the others.
     """
 
     min: float | None
@@ -61,7 +61,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class InfoReport:
-    """What a buffer on disk is and holds.
+    """A description of a buffer on disk.
 
     `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
     closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
@@ -89,7 +89,15 @@ class InfoReport:
 
 
 def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoReport:
-    """Describe the recording in a folder. Of the samples only the rewards are read."""
+    """Describe the recording in a folder. Of the samples only the rewards are read.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    progress
+        Called with how many samples are done, and how many there are.
+    """
     path = Path(path)
     with open_folder(path) as buffer:
         columns, table = columns_of(buffer.single_space), episode_table(buffer)
@@ -120,7 +128,7 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
 def _summaries(
     buffer: ReplayBuffer, table: EpisodeTable | None, columns: list[Column], progress: ProgressCallback
 ) -> tuple[Summary | None, Summary | None]:
-    """Of the lengths and of the returns of episodes."""
+    """The summaries of the lengths and of the returns of episodes."""
     if table is None or not len(table.closed):
         return None, None
     by_name = {column.name: column for column in columns}
@@ -148,7 +156,7 @@ def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress:
 
 
 def summary(values: np.ndarray, points: int = 40) -> Summary | None:
-    """A summary of numbers; None of none."""
+    """A summary of numbers; None if there are none."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(None, None, None, [], len(values)) if len(values) else None
@@ -166,17 +174,17 @@ def space_in_words(space: Space) -> str:
     """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]"."""
     if not isinstance(space, ArraySpace):
         return space.get_repr(abbreviate=True, include_backend=False, include_device=False)
-    what = f"{space.dtype_name} {tuple(space.shape)}"
+    words = f"{space.dtype_name} {tuple(space.shape)}"
     if not isinstance(space, BoxSpace) or space.bounds.low.dtype.kind == "c":
-        return what
+        return words
     low, high = (float(bound.flat[0]) if bound.min() == bound.max() else None for bound in space.bounds)
     if low is None or high is None:
-        return f"{what} with bounds for each entry"
-    return what if math.isinf(low) and math.isinf(high) else f"{what} in [{low:g}, {high:g}]"
+        return f"{words} with bounds for each entry"
+    return words if math.isinf(low) and math.isinf(high) else f"{words} in [{low:g}, {high:g}]"
 
 
 def describe_difference(recorded: Space, given: Space) -> str:
-    """Which column of the samples is not what it was, in words."""
+    """Say which column of the samples differs from the recorded one."""
     before, now = (
         {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
     )
@@ -213,7 +221,17 @@ class Head:
 
 
 def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
-    """`count` samples from `start` on; a negative start counts from the end."""
+    """Read a few samples of a recording.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    count
+        How many samples.
+    start
+        The index of the first one; a negative one counts from the end.
+    """
     if count < 0:
         raise ValueError(f"{count} samples were asked for, it must be 0 or more")
     with open_folder(Path(path)) as buffer:

@@ -19,7 +19,7 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ._internals import METADATA_FILE, read_metadata
+from ..replay_buffer.inspection import METADATA_FILE, read_metadata
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
@@ -32,7 +32,7 @@ ProgressCallback = Callable[[int, int], object]
 
 
 def unwatched(done: int, total: int) -> None:
-    """The progress of work that nobody watches."""
+    """Ignore the progress."""
 
 
 def open_folder(path: Path) -> ReplayBuffer:
@@ -67,13 +67,13 @@ def tensor_backend(storage: str) -> ComputeBackend | None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks, and without the traceback of a worker process."""
+    """The text of an error without line breaks, and without the traceback of a worker process."""
     text = " ".join((getattr(error, "in_words", "") or str(error)).split())
     return text or type(error).__name__
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error is due to what is on disk, and not to permissions, memory, or a package that is missing."""
+    """Whether damaged files are the cause of an error, and not permissions, memory, or a missing package."""
     if isinstance(error, OSError):
         return error.errno == errno.EIO  # a disk may fail in places
     return not isinstance(error, (ImportError, MemoryError))
@@ -203,7 +203,7 @@ class ChunkReader:
 
 
 class PatientReader:
-    """Reads all samples that can be read, and says of the others why they cannot.
+    """Reads all samples that can be read, and reports why the others cannot.
 
     `blocks` gives numbers for samples: all those of the same number can be read, or none of them can. After `tries`
     failures no part of samples that fails is split any more.
@@ -254,7 +254,7 @@ def rows_per_chunk(buffer: ReplayBuffer) -> int:
 
 
 def rows_of_size(nbytes: int) -> int:
-    """How many samples of so many bytes take a few megabytes."""
+    """How many samples of `nbytes` each take a few megabytes."""
     return min(max(CHUNK_BYTES // nbytes, 1), MOST_ROWS)
 
 
@@ -277,7 +277,7 @@ class EpisodeTable:
 
     @property
     def endless_stops(self) -> np.ndarray:
-        """Where episodes stop whose end was not recorded."""
+        """The stops of episodes whose end was not recorded."""
         return np.concatenate([self.cut_stops, self.unfinished[:, 1]])
 
     @property

@@ -1,4 +1,4 @@
-"""Writing a new recording of all that is sound in one that is not."""
+"""The repair of a recording: a new one with all that is sound."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RepairReport:
     left_out : list of str
         Which samples are lost, and why, one sentence for each range of them.
     notes : list of str
-        What else there is to know, such as what damage could not be told, or was made up for, and how.
+        Further remarks, such as damage that could not be detected, or was worked around, and how.
     """
 
     source: str
@@ -169,9 +169,9 @@ def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> st
                 recovered.append((int(episode[0]), int(episode[-1]) + 1))
     known = as_ranges([]) if old.episodes is None else old.episodes
     old.episodes = np.concatenate([known, as_ranges(recovered)])
-    how = "split where samples are marked as the last" if has_flags else "each stretch of them is one episode now"
-    stretches = "1 stretch" if len(old.gaps) == 1 else f"{len(old.gaps):,} stretches"
-    return f"{stretches} of samples in no episode that is known; {how}"
+    how = "split where samples are marked as the last" if has_flags else "each range of them is one episode now"
+    runs = "1 range" if len(old.gaps) == 1 else f"{len(old.gaps):,} ranges"
+    return f"{runs} of samples in no episode that is known; {how}"
 
 
 # -- what is kept ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What can still be read of a recording, whatever happened to its files.
+"""Salvage: reading what is left of a recording, whatever happened to its files.
 
 Of a folder that does not open as usual, the description (metadata.json) says what a sample is, so without it another
 recording has to. Of the counters (header.bin) there are copies with checksums. The storage must open, as far as it is
@@ -19,11 +19,10 @@ from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base.storage import SpaceStorage, StorageCorruptedError
-from ..replay_buffer import ReplayBuffer
+from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..replay_buffer import ReplayBuffer, inspection
+from ..replay_buffer.inspection import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ..storages.columns import ColumnRule, column_rules
-from . import _internals
-from ._internals import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ._reading import (
     as_ranges,
     episode_table,
@@ -84,21 +83,21 @@ class Salvage:
         `slots` has where each sample lies, `numbers` which sample it is. Of those from `flushed` on the checksum may
         not have reached the disk, nor the sample.
         """
-        for part in _internals.storage_parts(storage):
+        for part in inspection.storage_parts(storage):
             length = len(part)
-            self.lose(_in_ranges(slots, _internals.absent_slots(part), length), _ABSENT)
-            states = _internals.row_states(part, slots, numbers)
-            self.lose(states == _internals.ROW_WRONG, _DAMAGED)
+            self.lose(_in_ranges(slots, inspection.absent_slots(part), length), _ABSENT)
+            states = inspection.row_states(part, slots, numbers)
+            self.lose(states == ROW_WRONG, _DAMAGED)
             if flushed is not None and part.has_row_sums:
-                self.lose((states == _internals.ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
-            unchecked = (states == _internals.ROW_UNKNOWN) & ~self.is_lost
+                self.lose((states == ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
+            unchecked = (states == ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
-                self.notes.append(_internals.without_checksum(part, int(unchecked.sum())))
-            self.notes += _internals.unplaced_damage(part)
+                self.notes.append(inspection.without_checksum(part, int(unchecked.sum())))
+            self.notes += inspection.unplaced_damage(part)
 
 
 def runs(mask: np.ndarray) -> Ranges:
-    """Where a mask is true, as ranges [start, stop)."""
+    """The ranges [start, stop) in which a mask is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
@@ -123,10 +122,10 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
     try:
         buffer = open_folder(path)
     except Exception as error:
-        if not is_damage(error) or isinstance(error, _internals.UnfinishedEditError):
+        if not is_damage(error) or isinstance(error, inspection.UnfinishedEditError):
             raise  # half of a removal would be kept as if it were right
         return _of_folder(path, in_one_line(error), like)
-    problems = _internals.episode_problems(buffer)
+    problems = inspection.episode_problems(buffer)
     if problems:
         buffer.close()
         return _of_folder(path, problems[0], like)  # which goes by the records of episodes that are sound
@@ -136,7 +135,7 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
 def _of_buffer(buffer: ReplayBuffer) -> Salvage:
     present, table = buffer.sample_numbers, episode_table(buffer)
     numbers = np.arange(present.start, present.stop)
-    slots = _internals.slots_of(buffer, numbers)
+    slots = inspection.slots_of(buffer, numbers)
     salvaged = Salvage(
         space=buffer.single_space,
         count=len(numbers),
@@ -144,11 +143,11 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         rows_at_once=rows_per_chunk(buffer),
         read=buffer.get_at,
         close=buffer.close,
-        shares_next_obs=_internals.shares_next_obs(buffer.storage),
+        shares_next_obs=inspection.shares_next_obs(buffer.storage),
         episodes=None if table is None else table.all,
         endless_stops=as_ranges([])[:, 1] if table is None else table.endless_stops,
         gaps=as_ranges([]) if table is None else table.gaps,
-        blocks=_internals.blocks_of(buffer.storage, slots),
+        blocks=inspection.blocks_of(buffer.storage, slots),
         is_lost=np.zeros(len(numbers), bool),
         columns=column_rules(buffer.storage),
     )
@@ -162,15 +161,15 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
 def _of_folder(path: Path, trouble: str, like: Path | None) -> Salvage:
     """Open a folder that cannot be opened as usual because of `trouble`."""
     notes = [trouble]
-    metadata, lender = _description(path, like, notes)
-    storage = _open_storage(path, metadata, lender)
+    metadata, described_by = _description(path, like, notes)
+    storage = _open_storage(path, metadata, described_by)
     try:
-        records = _internals.read_records(path / EPISODE_FILE)
-        counters = _internals.read_counters(path / HEADER_FILE, storage, notes)
+        records = inspection.read_records(path / EPISODE_FILE)
+        counters = inspection.read_counters(path / HEADER_FILE, storage, notes)
         if counters is None:
             counters = _guess_counters(path, metadata, records, notes)
-        if lender is not None:
-            _refuse_misfit(path, lender, metadata, storage, counters, notes)
+        if described_by is not None:
+            _refuse_misfit(path, described_by, metadata, storage, counters, notes)
     except BaseException:
         storage.close()
         raise
@@ -183,11 +182,11 @@ def _of_storage(
     numbers = np.arange(counters.tail, counters.head)
     slots = numbers - counters.base
     if metadata.capacity is not None:
-        slots %= _internals.ring_of(storage, metadata.capacity)
+        slots %= inspection.ring_of(storage, metadata.capacity)
     episodes, gaps = None, as_ranges([])
     endless_stops = gaps[:, 1]
     if metadata.maintains_segments:
-        closed, cut_stops, lost = _internals.closed_episodes(records, counters, metadata)
+        closed, cut_stops, lost = inspection.closed_episodes(records, counters, metadata)
         table = table_of(closed - counters.tail, len(numbers), metadata.lanes, cut_stops - counters.tail)
         episodes, endless_stops, gaps = table.all, table.endless_stops, table.gaps
         if lost:  # what looks like an episode that was never closed may be several whose records are lost
@@ -199,18 +198,18 @@ def _of_storage(
         count=len(numbers),
         stride=metadata.lanes,
         rows_at_once=rows_of_size(RowLayout(space).nbytes),
-        read=lambda positions: _internals.read_slots(storage, slots[positions]),
+        read=lambda positions: inspection.read_slots(storage, slots[positions]),
         close=storage.close,
-        shares_next_obs=_internals.shares_next_obs(storage),
+        shares_next_obs=inspection.shares_next_obs(storage),
         episodes=episodes,
         endless_stops=endless_stops,
         gaps=gaps,
-        blocks=_internals.blocks_of(storage, slots),
+        blocks=inspection.blocks_of(storage, slots),
         is_lost=np.zeros(len(numbers), bool),
         columns=column_rules(storage),
         notes=notes,
     )
-    salvaged.lose(slots >= _internals.slots_there(storage), "the files end before them")
+    salvaged.lose(slots >= inspection.slots_there(storage), "the files end before them")
     salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 
@@ -218,8 +217,8 @@ def _of_storage(
 def _description(path: Path, like: Path | None, notes: list[str]) -> tuple[Metadata, Path | None]:
     """What the folder says about its samples, or else the other recording; in that case with the path of that."""
     try:
-        metadata = _internals.read_metadata(path)
-        _internals.read_space(path, metadata, NumpyComputeBackend, None)
+        metadata = inspection.read_metadata(path)
+        inspection.read_space(path, metadata, NumpyComputeBackend, None)
     except StorageCorruptedError as error:
         return _borrowed(path, like, in_one_line(error), notes), like
     if metadata.version == 0:
@@ -240,7 +239,7 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
         )
     notes[:] = [trouble, f"what a sample is was taken from {like}"]
     try:
-        metadata = _internals.read_metadata(like)
+        metadata = inspection.read_metadata(like)
     except (ValueError, NotADirectoryError) as error:
         raise ValueError(f"like {like}: it has no sound {METADATA_FILE} either, {in_one_line(error)}") from error
     if metadata.version == 0:
@@ -248,29 +247,29 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
     return metadata
 
 
-def _open_storage(path: Path, metadata: Metadata, lender: Path | None) -> SpaceStorage:
+def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> SpaceStorage:
     """What is left of the storage, on NumPy unless it wants PyTorch; a StorageCorruptedError if it does not open.
 
     By a description of another recording it must be whole, since its sizes have to tell whether they fit; those of
     packed rows are looked at later.
     """
-    accept_damaged = lender is None or metadata.storage == "packed"
+    accept_damaged = described_by is None or metadata.storage == "packed"
     for backend in (NumpyComputeBackend, tensor_backend(metadata.storage)):
         if backend is None:
             continue
         try:
-            return _internals.open_storage(path, metadata, backend, accept_damaged=accept_damaged)
+            return inspection.open_storage(path, metadata, backend, accept_damaged=accept_damaged)
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             trouble = in_one_line(error)
     way_out = "if there is a copy of that file from before, put it there and repair the folder again"
-    if lender is not None:
-        way_out = f"so it does not fit {lender}: give a recording that was made in the same way"
+    if described_by is not None:
+        way_out = f"so it does not fit {described_by}: give a recording that was made in the same way"
     raise StorageCorruptedError(f"{path}: nothing can be read, the storage does not open: {trouble}; {way_out}")
 
 
 def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: list[str]) -> Counters:
-    """Counters for which the episodes speak; a StorageCorruptedError if they do not say where samples lie."""
-    counters = None if metadata.capacity is not None else _internals.counters_from_records(records, metadata.lanes)
+    """Counters derived from the episodes; a StorageCorruptedError if these do not show where samples lie."""
+    counters = None if metadata.capacity is not None else inspection.counters_from_records(records, metadata.lanes)
     if counters is None:
         raise StorageCorruptedError(
             f"{path / HEADER_FILE}: no copy of the counters is sound, so the order of the samples is lost"
@@ -289,7 +288,7 @@ def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: 
 def _refuse_misfit(
     path: Path, like: Path, metadata: Metadata, storage: SpaceStorage, counters: Counters, notes: list[str]
 ) -> None:
-    """A ValueError if anything in the folder contradicts the description that was taken from another one."""
+    """Raise a ValueError if anything in the folder contradicts the description taken from another folder."""
     wrong = (
         _counters_misfit(path / HEADER_FILE, metadata, storage, counters)
         or _files_misfit(storage, metadata, counters)
@@ -312,8 +311,8 @@ def _counters_misfit(header: Path, metadata: Metadata, storage: SpaceStorage, co
 
 
 def _files_misfit(storage: SpaceStorage, metadata: Metadata, counters: Counters) -> str | None:
-    """What does not fit of the files of packed rows; None of other storages, which compare them when they open."""
-    files = _internals.row_files(storage)
+    """The misfit of the files of packed rows, in words; None for other storages, which compare them when they open."""
+    files = inspection.row_files(storage)
     if files is None:
         return None
     folder = Path(str(storage.cache_filename))
@@ -334,9 +333,9 @@ def _files_misfit(storage: SpaceStorage, metadata: Metadata, counters: Counters)
 
 
 def _checksum_misfit(storage: SpaceStorage, notes: list[str]) -> str | None:
-    if _internals.row_files(storage) is None:
+    if inspection.row_files(storage) is None:
         return None
-    checksums, wrong = _internals.checksum_counts(storage)
+    checksums, wrong = inspection.checksum_counts(storage)
     if checksums and wrong == checksums:
         return f"{storage.cache_filename}: not one of {checksums} checksums matches"
     if not checksums:

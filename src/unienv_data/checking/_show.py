@@ -1,4 +1,4 @@
-"""Looking at the images of an episode: as a video, or as a sheet of frames."""
+"""The images of an episode as a video, or as a sheet of frames."""
 
 from __future__ import annotations
 
@@ -181,18 +181,18 @@ def _write_video(
 def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) -> None:
     image_module: Any = need("PIL.Image", extra="image")
     draw_module: Any = need("PIL.ImageDraw", extra="image")
-    places = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(np.int64))
-    tiles = [image_module.fromarray(np.ascontiguousarray(reader.read(indices[[place]])[0])) for place in places]
+    steps = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(np.int64))
+    tiles = [image_module.fromarray(np.ascontiguousarray(reader.read(indices[[step]])[0])) for step in steps]
     columns = min(len(tiles), max(1, _SHEET_WIDTH // min(_MOST_TILE, tiles[0].width)))
     size = (min(_MOST_TILE, tiles[0].width), 0)
     size = (size[0], max(1, round(tiles[0].height * size[0] / tiles[0].width)))
     line = 14
     sheet = image_module.new("RGB", (columns * size[0], math.ceil(len(tiles) / columns) * (size[1] + line)), "white")
     pen = draw_module.Draw(sheet)
-    for number, (place, tile) in enumerate(zip(places.tolist(), tiles, strict=True)):
+    for number, (step, tile) in enumerate(zip(steps.tolist(), tiles, strict=True)):
         x, y = number % columns * size[0], number // columns * (size[1] + line)
         sheet.paste(tile.resize(size) if tile.size != size else tile, (x, y + line))
-        pen.text((x + 2, y + 1), str(place), fill="black")
+        pen.text((x + 2, y + 1), str(step), fill="black")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
     try:

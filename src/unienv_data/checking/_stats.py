@@ -52,6 +52,13 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
     """The statistics of all columns of the recording in a folder; memory stays bounded.
 
     Those by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    progress
+        Called with how many samples are done, and how many there are.
     """
     show = progress or unwatched
     with open_folder(Path(path)) as buffer:
@@ -78,12 +85,14 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
         )
 
 
-def _column_stats(column: Column, seen: Moments, found: ColumnStatistics | None) -> ColumnStats:
+def _column_stats(column: Column, seen: Moments, by_dimension: ColumnStatistics | None) -> ColumnStats:
     space = column.space
     if not column.is_numbers:
         return ColumnStats(column.name, *[None] * 10)
     dtype = space.backend.dtype_name(space.dtype)
     shape = list(space.shape) if isinstance(space, ArraySpace) else None
     figures = (seen.count, seen.nan, seen.infinite, seen.min, seen.max, seen.mean, seen.std)
-    dimensions = None if found is None else {name: values.tolist() for name, values in vars(found).items()}
+    dimensions = (
+        None if by_dimension is None else {name: values.tolist() for name, values in vars(by_dimension).items()}
+    )
     return ColumnStats(column.name, dtype, shape, *figures, dimensions)

@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process; the entry point of `unienv`."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed by whoever started this
+        if getattr(sys, name) is None:  # the caller of the command has closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     try:
         from .app import app

@@ -1,4 +1,4 @@
-"""Measuring how fast a recording gives batches."""
+"""Benchmarks of reading a recording."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def bench(
 
 
 def _rate(work: Callable[[], Any], seconds: float) -> float:
-    """How often something is done in a second."""
+    """How often `work` is done in a second."""
     for _ in range(_WARM_UP):
         work()
     done, begun = 0, time.perf_counter()

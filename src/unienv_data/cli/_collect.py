@@ -1,4 +1,4 @@
-"""Recording a Gymnasium environment into a folder, with a beginning, an end, and a way to go on."""
+"""`unienv collect`: recording a Gymnasium environment into a folder, and continuing such a recording."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_di
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from ..storages.registry import name_of, storage_by_name
 from ._environments import backend_for, env_factory, info_spaces
-from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, telling_of_theirs, with_its_type
+from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, reporting_user_errors, with_its_type
 from ._policies import Policy, make_policy
 
-#: Beside the buffer: what it was recorded with, so that going on with something else is noticed.
+#: The file beside the buffer with the arguments of the recording, which a later run must have in common.
 ORIGIN_FILE = "collect.json"
-# What was recorded so long ago survives a power cut.
+# Seconds between flushes, after which samples survive a power cut.
 _FLUSH_SECONDS = 5.0
 
 
@@ -64,12 +64,12 @@ class Plan:
         return -(-self.steps // self.num_envs) * self.num_envs
 
     def origin(self) -> dict[str, Any]:
-        """What must be the same to go on."""
+        """The arguments that a run must share to continue the recording."""
         names = ("env_id", "num_envs", "seed", "policy", "storage", *_LEFT_OUT)
         return {name: getattr(self, name) for name in names}
 
 
-#: What is recorded with where it is left out.
+#: Defaults of the arguments.
 _LEFT_OUT: dict[str, Any] = {
     "env_kwargs": {},
     "episode_id": False,
@@ -173,7 +173,7 @@ def _record(
 
 
 def run_seed(seed: int, present: int) -> int:
-    """The seed of a run that finds so many samples: the given one for the first, another for one that goes on."""
+    """The seed of a run: the given one for the first run, another after `present` samples."""
     if not present:
         return seed
     return int(np.random.SeedSequence([seed, present]).generate_state(1, np.uint32)[0])
@@ -221,7 +221,7 @@ def _is_empty_folder(path: Path) -> bool:
 def _environments(plan: Plan) -> Iterator[VecEnv]:
     make = env_factory(plan.env_id, plan.env_kwargs or {}, with_context=bool(plan.context))
     factories = [make] * plan.num_envs
-    with telling_of_theirs():
+    with reporting_user_errors():
         if plan.workers:
             envs: VecEnv = AsyncVecEnv(factories, seed=plan.seed, num_workers=min(plan.workers, plan.num_envs))
         else:
@@ -234,7 +234,7 @@ def _environments(plan: Plan) -> Iterator[VecEnv]:
 
 
 def _settled(plan: Plan) -> Plan:
-    """The plan with what was left out; a CommandError if it does not go on with what was recorded before."""
+    """The plan with its defaults; a CommandError if it does not fit what was recorded before."""
     if plan.info is not None:
         plan = replace(plan, info=sorted(set(plan.info)))
     recorded = {**_LEFT_OUT, **(_read_origin(plan.out) if plan.resume else {})}
@@ -266,7 +266,7 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     if plan.resume:
         buffer = _reopen(plan, envs)
         return buffer, len(buffer)
-    with telling_of_theirs():
+    with reporting_user_errors():
         infos = info_spaces(envs, plan.info) if plan.info else None
     space = _space(plan, envs, infos)
     cls = storage_by_name(FORMATS[plan.storage])
@@ -322,7 +322,7 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
     return buffer
 
 
-# -- being asked to stop -------------------------------------------------------------------------------------
+# -- signals -------------------------------------------------------------------------------------------------
 
 
 class StopRequest:

@@ -1,4 +1,4 @@
-"""The commands: what each is called with, what runs, and the status it ends with."""
+"""The commands: their arguments, their calls, and their exit status."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def collect(
 
 
 def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
-    """If a signal has ended the recording, say that nothing is lost, and end as programs do that a signal ends."""
+    """After a signal has ended the recording, print how to continue, and exit with the status of that signal."""
     if report.stopped_by is not None:
         kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
         complain(f"unienv: interrupted; {kept}{way_on}")

@@ -19,12 +19,12 @@ from unienv_interface.utils.optional import need
 from ..checking import in_one_line
 from ._errors import CommandError, UsageError, import_module
 
-# An info that comes and goes is looked for in so many steps, since its first value says what it looks like.
+# The first value of an info is searched in this many steps; it determines the space of the info.
 _STEPS_TO_LOOK = 500
 
 
 def backend_for(fmt: str) -> ComputeBackend:
-    """The backend that samples are on which are recorded in a format."""
+    """The backend of samples that are recorded in a format."""
     return deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend
 
 
@@ -58,7 +58,7 @@ def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: boo
         from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
         if multiprocessing.parent_process() is not None:
-            # Who ends a group of processes tells each of them; it is for the command to end its workers.
+            # A signal to the group reaches each process, but the command itself ends its workers.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             made = gymnasium.make(env_id, **env_kwargs)

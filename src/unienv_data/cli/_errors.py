@@ -1,4 +1,4 @@
-"""Errors that the command tells in one line, those of the user's own code among them."""
+"""Errors that the command reports in one line, also those of the user's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..checking import in_one_line
 
 
 class CommandError(Exception):
-    """What was asked for cannot be done; the text is all that the user sees of it."""
+    """A command that cannot be done; its text is all that the user sees."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -21,7 +21,7 @@ class CommandError(Exception):
 
 
 class UsageError(CommandError):
-    """What stands on the command line is wrong, whatever there is on disk."""
+    """The command line is wrong, whatever is on disk."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -32,7 +32,7 @@ class Stopped(KeyboardInterrupt):
         self.signal = signal.SIGINT if number is None else number
 
 
-#: What is told in one line. Any other exception is a defect of ours, and its traceback is wanted.
+#: Errors that are reported in one line. Any other exception is a defect of ours, and its traceback is wanted.
 KNOWN_ERRORS = (CommandError, OSError, ValueError, ImportError, MemoryError, RuntimeError)
 
 
@@ -41,8 +41,8 @@ THEIR_ERRORS = (Exception, SystemExit)
 
 
 @contextlib.contextmanager
-def telling_of_theirs() -> Iterator[None]:
-    """Make what code of the user's raises an error that is told in one line."""
+def reporting_user_errors() -> Iterator[None]:
+    """Report errors of the user's own code in one line."""
     try:
         yield
     except CommandError as error:

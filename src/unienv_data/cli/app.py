@@ -60,7 +60,7 @@ def start(
 
 
 def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make a function a command. Errors that are the user's business are told in one line and end it with `failure`."""
+    """Make a function a command. Errors of the user are reported in one line and end it with the status `failure`."""
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
@@ -68,7 +68,7 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
             try:
                 function(*args, **kwargs)
             except (typer.Exit, BrokenPipeError):
-                raise  # with its status; or whoever read the output has gone, and typer ends quietly
+                raise  # with its status; or the reader of the output has gone, and typer ends quietly
             except KNOWN_ERRORS as error:
                 if settings.traceback:
                     for line in traceback.format_exc().splitlines():

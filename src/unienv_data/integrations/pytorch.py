@@ -10,10 +10,10 @@ import numpy as np
 from unienv_interface.backends.pytorch import PyTorchComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space, construct_space_from_data
+from unienv_interface.utils.channel import Portable
 from unienv_interface.utils.optional import need
 
 from ..base.common import BatchBase, BatchT, resolve_index
-from ..samplers._fetch_worker import Portable
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset

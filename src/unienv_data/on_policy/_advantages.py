@@ -67,8 +67,13 @@ def gae(
 def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_values: Any, gamma: float) -> Any:
     """The discounted sum of rewards from each step to the end of its episode, in the dtype of `next_values`.
 
-    Where an episode was truncated, or goes on after the last step, `next_values` stands for the rewards to come; pass
-    zeros to leave them out. Shapes, flags and `next_values` are those of `gae`.
+    Parameters
+    ----------
+    rewards, terminated, truncated, next_values
+        Of shapes as for `gae`. Where an episode was truncated, or goes on after the last step, `next_values` stands for
+        the rewards to come; pass zeros to leave them out.
+    gamma
+        The discount of one step.
     """
     backend = _check(next_values=next_values, rewards=rewards, terminated=terminated, truncated=truncated)
     nothing = backend.zeros_like(next_values)

@@ -6,7 +6,7 @@ one aligned store. So a reader in any process, at any instant, also after the wr
 holds every acknowledged sample and nothing else.
 
 On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of it once the
-data they speak of is durable. Pages of memory reach the disk in any order. So where the machine has booted since, or
+samples they count are durable. Pages of memory reach the disk in any order. So where the machine has booted since, or
 the folder was copied from another one, the samples since the last commit are compared with their checksums before the
 live counters are trusted (`_recovery`). Closing a buffer in order seals the whole page with a checksum.
 """
@@ -112,7 +112,7 @@ class Header:
         self.counters = Counters() if counters is None else counters
 
     def is_closed(self) -> bool:
-        """Whether the buffer was closed in order, and nobody has begun to write since."""
+        """Whether the buffer was closed in order, and has not been written since."""
         return False
 
     def newest_half(self) -> Counters:
@@ -127,7 +127,7 @@ class Header:
         """Say that the buffer is not closed, and is written since this boot."""
 
     def commit(self) -> None:
-        """Make the counters durable; everything they speak of must be by then."""
+        """Make the counters durable; the samples they count must be durable already."""
 
     def seal(self, sizes: Sizes) -> None:
         """Record that the buffer was closed in order, with these sizes of its files."""
@@ -159,7 +159,7 @@ class MappedHeader(Header):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool, data_is_live: bool = True) -> MappedHeader:
-        """The counters in a file. Unless `data_is_live`, what they speak of is on disk only when it was committed."""
+        """The counters in a file. Unless `data_is_live`, only committed samples are on disk."""
         file = MappedFile.open(path, np.uint8, writable=writable)
         try:
             file.check_length(PAGE_SIZE, exactly=True)
@@ -174,7 +174,7 @@ class MappedHeader(Header):
         return MappedHeader, (self._file,)
 
     def _choose(self, *, data_is_live: bool) -> None:
-        """Decide which counters to trust, and if this is to write, go on from them."""
+        """Choose the counters to trust; a writer continues from them."""
         _check_magic(self._page, self._file)
         counters = self.counters
         if self.is_closed():
@@ -222,12 +222,12 @@ class MappedHeader(Header):
         sequences = [int.from_bytes(self._page[start : start + 8], "little") for start in _HALVES]
         sound = [_is_sound_half(self._page, start) for start in _HALVES]
         # the half that is not the newest sound one, which a commit that was cut short may have left
-        place = sequences.index(min(sequences)) if all(sound) else sound.index(False)
-        start, half = _HALVES[place], _HALF.pack(max(sequences) + 1, bytes(self.counters))
-        crc, place_of_crc = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
-        self._page[place_of_crc] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
+        older = sequences.index(min(sequences)) if all(sound) else sound.index(False)
+        start, half = _HALVES[older], _HALF.pack(max(sequences) + 1, bytes(self.counters))
+        crc, crc_range = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
+        self._page[crc_range] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
         self._page[start : start + _HALF.size] = half
-        self._page[place_of_crc] = crc.to_bytes(4, "little")
+        self._page[crc_range] = crc.to_bytes(4, "little")
         self._file.sync()
 
     def seal(self, sizes: Sizes) -> None:
@@ -250,7 +250,7 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
         counters = Counters.from_buffer_copy(page, _LIVE)
-        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which looks at the checksum
+        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which compares the checksum
         return counters.head, counters.tail
     finally:
         os.close(fd)
@@ -305,7 +305,7 @@ def _seal_of(page: bytes) -> int:
 
 @functools.cache
 def _boot_number() -> int:
-    """A number that changes when the machine boots; 0 where there is none to be had, which counts as no change."""
+    """A number that changes when the machine boots; 0 where the system has none, which counts as no change."""
     try:
         return zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
     except OSError:

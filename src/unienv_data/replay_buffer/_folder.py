@@ -136,21 +136,21 @@ def _is_plain_ring(buffer: ReplayBuffer) -> bool:
 
 def load(
     folder: Path,
-    place: tuple[ComputeBackend, Any, Space | None],
+    target: tuple[ComputeBackend, Any, Space | None],
     read_only: bool,
     shared: bool,
     storage_options: dict[str, Any],
 ) -> ReplayBuffer:
     """The buffer in a folder; see `ReplayBuffer.load_from`."""
-    backend, device, given = place
+    backend, device, given_space = target
     if not folder.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
     metadata = read_metadata(folder)
     space = read_space(folder, metadata, backend, device)
-    if given is not None:
-        if given != space:
-            raise ValueError(f"{folder} holds samples of {space}, not of the given {given}")
-        space = given
+    if given_space is not None:
+        if given_space != space:
+            raise ValueError(f"{folder} holds samples of {space}, not of the given {given_space}")
+        space = given_space
     stored_space = space if has_64_bits(backend) else read_space(folder, metadata, NumpyComputeBackend, None)
     has_fewer_bits = stored_space is not space and is_narrowed(space, stored_space)
     if has_fewer_bits and not read_only:
@@ -229,7 +229,7 @@ def _assemble(
 def _new_state(
     storage: SpaceStorage, folder: Path, options: BufferOptions, lock: FolderLock, *, shared: bool
 ) -> BufferState:
-    """The state of a buffer that the reference wrote, in the place of what a process that was killed here has left."""
+    """The state of a buffer that the reference wrote; files that a killed process has left are replaced."""
     for name in (HEADER, SEGMENT_FILE, JOURNAL):
         (folder / name).unlink(missing_ok=True)
     return BufferState.create(storage, folder, options, shared=shared, folder_lock=lock)
@@ -293,7 +293,7 @@ def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
 
 
 def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
-    """Write a copy of a buffer to another folder, in the place of a buffer that is there."""
+    """Write a copy of a buffer to another folder, and replace a buffer that is there."""
     if target.exists() and any(target.iterdir()):
         _check_is_buffer_alone(target)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,8 @@
 
 An edit changes rows that readers may be reading and that were acknowledged before. So on disk the edit is written down
 first (the rows, the segments and the counters as they shall be); then the counter `edit` becomes odd, the edit is made,
-and `edit` becomes even. Making an edit twice does no harm: whoever finds `edit` odd with nobody at work makes the edit
-again from the journal.
+and `edit` becomes even. Making an edit twice does no harm: a process that finds `edit` odd, and no writer, makes the
+edit again from the journal.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex, ranges_of_edit
 
-# what follows it in bytes; its CRC32, and which edit it is in the upper half; then the numbers of slots, of segments
-# (-1: they stay) and of counters
+# The length of the rest in bytes; its CRC32, with the number of the edit in the upper half; then the numbers of slots,
+# of segments (-1: they stay) and of counters.
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
-# The number in the checksum of a row that holds no sample any more: the next one there may have the number again.
+# The number in the checksum of a row without a sample: the next sample in this row may get the old number again.
 NONE = -1
 
 
@@ -54,7 +54,7 @@ class Edit:
         self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
 
     def make(self, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-        """Make the edit. After an interrupt this goes on where it was."""
+        """Make the edit; a second call after an interrupt continues it."""
         while self._next[0] < len(self.chunks):
             number, rows = self._next
             if rows is None:
@@ -87,7 +87,7 @@ class Journal:
         return cls(MappedFile.open(path, "u1", writable=writable))
 
     def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
-        """Write the edit of this number down; an OSError if there is no room, and then nothing has happened."""
+        """Write an edit and its number to the journal; an OSError if there is no room, and then nothing has changed."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
         pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
         counters = np.array(pairs, np.int64).reshape(-1, 2)
@@ -102,7 +102,7 @@ class Journal:
         self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
     def read(self, storage: SpaceStorage, live: Counters) -> Edit:
-        """The edit that was written down last; a StorageCorruptedError if it is not whole."""
+        """The edit in the journal; a StorageCorruptedError if it is not whole."""
         row_nbytes = storage.row_nbytes
         total, _, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
@@ -113,7 +113,7 @@ class Journal:
         slots = numbers[:slot_count]
         segments = numbers[slot_count : slot_count + 2 * kept].reshape(-1, 2)
         pairs = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
-        counters = {COUNTER_NAMES[place]: int(value) for place, value in pairs}
+        counters = {COUNTER_NAMES[index]: int(value) for index, value in pairs}
         first = _HEADER.size + fixed_size
 
         def read_rows(chunk: slice) -> bytes:
@@ -126,7 +126,7 @@ class Journal:
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
     def holds(self, number: int) -> bool:
-        """Whether the edit of this number is written down, whole."""
+        """Whether the journal has the whole edit of this number."""
         total, mark, *_ = self._header()
         crc = mark & 0xFFFFFFFF
         is_due = mark >> 32 == 0 or mark ^ crc == _mark(number)  # earlier versions wrote no number
@@ -145,7 +145,7 @@ class Journal:
         return crc
 
     def sync(self) -> None:
-        """Make what was written down durable."""
+        """Make the journal durable."""
         self._file.sync()
 
     def empty(self) -> None:
@@ -161,7 +161,7 @@ def _mark(number: int) -> int:
 
 
 def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
+    """Make the edit in the journal, and count it as made."""
     journal.read(storage, counters).make(storage, counters, index)
     counters.edit += 1
 
@@ -218,10 +218,10 @@ def removal(
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
     is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
     if is_wrong.any():
-        places = kept[is_wrong] - bounds[0]
+        damaged = kept[is_wrong] - bounds[0]
         raise StorageCorruptedError(
-            f"{storage.cache_filename}: samples {places.min()} to {places.max()} would have to be moved, and "
-            f"{len(places)} of them do not match their checksum: first keep what is whole with `unienv repair` "
+            f"{storage.cache_filename}: samples {damaged.min()} to {damaged.max()} would have to be moved, and "
+            f"{len(damaged)} of them do not match their checksum: first keep what is whole with `unienv repair` "
             f"(unienv_data.repair), or overwrite or remove those as well"
         )
     numbers = moved(kept)
@@ -231,6 +231,6 @@ def removal(
 
 
 def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
-    """The ranges that a range comes apart into at these places within it."""
+    """The ranges that cuts within a range split it into."""
     edges = np.array([start, *cuts.tolist(), stop], np.int64)
     return np.stack([edges[:-1], edges[1:]], axis=1)

@@ -1,10 +1,10 @@
-"""Episodes that are recorded side by side.
+"""The segments of buffers with lanes: episodes that are recorded side by side.
 
 In a buffer with N lanes every write adds N samples, one for each lane in order, so sample n belongs to lane n % N, and
 an episode is the samples range(start, stop, N) of one lane. Records are as without lanes, in the order in which the
 episodes were closed: those that end with one vector step lie together, and steps follow one another.
 
-To find the episode of a sample, lanes are thought of as laid end to end on one line, where sample n has the position
+To find the episode of a sample, the lanes are laid end to end on one line, on which sample n has the position
 `lane << 40 | n // N` and episodes are intervals that do not overlap. Their order on that line is not the order of the
 records, so every process keeps them in memory in sorted runs of about geometric sizes: new records make a new run, and
 runs of like size are merged. Catching up costs O(log n) per record, looking up O(log n) per run.
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
     @classmethod
     def merged(cls, runs: Sequence[_Run], first_step: int) -> _Run:
-        """All of them as one, without what ends before the first vector step that is still there."""
+        """One run of all runs, without the episodes that end before the first vector step that is left."""
         starts, stops = (np.concatenate([ends[1:-1] for ends in column]) for column in zip(*runs, strict=True))
         alive = (stops & _STEP_MASK) >= first_step  # the next one of its lane begins there
         return cls.of(starts[alive], stops[alive])
@@ -68,7 +68,7 @@ class LanedSegmentIndex(SegmentIndex):
         return (position & _STEP_MASK) * self.lanes + (position >> _STEP_BITS)
 
     def _runs(self) -> tuple[_Run, ...]:
-        """All episodes that count by now."""
+        """The runs of all episodes that count."""
         seen, runs = self._known
         first, starts, stops, _ = self.counted_since(seen)
         if len(stops):
@@ -77,7 +77,7 @@ class LanedSegmentIndex(SegmentIndex):
         return runs
 
     def _merged(self, runs: tuple[_Run, ...]) -> tuple[_Run, ...]:
-        """The same episodes, in runs each of which is much longer than all after it together."""
+        """The same episodes in runs, each much longer than all runs after it together."""
         kept, total = len(runs) - 1, len(runs[-1])
         while kept and len(runs[kept - 1]) <= _GROWTH * total:
             kept -= 1
@@ -87,7 +87,7 @@ class LanedSegmentIndex(SegmentIndex):
         return (*runs[:kept], _Run.merged(runs[kept:], self._counters.tail // self.lanes))
 
     def _around(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the last episode that ends by a position stops, and where the next one to stop starts and stops."""
+        """For each position: the stop of the last episode before it, and the start and stop of the next one to stop."""
         last_stop = np.full(positions.shape, _BEFORE_ALL)
         next_start, next_stop = (np.full(positions.shape, _AFTER_ALL) for _ in range(2))
         for starts, stops in self._runs():
@@ -98,10 +98,10 @@ class LanedSegmentIndex(SegmentIndex):
             np.minimum(next_stop, stops[after], out=next_stop)
         return last_stop, next_start, next_stop
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------------------------------
 
     def bounds_of(self, samples: np.ndarray, tail: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """As without lanes, for the lane of each sample: its segment is range(start, stop, lanes)."""
+        """The segment range(start, stop, lanes) of each sample, as without lanes."""
         positions = self._position(samples)
         last_stop, next_start, next_stop = self._around(positions)
         inside = next_start <= positions
@@ -124,7 +124,7 @@ class LanedSegmentIndex(SegmentIndex):
         return self._around(positions)[1] > positions
 
     def open_starts(self, tail: int, head: int) -> list[int]:
-        """Where the open episode of each lane starts; its next sample if none is open."""
+        """The start of the open episode of each lane; the next sample of the lane if none is open."""
         lanes = np.arange(self.lanes) << _STEP_BITS
         last_stop, _, _ = self._around(lanes + head // self.lanes)
         return self._sample(np.maximum(last_stop, lanes + tail // self.lanes)).tolist()
@@ -145,17 +145,17 @@ class LanedSegmentIndex(SegmentIndex):
 
 
 def new_index(header: Header, capacity: int | None, path: Path | None, lanes: int) -> SegmentIndex:
-    """An index for so many lanes, with its records in a new file; with None for a path one without a name."""
+    """An index for `lanes` lanes, with its records in a new file; with None for a path one without a name."""
     return _class_for(lanes).create(header, capacity, path, lanes)
 
 
 def index_in_memory(header: Header, capacity: int | None, lanes: int) -> SegmentIndex:
-    """The same with its records in this process's memory."""
+    """An index with its records in this process's memory."""
     return _class_for(lanes)(header, capacity, None, lanes)
 
 
 def open_index(header: Header, capacity: int | None, path: Path, lanes: int, *, writable: bool) -> SegmentIndex:
-    """The same over the records of a file that is there."""
+    """The index over the records of an existing file."""
     return _class_for(lanes).open(header, capacity, path, lanes, writable=writable)
 
 

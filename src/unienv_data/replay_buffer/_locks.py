@@ -1,4 +1,4 @@
-"""Who may write. The locks are the operating system's, so a dead process cannot keep one."""
+"""Locks of writers. They are the operating system's, so a dead process cannot keep one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from ..base.mapped import MappedFile
 from ..base.storage import StorageCorruptedError
 
-# A reader that looks whether anybody writes holds the lock for an instant: try again before giving up.
+# A reader that tests for a writer holds the lock for an instant: try again before giving up.
 _ATTEMPTS, _PAUSE = 5, 0.02
 
 
 class BeingWrittenError(PermissionError):
-    """A buffer's folder is being written by somebody: the process `pid`, as far as that is known."""
+    """Another writer has the folder of a buffer: the process `pid`, as far as that is known."""
 
     pid = "unknown"
 
@@ -30,8 +30,8 @@ class BeingWrittenError(PermissionError):
 class FolderLock:
     """The right to write to a buffer's folder, until `release` or the end of the process.
 
-    With `shared` any number of processes have it, which take turns (see `SharedWriteLock`). Otherwise one process has
-    it, and no fork of it: what is left of the parent there must not keep others out when the parent is gone.
+    With `shared` any number of processes have it and take turns (see `SharedWriteLock`). Otherwise one process has it,
+    and no fork of it: the descriptors of a fork must not keep others out when the parent is gone.
     """
 
     def __init__(self, path: Path, *, shared: bool) -> None:
@@ -58,7 +58,7 @@ class FolderLock:
         raise error
 
     def refuse_others(self) -> None:
-        """Have the right alone; a BeingWrittenError if another process has it as well."""
+        """Keep all other writers out; a BeingWrittenError if there is one."""
         self._take(fcntl.LOCK_EX)
 
     def _adopt(self, path: Path, fd: int, shared: bool, pid: int) -> None:
@@ -74,7 +74,7 @@ class FolderLock:
         return self.shared or self.pid == os.getpid()
 
     def release(self) -> None:
-        """Let go. May be called more than once."""
+        """Release the lock. May be called more than once."""
         self._closer()
 
     def __reduce__(self) -> tuple[Callable[..., FolderLock], tuple[Any, ...]]:
@@ -99,10 +99,10 @@ os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
 def _open_lock_file(path: Path) -> int:
-    """A descriptor of a lock file, made if need be; a StorageCorruptedError if its bytes may be somebody else's."""
+    """Open a lock file, or make it; a StorageCorruptedError if its bytes may belong to another file."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(fd)
         raise StorageCorruptedError(f"{path}: not a file of this folder alone, so it is not written to")
     return fd
@@ -118,7 +118,7 @@ def holder_of(path: Path) -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether anybody has the right to write to the folder of this lock file."""
+    """Whether any process has the right to write to the folder of this lock file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -139,14 +139,14 @@ class WriteLock:
     """Keeps the threads that write to a buffer apart, one write at a time.
 
     The lock knows its owner. A write that begins on top of another write of the same thread, in a signal handler or in
-    a callback, is a RuntimeError: to wait there would be to wait for ever.
+    a callback, is a RuntimeError: to wait there would be a deadlock.
     """
 
     def __init__(self) -> None:
         self._threads: Any = threading.RLock()
 
     def run(self, write: Callable[..., ResultT], *args: Any) -> ResultT:
-        """Call `write(*args)` while no one else writes."""
+        """Call `write(*args)` while no other thread or process writes."""
         if self._threads._is_owned():
             raise self._reentered()
         with self._threads:
@@ -159,7 +159,7 @@ class WriteLock:
         return held
 
     def renew(self) -> None:
-        """In a forked process, whose threads do not include the one that may have held the lock: be free."""
+        """Make the lock anew in a forked process, whose threads do not include its owner."""
         self._threads = threading.RLock()
 
     def close(self) -> None:
@@ -174,11 +174,11 @@ class WriteLock:
 
 
 class SharedWriteLock(WriteLock):
-    """Keeps writers apart that are threads of several processes.
+    """Keeps writers in the threads of several processes apart.
 
     A record lock on a file, with a name or without: such locks belong to a process, die with it, and a fork does not
-    inherit them. Threads of one process that have opened the same file share one lock object among them. The `owner` is
-    told of every write: `begin_shared_write` in front of it, and `end_shared_write` behind it unless it has failed.
+    inherit them. Threads of one process that have opened the same file share one lock object. `begin_shared_write` of
+    the `owner` is called before every write, and `end_shared_write` after it unless it has failed.
     """
 
     def __init__(self, file: MappedFile | None = None) -> None:
@@ -252,8 +252,8 @@ _THREAD_LOCKS: weakref.WeakValueDictionary[tuple[int, int], _ThreadLock] = weakr
 
 
 def _thread_lock_for(fd: int) -> _ThreadLock:
-    found = os.fstat(fd)
-    return _THREAD_LOCKS.setdefault((found.st_dev, found.st_ino), _ThreadLock())
+    status = os.fstat(fd)
+    return _THREAD_LOCKS.setdefault((status.st_dev, status.st_ino), _ThreadLock())
 
 
 def _renew_thread_locks() -> None:

@@ -1,7 +1,7 @@
 """What stands in a buffer's metadata.json.
 
-It describes the buffer (space, storage, capacity) and does not change while samples come and go: those are the
-counters' affair. For readers of the reference's format it also carries that format's fields; count, offset and segments
+It describes the buffer (space, storage, capacity) and does not change while samples come and go, which the counters
+record. For readers of the reference's format it also carries that format's fields; count, offset and segments
 in it are those of the moment it was written.
 """
 
@@ -17,8 +17,8 @@ from unienv_interface.backends import BackendLike, ComputeBackend, NumpyComputeB
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
-from ..base.files import PathLike, json_field, read_json, write_json
-from ..base.storage import StorageCorruptedError, UnsupportedFormatError
+from ..base.files import PathLike, format_version, json_field, read_json, write_json
+from ..base.storage import StorageCorruptedError
 from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
@@ -80,9 +80,7 @@ def read_metadata(folder: PathLike) -> Metadata:
     content = read_json(path, checksum=False)
     if content.get("type") != "ReplayBuffer":
         raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
-    version = json_field(content, "format_version", int, path, default=0)
-    if version > FORMAT_VERSION:
-        raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
+    version = format_version(content, path, FORMAT_VERSION, default=0)
     has_segments = content.get("physical_segments") is not None
     metadata = Metadata(
         version,

@@ -7,16 +7,16 @@ it hands out, samples and episodes, is as at one instant.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from unienv_interface.space.row_layout import RowLayout, Rows
 
-from ..base._index import resolve_index
-from ..base.nested import nested_item
-from ..base.storage import RowStorage
+from ..base.index import resolve_index
+from ..base.nested import columns_under, nested_item
+from ..base.storage import RowStorage, SpaceStorage
 from ..base.windows import (
     ColumnMask,
     EpisodeMarks,
@@ -29,7 +29,6 @@ from ..base.windows import (
     window_frames,
     window_spans,
 )
-from ._columns import column_source
 from ._segments import logical_segments
 from ._state import BufferState
 
@@ -38,7 +37,7 @@ _ATTEMPTS = 1000
 # Seconds that a reader waits for a sample that a busy writer is about to write, and for one that is being written.
 _SOON, _IN_GOOD_TIME = 0.002, 1.0
 
-#: Reads slots; of a growing storage so many are in use.
+#: Reads slots, given how many of a growing storage are in use.
 Gather = Callable[[Any, int], Any]
 #: Reads samples by their positions, given tail, head and base of one instant.
 ReadAt = Callable[[Any, int, int, int], Any]
@@ -64,7 +63,7 @@ class BufferReader:
         return read_at
 
     def read(self, idx: Any, read_at: ReadAt, reach: int = 0) -> Any:
-        """What `read_at` reads for an index of any kind; it looks at up to `reach` samples before each."""
+        """Call `read_at` for an index of any kind; it reads up to `reach` samples before each."""
         counters = self._counters
         edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
         try:  # as it goes nearly always: no writer comes between
@@ -74,7 +73,7 @@ class BufferReader:
             if counters.edit == edit and not edit & 1 and (now == tail or _oldest(positions) - reach >= now - tail):
                 return values
         except (ValueError, LookupError):
-            pass  # for good reason, or of a row that was being overwritten: `_read_again` finds out
+            pass  # a real error, or a row that was being overwritten: `_read_again` decides
         return self._read_again(idx, read_at, reach)
 
     def _read_again(self, idx: Any, read_at: ReadAt, reach: int) -> Any:
@@ -111,7 +110,7 @@ class BufferReader:
         return self._read_alone(idx, read_at)
 
     def _settled_edit(self) -> int:
-        """The counter of edits once nobody is making one; at once if this thread is, in a signal handler."""
+        """The counter of edits after a running edit has ended; at once if this thread makes it, in a signal handler."""
         while (edit := self._counters.edit) & 1 and not self._state.is_writing_here():
             self._state.wait_for_edit()
         return edit
@@ -154,7 +153,7 @@ class BufferReader:
     # -- episodes --------------------------------------------------------------------------------------------
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
-        """The episodes of samples; None if nobody keeps them."""
+        """The episodes of samples; None where episodes are not kept."""
         return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks:
@@ -166,8 +165,8 @@ class BufferReader:
     def segments(self) -> list[tuple[int, int]]:
         """The closed episodes as ranges of indices."""
         ranges, tail = self._snapshot(self._state.segments.alive)
-        found = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
-        return found if self._state.segments.lanes == 1 else sorted(found)
+        closed = [(start - tail, stop - tail) for start, stop in ranges.tolist()]
+        return closed if self._state.segments.lanes == 1 else sorted(closed)
 
     def cut_segments(self) -> list[tuple[int, int]]:
         """Those of the closed episodes that were cut, by their start."""
@@ -181,8 +180,8 @@ class BufferReader:
             position = int(resolve_index(self._backend, index, head - tail))
             return self._state.segments.of(tail + position, tail, head)
 
-        found, tail = self._snapshot(find)
-        return None if found is None else (found[0] - tail, found[1] - tail)
+        segment, tail = self._snapshot(find)
+        return None if segment is None else (segment[0] - tail, segment[1] - tail)
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
         """The closed episodes as the storage knows them; None if it does not."""
@@ -195,9 +194,9 @@ class BufferReader:
         while True:
             edit = self._settled_edit()
             head, tail = counters.head, counters.tail
-            found = find(tail, max(head, tail))
+            result = find(tail, max(head, tail))
             if counters.edit == edit:
-                return found, tail
+                return result, tail
 
 
 class EpisodeBounds:
@@ -226,9 +225,9 @@ class EpisodeBounds:
         return logical_segments(pairs, self._state.slot(tail), max(0, head - tail), storage.capacity)
 
     def kept_or_all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
-        """The episodes of samples; all samples of the lane where nobody keeps episodes."""
-        found = self.kept(positions, tail, head)
-        return self.all(positions, tail, head) if found is None else found
+        """The episodes of samples; all samples of the lane where episodes are not kept."""
+        kept = self.kept(positions, tail, head)
+        return self.all(positions, tail, head) if kept is None else kept
 
     def all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
         """All samples of the lane of each sample."""
@@ -239,7 +238,7 @@ class EpisodeBounds:
 class WindowReader:
     """Reads the windows of samples by their positions, given the counters of one instant.
 
-    Everything that hangs on the query alone is found out when the reader is made.
+    Everything that depends on the query alone is prepared when the reader is made.
     """
 
     def __init__(self, reader: BufferReader, state: BufferState, query: WindowQuery, limits: Limits | None) -> None:
@@ -311,3 +310,36 @@ def _newest(position: Any) -> int:
     if isinstance(position, int):
         return position
     return int(position.max()) if position.size else -1
+
+
+# -- columns of a storage ----------------------------------------------------------------------------------
+
+
+def column_source(storage: SpaceStorage, keys: Sequence[Any]) -> Any:
+    """What has the `gather` and `gather_windows` of the field under these keys, which may end in `Columns`."""
+    above, columns = columns_under(keys)
+    if columns is None or storage.takes_columns:
+        return storage.get_column(keys)
+    return _ColumnByColumn({path: storage.get_column((*above, *path)) for path in columns.paths()})
+
+
+class _ColumnByColumn:
+    """Several columns of a storage that reads them one at a time."""
+
+    def __init__(self, columns: dict[tuple[Any, ...], SpaceStorage]) -> None:
+        self._columns = columns
+
+    def gather(self, slots: Any, length: int) -> Any:
+        return self._together(lambda column: column.gather(slots, length))
+
+    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
+        return self._together(lambda column: column.gather_windows(slots, length))
+
+    def _together(self, read: Callable[[SpaceStorage], Any]) -> dict[Any, Any]:
+        values: dict[Any, Any] = {}
+        for (*above, last), column in self._columns.items():
+            parent = values
+            for key in above:
+                parent = parent.setdefault(key, {})
+            parent[last] = read(column)
+        return values

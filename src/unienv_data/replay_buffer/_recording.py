@@ -1,7 +1,7 @@
-"""Which rows of a step go to which buffer, and where episodes end.
+"""Recorders, which write the rows of a step to buffers and end episodes.
 
-One environment is a batch of one slot without an axis, and a recorder is made for each set of buffers: what does not
-change from step to step is worked out then.
+One environment is a batch of one slot without an axis. A recorder is made for each set of buffers, and prepares
+everything that does not change from step to step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ TransitionBuilder = Callable[..., Any] | DataTransformation
 class Recorder(abc.ABC):
     """Writes the steps of an environment into buffers."""
 
-    #: What the field `env_index` is, the same at every step.
+    #: The value of the field `env_index`, the same at every step.
     env_index: Any = None
-    #: Whether there may be samples that others have added since the last step.
+    #: Whether other code may have added samples since the last step.
     may_be_open: bool = True
 
     def __init__(self, needs: frozenset[str]) -> None:
@@ -45,7 +45,7 @@ class Recorder(abc.ABC):
 
     @abc.abstractmethod
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        """Write one step, in the order of `FIELDS`, and end the episodes of these rows of it, in ascending order."""
+        """Write one step, in the order of `FIELDS`, and end the episodes of the rows `ended`, in ascending order."""
 
 
 def check_builder(chosen: object) -> None:
@@ -78,7 +78,7 @@ def make_recorder(
 
 
 class _OneRecorder(Recorder):
-    """An environment that is not batched, and its buffer."""
+    """Records an environment that is not batched into one buffer."""
 
     def __init__(self, buffer: ReplayBuffer, builder: Builder) -> None:
         super().__init__(builder.needs)
@@ -91,7 +91,7 @@ class _OneRecorder(Recorder):
 
 
 class _SlotRecorder(Recorder):
-    """A batch, and a buffer for each of its slots."""
+    """Records a batch into a buffer for each slot."""
 
     def __init__(
         self, env: Env, buffers: Sequence[ReplayBuffer], builders: Sequence[Builder], has_env_index: bool
@@ -113,7 +113,7 @@ class _SlotRecorder(Recorder):
                 buffer.mark_segment_end()
 
     def _split(self, field: str, value: Any) -> Sequence[Any]:
-        """What each slot has of a field."""
+        """The value of a field for each slot."""
         count = len(self._buffers)
         if value is None or field not in self.needs:
             return [value] * count
@@ -128,12 +128,12 @@ class _SlotRecorder(Recorder):
 
 
 def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
-    """The names under a field that holds several, in any of these buffers."""
+    """The names under a field of several values, in any of these buffers."""
     return {name for buffer in buffers for name in _children(_children(buffer.single_space).get(field))}
 
 
 def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
-    """A KeyError unless these are what buffers with columns of these names are to be given at a step."""
+    """Raise a KeyError unless the extras of a step have just the names of the buffers' columns."""
     given = {} if extras is None else extras
     missing = [name for name in names if name not in given]
     missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
@@ -155,15 +155,15 @@ def _children(space: Space | None) -> Mapping[str, Space]:
 
 
 def _slot_numbers(env: Env) -> Any:
-    """Which slot each row of a step is of, as an array of the environment's backend."""
+    """The slot of each row of a step, as an array of the environment's backend."""
     backend = env.backend
     numbers = np.arange(env.batch_size or 1, dtype=backend.dtype_name(backend.default_integer_dtype))
     return backend.from_numpy(numbers, device=env.device)
 
 
 def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: int) -> dict[str, Any]:
-    """Of the infos with these names those that one slot has, and of what has one entry per slot its own."""
-    found = {}
+    """The infos with these names that one slot has; of infos with an entry per slot, the entry of the slot."""
+    infos = {}
     for name in names:
         if name not in info:
             continue
@@ -171,10 +171,10 @@ def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: 
         if _has_one_each(flags, count) and not flags[slot]:  # type: ignore[index]
             continue
         if isinstance(value, dict):
-            found[name] = _info_of_slot(value, value, slot, count)
+            infos[name] = _info_of_slot(value, value, slot, count)
         else:
-            found[name] = value[slot] if _has_one_each(value, count) else value
-    return found
+            infos[name] = value[slot] if _has_one_each(value, count) else value
+    return infos
 
 
 def _has_one_each(value: Any, count: int) -> bool:
@@ -186,7 +186,7 @@ def _has_one_each(value: Any, count: int) -> bool:
 
 
 class _BatchRecorder(Recorder):
-    """A batch, and one buffer that takes its rows as they come, without episodes."""
+    """Records a batch into one buffer without episodes, row after row."""
 
     may_be_open = False
 
@@ -200,7 +200,7 @@ class _BatchRecorder(Recorder):
 
 
 class _LaneRecorder(_BatchRecorder):
-    """A batch, and one buffer with a lane for each of its slots."""
+    """Records a batch into one buffer with a lane for each slot."""
 
     may_be_open = True
 
@@ -213,7 +213,7 @@ class _LaneRecorder(_BatchRecorder):
 
 
 class EpisodeCounts:
-    """Which episode each slot is in, and at which step of it. Costs nothing but where an episode begins.
+    """Counts the episodes and the steps of each slot. It costs time only where an episode begins.
 
     Episodes are numbered in the order of their first steps, and within one step in that of the slots.
     """
@@ -225,7 +225,7 @@ class EpisodeCounts:
         self._ids: list[int | None] = [None] * slots
 
     def begin(self, slots: Sequence[int]) -> bool:
-        """Begin episodes in these slots, but where one has just been begun; whether that cuts any short."""
+        """Begin an episode in each of these slots that does not begin one already; whether there was any."""
         begun, recorded, cuts = self._begun, self.recorded, False
         for slot in slots:
             if begun[slot] != recorded:
@@ -233,21 +233,21 @@ class EpisodeCounts:
         return cuts
 
     def skip_to(self, number: int) -> None:
-        """Give no step that is yet to come a smaller number than this; what an episode lacks has one of its own."""
+        """Give the episodes to come, and those under way, no smaller number than this."""
         self._next_id = max(self._next_id, number)
         self._ids = [None if own is None or own < number else own for own in self._ids]
 
     def doubt(self) -> None:
-        """Part of a step may have been recorded, after which all slots begin anew."""
+        """Count a step that may have been recorded in part; all slots begin anew after it."""
         self.recorded += 1
 
     def advance(self, slots: Sequence[int]) -> None:
-        """Count a step of these slots alone, which is the same as to have begun one step earlier."""
+        """Count a step of these slots alone, by moving the begin of their episodes one step back."""
         for slot in slots:
             self._begun[slot] -= 1
 
     def ids(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """The episode that the next step of each slot, or of each of these, belongs to."""
+        """The episode of the next step of each slot, or of each of these slots."""
         ids = self._ids
         chosen = range(len(ids)) if slots is None else slots
         for slot in chosen:
@@ -256,22 +256,22 @@ class EpisodeCounts:
         return np.array(ids if slots is None else [ids[slot] for slot in slots])
 
     def steps(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """Which step of its episode the next step of each slot, or of each of these, is."""
+        """The number, in its episode, of the next step of each slot, or of each of these slots."""
         begun = self._begun if slots is None else [self._begun[slot] for slot in slots]
         return self.recorded - np.array(begun)
 
 
 def next_episode_id(buffers: Sequence[ReplayBuffer]) -> int:
-    """The first episode number that no episode in these buffers has, if this is how they were written."""
+    """The first episode number that no episode in these buffers has, if a recorder has written them."""
     return 1 + max(map(_newest_episode, buffers), default=-1)
 
 
 def _newest_episode(buffer: ReplayBuffer) -> int:
     """The largest episode number in a buffer; -1 if there is none.
 
-    Since the newest episode began, no other lane has begun one. So the rows after its last have episodes of the other
-    lanes alone, one for each: among as many different episodes as there are lanes, from the end, it is found. Where
-    episodes are not kept, nobody knows how many slots were recorded, and all rows are looked at.
+    Since the newest episode began, no other lane has begun one. So the rows after its last row belong to one episode of
+    each other lane, and the newest episode is among the last different episodes, as many as there are lanes. Where
+    episodes are not kept, the number of recorded slots is unknown, and all rows are read.
     """
     newest: set[int] = set()
     wanted = buffer.lanes if buffer.maintain_segment_metadata else len(buffer)
@@ -280,8 +280,8 @@ def _newest_episode(buffer: ReplayBuffer) -> int:
         return -1
     while start and len(newest) < wanted:
         stop, start = start, max(start - size, 0)
-        found = buffer.get_column_at(("episode_id",), slice(start, stop))
-        newest.update(np.unique(buffer.backend.to_numpy(found)).tolist())
+        ids = buffer.get_column_at(("episode_id",), slice(start, stop))
+        newest.update(np.unique(buffer.backend.to_numpy(ids)).tolist())
         size = min(2 * size, _ROWS_AT_ONCE)
     return max(newest, default=-1)
 
@@ -289,11 +289,11 @@ def _newest_episode(buffer: ReplayBuffer) -> int:
 _ROWS_AT_ONCE = 65536
 
 
-# -- steps of some slots, which begin and end at times of their own -----------------------------------------------
+# -- steps of some slots ------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """Some slots that have stepped: how they are recorded, and what they started from, one row for each."""
+class StepOfSome(NamedTuple):
+    """A step of some slots: their recorder, and the observations and contexts before it, one row for each."""
 
     slots: list[int]
     recorder: Recorder
@@ -302,11 +302,11 @@ class Part(NamedTuple):
 
 
 class PendingSteps:
-    """Which slots are stepping, and the action of each."""
+    """The slots that are stepping, with the action of each."""
 
     def __init__(self, action_space: Space) -> None:
         """`action_space` is that of the whole batch."""
-        self.is_sound = True  # whether it is known what the slots that are not stepping are at
+        self.is_sound = True  # whether the observations of the slots that are not stepping are known
         self._space = action_space
         self._actions: dict[int, Any] = {}
 
@@ -314,7 +314,7 @@ class PendingSteps:
         return len(self._actions)
 
     def actions_for(self, slots: Sequence[int], action: Any) -> dict[int, Any]:
-        """The action of each of these slots, out of a batch of as many; an error if one of them is stepping already."""
+        """The action of each of these slots, out of a batch; an error if one of them is stepping already."""
         busy = sorted(self._actions.keys() & set(slots))
         if busy:
             raise RuntimeError(f"environments {busy} are stepping already: call step_wait first")
@@ -324,23 +324,23 @@ class PendingSteps:
         return dict(zip(slots, rows, strict=True))
 
     def add(self, actions: dict[int, Any]) -> None:
-        """Slots that have begun to step."""
+        """Add slots that have begun to step."""
         self._actions.update(actions)
 
     def take(self, slots: Sequence[int]) -> Any:
-        """The actions of slots that have come back, as a batch in this order."""
+        """Remove slots that have finished their step, and return their actions as a batch in this order."""
         return batch_utils.concatenate(self._space, [self._actions.pop(slot) for slot in slots])
 
     @contextlib.contextmanager
     def in_doubt(self) -> Iterator[None]:
-        """What fails in here leaves it open what the slots are at."""
+        """Mark the observations of the slots as unknown if the block fails."""
         was_sound, self.is_sound = self.is_sound, False
         yield
         self.is_sound = was_sound
 
 
 class PartialRecorders:
-    """Recorders for some slots of a batch, into the buffers that all of them are recorded into."""
+    """Makes recorders for some slots of a batch, into the buffers of the whole batch."""
 
     def __init__(
         self,
@@ -354,9 +354,9 @@ class PartialRecorders:
         self._of_slots = self._is_per_env or env.batch_size == 1
 
         @cache
-        def builder(place: int, count: int | None) -> Builder:
+        def builder(index: int, count: int | None) -> Builder:
             has_env_index = count is not None or self._is_per_env
-            return make_builder(Setting(env, buffers[place].single_space, count, has_env_index), chosen, validate)
+            return make_builder(Setting(env, buffers[index].single_space, count, has_env_index), chosen, validate)
 
         self._builder = builder
 
@@ -373,8 +373,8 @@ class PartialRecorders:
         return recorder
 
 
-def check_takes_parts(mode: ReplayMode, slots: int, what: str) -> None:
-    """A ValueError for a mode that cannot record some slots without the others."""
+def check_steps_of_some(mode: ReplayMode, slots: int, what: str) -> None:
+    """Raise a ValueError for a mode that cannot record some slots without the others."""
     if mode == "interleaved":
         raise ValueError(
             f"{what}: in replay_mode='interleaved' all {slots} lanes advance together (sample s belongs to lane "
@@ -383,11 +383,11 @@ def check_takes_parts(mode: ReplayMode, slots: int, what: str) -> None:
         )
 
 
-# -- data of environments that is kept beyond the call that gave it -----------------------------------------------
+# -- data of environments that is kept after a call ---------------------------------------------------------------
 
 
 def owned_copy(value: Any) -> Any:
-    """Data that nobody else can change: environments may reuse their arrays, and callers may write to what they get."""
+    """A copy that only this module can change: environments reuse their arrays, and callers write to theirs."""
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     if value is None or is_jax_array(value):  # which never changes

@@ -20,17 +20,17 @@ ReplayMode = Literal["auto", "shared", "per_env", "interleaved"]
 
 def as_list(buffers: ReplayBuffer | Sequence[ReplayBuffer]) -> list[ReplayBuffer]:
     """One buffer or several as a list of them, checked one by one."""
-    found = [buffers] if isinstance(buffers, ReplayBuffer) else list(buffers)
-    for place, buffer in enumerate(found):
+    listed = [buffers] if isinstance(buffers, ReplayBuffer) else list(buffers)
+    for index, buffer in enumerate(listed):
         if not isinstance(buffer, ReplayBuffer):
-            raise TypeError(f"replay_buffers[{place}] is {type(buffer).__name__}, wanted a ReplayBuffer")
+            raise TypeError(f"replay_buffers[{index}] is {type(buffer).__name__}, wanted a ReplayBuffer")
         if buffer.is_closed:
-            raise RuntimeError(f"replay_buffers[{place}] ({buffer.cache_path or 'in memory'}) is closed")
+            raise RuntimeError(f"replay_buffers[{index}] ({buffer.cache_path or 'in memory'}) is closed")
         if not buffer.is_mutable:
-            raise PermissionError(f"replay_buffers[{place}] ({buffer.cache_path}) is read-only: load it to write")
-    if len({id(buffer._state) for buffer in found}) < len(found):  # copies have the samples in common
+            raise PermissionError(f"replay_buffers[{index}] ({buffer.cache_path}) is read-only: load it to write")
+    if len({id(buffer._state) for buffer in listed}) < len(listed):  # copies have the samples in common
         raise ValueError("replay_buffers has one buffer twice: episodes of two slots would be mixed in it")
-    return found
+    return listed
 
 
 def resolve_mode(mode: ReplayMode, env: Env, buffers: Sequence[ReplayBuffer]) -> ReplayMode:
@@ -121,21 +121,21 @@ def warn_if_mixed(mode: ReplayMode, env: Env) -> None:
 
 
 def _check_no_lanes(buffers: Sequence[ReplayBuffer]) -> None:
-    for place, buffer in enumerate(buffers):
+    for index, buffer in enumerate(buffers):
         if buffer.lanes > 1:
             raise ValueError(
-                f"replay_buffers[{place}] has {buffer.lanes} lanes: those are for replay_mode='interleaved' and an "
+                f"replay_buffers[{index}] has {buffer.lanes} lanes: those are for replay_mode='interleaved' and an "
                 f"environment with batch_size {buffer.lanes}"
             )
 
 
 def check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -> None:
     """A ValueError unless buffers that take the place of others are of the same space."""
-    for place, buffer in enumerate(new):
-        known = old[place if len(old) == len(new) else 0].single_space
+    for index, buffer in enumerate(new):
+        known = old[index if len(old) == len(new) else 0].single_space
         if buffer.single_space != known:
             raise ValueError(
-                f"replay_buffers[{place}] has a different single_space, {buffer.single_space}, than {known} before: "
+                f"replay_buffers[{index}] has a different single_space, {buffer.single_space}, than {known} before: "
                 f"pass require_same_space=False if that is meant"
             )
 
@@ -156,5 +156,5 @@ def dump(buffers: Sequence[ReplayBuffer], chosen: Iterable[int], path: PathLike 
 
 
 def target(path: PathLike, index: int, count: int) -> Path:
-    """Where the buffer with this index, out of so many, is dumped to."""
+    """The path that the buffer with this index, of `count` buffers, is dumped to."""
     return Path(path) if count == 1 else Path(path) / f"env_{index}"

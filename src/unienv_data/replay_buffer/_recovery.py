@@ -1,8 +1,8 @@
-"""What counts of a buffer that was not closed, on another boot than its writer's.
+"""Recovery of a buffer that was not closed, on another boot than its writer's.
 
 The machine may have been restarted in order, or the folder copied: then everything is there. Or the power was cut: then
-what was written since the last flush has reached the disk in part, in any order. The checksum of a row is bound to the
-number of its sample, and that of an episode's record to its place, so each of them shows whether it is whole. What
+what was written since the last flush has reached the disk in part, in any order. The checksum of a row covers the
+number of its sample, and that of an episode's record its index, so each of them shows whether it is whole. What
 cannot be shown to be whole is kept out of reads.
 """
 

@@ -1,16 +1,16 @@
 """Episodes as ranges of samples.
 
 A closed segment is a pair [start, stop) in the numbering of all samples ever written, so dropping old samples changes
-no record: a segment that `tail` has passed is gone, one that it is in the middle of begins at `tail`. A record whose
-`stop` lies behind `head` is one whose samples are still being written, and does not count yet: rows and episodes are
-committed by the same store, that of `head`.
+no record: a segment before `tail` is gone, and one that `tail` cuts begins at `tail`. The samples of a record whose
+`stop` lies behind `head` are still being written, and the record does not count yet: the same store, that of `head`,
+commits rows and episodes.
 
-Records lie in a ring that has room for as many as a full buffer can hold (every one of a single sample), or in an array
-that grows. Appending one costs O(1), finding the one of a sample O(log n).
+Records lie in a ring with room for as many as a full buffer can hold (each of a single sample), or in an array that
+grows. Appending a record costs O(1), finding the segment of a sample O(log n).
 
 A segment that is *cut* was closed before its episode had ended. The highest bit of the number in its record says so.
 
-Here a segment is samples that follow one another; `_lanes` has those of buffers that record several side by side.
+Here the samples of a segment follow one another; `_lanes` has the segments of buffers with lanes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ._counters import Header
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _pack_checked, _pack_crc = struct.Struct("<qqI").pack, struct.Struct("<I").pack
 _SIZE = _RECORD.itemsize
-# A reader may look at records for this many more episodes before they are overwritten under its eyes.
+# While a reader reads records, a writer may close this many more episodes before it overwrites one of them.
 _SLACK = 1024
 _NOTHING = np.zeros(0, np.int64)
 # In the number of a record, the highest bit says that its segment is cut.
 _CUT = 1 << 31
 NUMBER_BITS = _CUT - 1
-# The same in where a segment starts, in the ranges of an edit; no sample has so high a number.
+# The same mark in the start of a segment, in the ranges of an edit; no sample has so high a number.
 _CUT_IN_EDIT = 1 << 62
 
 
@@ -48,7 +48,7 @@ def has_number(record: tuple[int, ...], number: int) -> bool:
 
 
 def ranges_of_edit(ranges: np.ndarray, is_cut: np.ndarray) -> np.ndarray:
-    """Segments as an edit has them, which `SegmentIndex.replace_all` takes."""
+    """Segments in the form of an edit, for `SegmentIndex.replace_all`."""
     return np.stack([ranges[:, 0] | np.where(is_cut, _CUT_IN_EDIT, 0), ranges[:, 1]], axis=1)
 
 
@@ -58,20 +58,20 @@ def is_sound(start: int, stop: int, number: int, crc: int) -> bool:
 
 
 class _Edges(NamedTuple):
-    """Where segments start and stop, read from the records before number `seen` while `state` was this.
+    """The starts and stops of segments, read from the records before number `seen` while `state` was this.
 
-    Of `values` the first `length` are never written again, so a thread may look at them while another one adds more.
+    The first `length` of `values` are never written again, so a thread may read them while another one adds more.
     """
 
-    state: tuple[int, int]  # EDIT and BASE: numbers of records begin anew only where one of them changes
+    state: tuple[int, int]  # counters `edit` and `base`: numbers of records begin anew only where one of them changes
     seen: int
     values: np.ndarray
     length: int
 
     def with_more(self, starts: np.ndarray, stops: np.ndarray, tail: int) -> _Edges:
-        """These and the edges of the next records. If there is no more room, those before `tail` are dropped.
+        """These edges and those of the next records. Without room for more, edges before `tail` are dropped.
 
-        It is kept, so `tail` must be one that the buffer has reached: no earlier sample is ever asked for again.
+        The result is kept, so the buffer must have reached `tail`: no earlier sample is ever asked for again.
         """
         ends = np.stack([starts, stops], axis=1).reshape(-1)
         ends = ends[np.diff(ends, prepend=self.values[self.length - 1]) > 0]
@@ -99,18 +99,18 @@ class _Marked(NamedTuple):
 
 
 class SegmentIndex:
-    """The records of the closed segments; how many there are is a counter. In memory, or in a mapped file."""
+    """The records of the closed segments, in memory or in a mapped file; a counter says how many there are."""
 
     def __init__(self, header: Header, capacity: int | None, file: MappedFile | None = None, lanes: int = 1) -> None:
         self._header, self._counters = header, header.counters
         self._capacity, self.file, self.lanes = capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
-        self._ready = (0, 0)  # places [start, stop) that can be written as they are
-        self._hold(np.zeros(0, _RECORD))
+        self._ready = (0, 0)  # indices [start, stop) of records that can be written as they are
+        self._set_records(np.zeros(0, _RECORD))
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
         self._known_marked = _Marked((-1, -1), 0, 0, _NOTHING, _NOTHING)
 
-    def _hold(self, records: np.ndarray) -> None:
+    def _set_records(self, records: np.ndarray) -> None:
         # writing to the bytes is much quicker than to the array; an interrupt must not part the two
         self._bytes, self._records = memoryview(records.view(np.uint8)), records  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ class SegmentIndex:
         index = cls(header, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
         count = header.counters.segments
         present = index.file.length if index.file else 0  # after a power cut there may be fewer than count
-        index._see(min(present, count if index._ring is None else min(count, index._ring)))
+        index._ensure_records(min(present, count if index._ring is None else min(count, index._ring)))
         return index
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
@@ -133,25 +133,25 @@ class SegmentIndex:
 
     # -- records ---------------------------------------------------------------------------------------------
 
-    def _see(self, count: int) -> None:
-        """Have at least so many records at hand."""
+    def _ensure_records(self, count: int) -> None:
+        """Map or allocate at least `count` records."""
         if count <= len(self._records):
             return
         if self.file is None:
             grown = np.zeros(max(count, 2 * len(self._records), 64), _RECORD)
             grown[: len(self._records)] = self._records
-            self._hold(grown)
+            self._set_records(grown)
             return
         if self.file.length < count and self.file.writable:
             self.file.extend(max(count, 2 * len(self._records), 64))
-        self._hold(self.file.map(max(count, self.file.length)))
+        self._set_records(self.file.map(max(count, self.file.length)))
 
-    def _place(self, number: int) -> int:
+    def _index_of(self, number: int) -> int:
         return number if self._ring is None else number % self._ring
 
     def prepare(self, count: int = 1) -> None:
-        """Make sure that so many more records can be written."""
-        start = self._place(self._counters.segments)
+        """Make sure that `count` more records can be written."""
+        start = self._index_of(self._counters.segments)
         stop = start + count
         if self._ready[0] <= start and stop <= self._ready[1]:
             return
@@ -161,11 +161,11 @@ class SegmentIndex:
         self._make_room(start, stop)
 
     def _make_room(self, start: int, stop: int) -> None:
-        """Make sure that records can be written in these places."""
-        self._see(stop)
-        places = len(self._records) if self._ring is None else min(len(self._records), self._ring)
-        first, last = (0, places) if self.file is None else self.file.reserve(start, stop)
-        self._ready = (first, min(last, places))
+        """Make sure that the records [start, stop) can be written."""
+        self._ensure_records(stop)
+        length = len(self._records) if self._ring is None else min(len(self._records), self._ring)
+        first, last = (0, length) if self.file is None else self.file.reserve(start, stop)
+        self._ready = (first, min(last, length))
 
     def add(self, start: int, stop: int) -> None:
         """Add a record, after `prepare`."""
@@ -176,7 +176,7 @@ class SegmentIndex:
         self.put(self._counters.segments, ranges)
 
     def put(self, number: int, ranges: Sequence[tuple[int, int]], are_cut: Iterable[bool] | None = None) -> None:
-        """Have these as the records from this number on, the last ones, after `prepare`; by default none is cut."""
+        """Write the last records, from this number on, and count them, after `prepare`; by default none is cut."""
         self._write(number, ranges, are_cut)
         self._counters.segments = number + len(ranges)
 
@@ -191,18 +191,18 @@ class SegmentIndex:
             number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
-        """Put these (of `ranges_of_edit`) in the place of all records; the counter is the caller's affair."""
-        self._see(len(ranges))
+        """Replace all records by these (of `ranges_of_edit`); the caller sets the counter."""
+        self._ensure_records(len(ranges))
         if self.file is not None:
             self.file.reserve(0, len(ranges))
         is_cut = ranges[:, 0] & _CUT_IN_EDIT != 0
         self._write(0, (ranges & ~_CUT_IN_EDIT).tolist(), is_cut.tolist())
-        for place in self._places_in_use():
-            if place >= len(ranges):  # its number is given again, and a power cut must not bring it back
-                self._records[place] = 0
+        for index in self._used_indices():
+            if index >= len(ranges):  # its number is given again, and a power cut must not bring it back
+                self._records[index] = 0
 
-    def _places_in_use(self) -> list[int]:
-        """Where something was written; holes of a file are not touched, as that would take room."""
+    def _used_indices(self) -> list[int]:
+        """The indices of records that were written; holes of a file stay holes."""
         if self.file is None:
             records = self._records
         else:
@@ -210,18 +210,18 @@ class SegmentIndex:
             records = np.frombuffer(self.file.read_bytes(length * _SIZE, 0), _RECORD)
         return np.flatnonzero(records["stop"]).tolist()
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------------------------------
 
     def _oldest(self, count: int) -> int:
-        """The number of a record that is at hand, as are all from it to `count`, and no younger than any alive."""
+        """The number of a record from which on all records are present, and which is at least as old as any alive."""
         return 0 if self._capacity is None else max(0, count - self._capacity - 1)
 
     def _first_after(self, sample: int, count: int) -> int:
-        """The number of the first of `count` records that stops behind a sample."""
+        """The number of the first of `count` records whose stop lies behind a sample."""
         low = self._oldest(count)
-        self._see(count if self._ring is None else min(count, self._ring))
-        stops, place = self._records["stop"], self._place
-        return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[place(number)]))
+        self._ensure_records(count if self._ring is None else min(count, self._ring))
+        stops, index_of = self._records["stop"], self._index_of
+        return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[index_of(number)]))
 
     def alive(self, tail: int, head: int) -> np.ndarray:
         """The segments that have samples in [tail, head), clipped to those, as an array of [start, stop).
@@ -241,7 +241,7 @@ class SegmentIndex:
         return ranges, is_cut[counts]
 
     def _clip(self, ranges: np.ndarray, tail: int) -> None:
-        """Have segments begin at `tail` that begin before it."""
+        """Move the starts of segments that begin before `tail` to it."""
         if len(ranges):
             ranges[0, 0] = max(int(ranges[0, 0]), tail)
 
@@ -261,7 +261,7 @@ class SegmentIndex:
         form one of their own.
         """
         closed = self._counters.closed  # before the records: what is closed by then has its record
-        edges = self._edges_by_now(tail)
+        edges = self._current_edges(tail)
         stops, last = edges[1:], int(edges[-1])
         after = stops.searchsorted(samples, "right")
         start = edges.take(after)
@@ -276,10 +276,10 @@ class SegmentIndex:
         return np.maximum(start, tail) if tail else start, np.minimum(stop, head) if last > head else stop
 
     def marks_of(self, samples: np.ndarray, tail: int, head: int) -> EpisodeMarks:
-        """What is known of the segment that each sample is in; `samples` as for `bounds_of`."""
+        """The marks of the segment of each sample; `samples` as for `bounds_of`."""
         base, is_open = self._counters.base, self._is_open(samples)
         start, stop = self.bounds_of(samples, 0, head)
-        marked = self._marked_by_now()
+        marked = self._current_marks()
         is_cut, is_gap = _is_among(marked.cut, stop - 1), _is_among(marked.gaps, stop - 1)
         if self.lanes == 1:
             is_gap = ~is_open & (is_gap | (start >= marked.stop))  # or behind all segments
@@ -290,7 +290,7 @@ class SegmentIndex:
         """Which samples are in an open segment."""
         return samples >= self._counters.closed
 
-    def _marked_by_now(self) -> _Marked:
+    def _current_marks(self) -> _Marked:
         counters = self._counters
         state = (counters.edit, counters.base)
         known = self._known_marked
@@ -307,11 +307,11 @@ class SegmentIndex:
             self._known_marked = known
         return known
 
-    def _edges_by_now(self, tail: int) -> np.ndarray:
-        """Where segments start and stop, in order and each once, with 0 before them all; not to be written to.
+    def _current_edges(self, tail: int) -> np.ndarray:
+        """The starts and stops of segments, in order and each once, after a 0; not to be written to.
 
-        Those before `tail`, and before where the buffer's own is by now, may be left out.
-        Records lie apart from each other and may be another process's: what was read of them is kept.
+        Those before `tail`, and before the buffer's own tail, may be left out. What was read of the records, which may
+        be another process's, is kept.
         """
         counters = self._counters
         state = (counters.edit, counters.base)
@@ -328,13 +328,13 @@ class SegmentIndex:
         return known.values[: known.length]
 
     def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        """Of the records from `number` on those that are there and count.
+        """The records from `number` on that are present and count.
 
-        The first one's number; starts, stops, and which are cut.
+        Returns the number of the first one; starts, stops, and which are cut.
         """
         counters = self._counters
         while True:
-            head = counters.head  # before the count: what is beyond it may yet be taken back
+            head = counters.head  # before the count: a record beyond it may yet be dropped
             count = counters.segments
             if count <= number:
                 return number, _NOTHING, _NOTHING, _NOTHING
@@ -345,17 +345,17 @@ class SegmentIndex:
                 return first, starts[:counted], stops[:counted], is_cut[:counted]
 
     def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where those of `count` records that have these numbers start and stop, and which are cut."""
+        """The starts and stops of the records with these numbers, out of `count`, and which are cut."""
         if count == 0:  # then there are no numbers either
             return numbers, numbers, numbers.astype(bool)
-        self._see(count if self._ring is None else min(count, self._ring))
-        places = numbers if self._ring is None or count <= self._ring else numbers % self._ring
+        self._ensure_records(count if self._ring is None else min(count, self._ring))
+        indices = numbers if self._ring is None or count <= self._ring else numbers % self._ring
         records = self._records
-        return records["start"][places], records["stop"][places], records["number"][places] & np.uint32(_CUT) != 0
+        return records["start"][indices], records["stop"][indices], records["number"][indices] & np.uint32(_CUT) != 0
 
     def _record(self, number: int) -> tuple[int, int]:
-        self._see(self._place(number) + 1)
-        start, stop, *_ = self._records[self._place(number)].tolist()
+        self._ensure_records(self._index_of(number) + 1)
+        start, stop, *_ = self._records[self._index_of(number)].tolist()
         return start, stop
 
     def stop_of(self, number: int) -> int:
@@ -363,16 +363,16 @@ class SegmentIndex:
         return self._record(number)[1]
 
     def count_sound(self, first: int, count: int) -> int:
-        """How many of `count` records there are if those from `first` on end before one that is damaged or lost.
+        """The number of the first damaged or lost record from `first` on; `count` if there is none.
 
-        None (0) if the first one at hand is lost: what came before it cannot be read.
+        0 if the oldest record that should be present is lost: what came before it cannot be read.
         """
         oldest = max(first, self._oldest(count))
-        places = [self._place(number) for number in range(oldest, count)]
+        indices = [self._index_of(number) for number in range(oldest, count)]
         present = len(self._records) if self.file is None else self.file.length
-        self._see(min(present, count if self._ring is None else min(count, self._ring)))
-        for number, place in zip(range(oldest, count), places, strict=True):
-            record = self._records[place].tolist() if place < len(self._records) else (0, 0, 0, 0)
+        self._ensure_records(min(present, count if self._ring is None else min(count, self._ring)))
+        for number, index in zip(range(oldest, count), indices, strict=True):
+            record = self._records[index].tolist() if index < len(self._records) else (0, 0, 0, 0)
             if not is_sound(*record) or not has_number(record, number):
                 return 0 if first < oldest == number else number
         return count
@@ -385,17 +385,17 @@ class SegmentIndex:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Drop the record of samples that a killed writer did not get to acknowledge, and what it left half written."""
+        """Drop the records of samples that a killed writer did not acknowledge, and those it left half written."""
         counters = self._counters
         while counters.segments and self.last_stop() > counters.head:
             counters.segments -= 1
         number = counters.segments
-        while (place := self._place(number)) < len(self._records):
-            record = self._records[place].tolist()
+        while (index := self._index_of(number)) < len(self._records):
+            record = self._records[index].tolist()
             is_older = is_sound(*record) and not has_number(record, number)
             if record == (0, 0, 0, 0) or is_older:
                 break
-            self._records[place] = 0
+            self._records[index] = 0
             number += 1
 
     def check_room(self) -> None:
@@ -405,32 +405,32 @@ class SegmentIndex:
             self.file.check_length(count if self._ring is None else min(count, self._ring), exactly=False)
 
     def verify(self, *, closed: bool) -> list[str]:
-        """What is wrong with the records, in words; unless the file is `closed`, of those that count alone."""
+        """The faults of the records, one sentence each; unless the file is `closed`, only of those that count."""
         counters = self._counters
         head, tail, count = counters.head, counters.tail, counters.segments
         numbers = range(self._oldest(count), count)
-        self._see(count if self._ring is None else min(count, self._ring))
-        wrong = {self._place(number) for number in numbers if self._is_lost(number)}
+        self._ensure_records(count if self._ring is None else min(count, self._ring))
+        wrong = {self._index_of(number) for number in numbers if self._is_lost(number)}
         if closed:
-            wrong.update(place for place in range(len(self._records)) if self._is_damaged(place))
-        found = [f"{self.file or 'segments'}: record {place} does not match its checksum" for place in sorted(wrong)]
+            wrong.update(index for index in range(len(self._records)) if self._is_damaged(index))
+        damaged = [f"{self.file or 'segments'}: record {index} does not match its checksum" for index in sorted(wrong)]
         finding = self._order_finding(self.alive(tail, head))
-        return found if finding is None else [*found, f"{self.file or 'segments'}: {finding}"]
+        return damaged if finding is None else [*damaged, f"{self.file or 'segments'}: {finding}"]
 
     def _order_finding(self, ranges: np.ndarray) -> str | None:
-        """What is wrong with where segments begin and end, in words."""
+        """The fault of the order of segments, in words."""
         if np.any(ranges[:, 0] >= ranges[:, 1]) or np.any(ranges[1:, 0] < ranges[:-1, 1]):
             return "the segments do not follow one another"
         return None
 
-    def _is_damaged(self, place: int) -> bool:
-        """Whether something lies in a place that is no record."""
-        record = self._records[place].tolist()
+    def _is_damaged(self, index: int) -> bool:
+        """Whether the bytes at an index are no record, and not zeros."""
+        record = self._records[index].tolist()
         return record != (0, 0, 0, 0) and not is_sound(*record)
 
     def _is_lost(self, number: int) -> bool:
-        """Whether a record that counts is not in its place, where a writer has not put another one meanwhile."""
-        record = self._records[self._place(number)].tolist()
+        """Whether a record that counts is not at its index, and no writer has put another one there meanwhile."""
+        record = self._records[self._index_of(number)].tolist()
         is_there = is_sound(*record) and has_number(record, number)
         return not is_there and number >= self._oldest(self._counters.segments)
 
@@ -450,12 +450,12 @@ def _received(
 ) -> SegmentIndex:
     index = cls(*parts)
     if records is not None:
-        index._hold(records)
+        index._set_records(records)
     return index
 
 
 def _is_among(ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Which values are among others, which are in order."""
+    """Which of `values` are in `ordered`."""
     if not len(ordered):
         return np.zeros(values.shape, np.bool_)
     return ordered.take(ordered.searchsorted(values), mode="clip") == values
@@ -477,7 +477,7 @@ def logical_segments(
     pairs: Iterable[tuple[int, int]], offset: int, count: int, capacity: int | None
 ) -> list[tuple[int, int]]:
     """Ranges [start, stop) of indices for inclusive pairs of slots, oldest first and clipped to what is there."""
-    found = []
+    ranges = []
     for first, last in pairs:
         length = last - first + 1
         start = first - offset
@@ -488,5 +488,5 @@ def logical_segments(
                 start -= capacity
         start, stop = max(start, 0), min(start + length, count)
         if start < stop:
-            found.append((start, stop))
-    return sorted(found)
+            ranges.append((start, stop))
+    return sorted(ranges)

@@ -1,4 +1,4 @@
-"""All of a buffer but its samples: counters, segments, journal, options, and the locks among writers."""
+"""The state of a buffer beside its samples: counters, segments, journal, options, and the locks of writers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ._segments import SegmentIndex, logical_segments
 HEADER, SEGMENT_FILE, JOURNAL = "header.bin", "segments.bin", "journal.bin"
 #: Held while a folder may be written, and while it is written by several processes.
 LOCK, TURNS = "lock", "turns"
-# How long a reader waits for an edit before it looks whether anybody is making it.
+# How long a reader waits for an edit before it checks whether the writer is alive.
 _PATIENCE = 0.02
 _EDIT_TIMEOUT = 30.0
 
 
 class UnfinishedEditError(StorageCorruptedError):
-    """Samples are half changed, and whoever opens the buffer to write finishes that."""
+    """Samples are half changed; the next process that opens the buffer to write finishes the edit."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class BufferOptions:
 
 
 class BufferState:
-    """The numbers that say which slots hold samples, and who may change them.
+    """The counters that say which slots hold samples, and the locks of those who may change them.
 
-    Slot of sample n: `n - BASE`, modulo the storage's `ring` if it has a capacity.
+    The slot of sample n is `n - base`, modulo the storage's `ring` if it has a capacity.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BufferState:
         write_lock = self.write_lock if self.shared else None
         return _received, (parts, self.shared, self.folder, self.folder_lock, write_lock)
 
-    # -- where samples lie -----------------------------------------------------------------------------------
+    # -- slots of samples ------------------------------------------------------------------------------------
 
     def slots(self, numbers: Any) -> Any:
         """The slots of samples by their numbers: an array, or one."""
@@ -106,13 +106,13 @@ class BufferState:
     def open_start(self) -> int | None:
         """The number of the first sample of the open episode; None if none is open.
 
-        Of a buffer without lanes: else each of them has an open episode of its own.
+        For buffers without lanes: otherwise each lane has an open episode of its own.
         """
         start = max(self.counters.closed, self.counters.tail)
         return start if start < self.counters.head else None
 
     def adopt(self, count: int, offset: int, pairs: Iterable[tuple[int, int]], open_length: int = 0) -> None:
-        """Begin with what the storage holds: `count` samples from slot `offset` on.
+        """Start with the samples of the storage: `count` samples from slot `offset` on.
 
         The closed episodes are pairs of slots, as in the reference's format; the last `open_length` samples are in
         one that is open.
@@ -124,7 +124,7 @@ class BufferState:
             self.segments.add(offset + start, offset + stop)
 
     def find_wrong_rows(self) -> list[str]:
-        """What is wrong with the rows of the samples, one sentence for each range of indices."""
+        """The faults of rows, one sentence for each range of indices."""
         storage, tail, head = self.storage, self.counters.tail, self.counters.head
         if not storage.has_row_sums:
             return []
@@ -158,7 +158,7 @@ class BufferState:
     # -- writers of several processes ------------------------------------------------------------------------
 
     def begin_shared_write(self) -> None:
-        """Make whole what a writer that was killed has left, and say who writes."""
+        """Repair what a killed writer has left, and note this process as the writer."""
         counters = self.counters
         if counters.writer:  # it was killed, or its write failed
             self.recover()
@@ -168,7 +168,7 @@ class BufferState:
         counters.writer = os.getpid()
 
     def end_shared_write(self) -> None:
-        """Say that nobody writes."""
+        """Note that no process writes."""
         self.counters.writer = 0
 
     def is_writing_here(self) -> bool:
@@ -196,7 +196,7 @@ class BufferState:
         shared: bool,
         folder_lock: FolderLock | None = None,
     ) -> BufferState:
-        """The state of a new buffer on disk, by whoever has the lock or takes it now."""
+        """The state of a new buffer on disk; takes the folder's lock unless it is given."""
         folder_lock = folder_lock or FolderLock(folder / LOCK, shared=shared)
         header = MappedHeader.create(folder / HEADER)
         segments = new_index(header, storage.capacity, folder / SEGMENT_FILE, options.lanes)
@@ -224,7 +224,7 @@ class BufferState:
         *,
         shared: bool,
     ) -> BufferState:
-        """The state of a buffer on disk, to write if there is a lock; made whole where a writer was killed."""
+        """The state of a buffer on disk, to write if there is a lock; repaired after a killed writer."""
         writable = folder_lock is not None
         header = MappedHeader.open(folder / HEADER, writable=writable, data_is_live=storage.survives_kill)
         path = folder / SEGMENT_FILE
@@ -261,7 +261,7 @@ class BufferState:
         return state
 
     def _begin_to_write(self) -> None:
-        """Make whole what a writer that was killed has left, by whoever may write now."""
+        """Repair what a killed writer has left, before the first write."""
         counters = self.counters
         if self.header.is_of_another_boot:
             has_edit_to_make = self.header.has_edit_to_make()
@@ -290,19 +290,19 @@ class BufferState:
             self._forget_unacknowledged()
 
     def _forget_unacknowledged(self) -> None:
-        """Have no row that a killed writer did not acknowledge pass for the next sample, which has its number."""
+        """Remove the checksums of unacknowledged rows: the next samples get their numbers and must not match them."""
         if self.storage.forget_rows(self.counters.head):
             self._sync_files()
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:
             self.recover()
-            self.counters.edit += 2  # so that it is not made once more should the samples be refused
+            self.counters.edit += 2  # so that it is not made once more if the samples are refused
             self._sync_files()
         except StorageCorruptedError:
             if is_durable:
                 raise
-            self.counters.edit += 1  # samples were overwritten in their places, each of which is looked at
+            self.counters.edit += 1  # the checksums of overwritten samples are compared next
 
     def _check(self) -> None:
         """Compare the counters with each other and with the files."""
@@ -318,7 +318,7 @@ class BufferState:
                     f"{self.folder / HEADER if self.folder else 'counters'}: they cannot be right: head {head}, "
                     f"tail {tail}, base {base}, capacity {capacity}, lanes {self.segments.lanes}"
                 )
-            time.sleep(0.001)  # a writer may have changed them between one look and the next
+            time.sleep(0.001)  # a writer may have changed them between two reads
         try:
             self._check_files(self.used(head), self.header.closed_sizes)
         except StorageCorruptedError:
@@ -335,7 +335,7 @@ class BufferState:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Make whole what a writer has left half done."""
+        """Finish or drop what a writer has left half done."""
         counters = self.counters
         if self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)
@@ -349,7 +349,7 @@ class BufferState:
         counters.coming = counters.head
 
     def wait_for_edit(self) -> None:
-        """Wait until nobody is in the middle of changing samples in place; not for the calling thread itself.
+        """Wait until no other thread or process is in the middle of changing samples in place.
 
         A TimeoutError after `edit_timeout` seconds: the writer was stopped.
         """
@@ -376,7 +376,7 @@ class BufferState:
             deadline = time.monotonic() + _PATIENCE
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
-        """What to raise where an edit is due that only a writer may make."""
+        """The error for an edit that is due and that only a writer may make."""
         if self.header.has_edit_to_make() and not self._has_whole_journal(self.header.newest_half().edit):
             return StorageCorruptedError(
                 f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
@@ -397,7 +397,7 @@ class BufferState:
             journal.close()
 
     def as_failed(self) -> OSError:
-        """What to raise once a flush or an edit has failed."""
+        """The error of all writes after a flush or an edit has failed."""
         where = self.folder or self.storage.cache_filename
         if self.counters.edit & 1:
             what = "samples are half changed: open the buffer again with read_only=False to finish that"
@@ -410,7 +410,7 @@ class BufferState:
     # -- edits -----------------------------------------------------------------------------------------------
 
     def flushes(self, edit: Edit) -> bool:
-        """Whether an edit is durable when it is made, as one must be that moves samples: half of it would be wrong."""
+        """Whether an edit is made durable at once. An edit that moves samples must be: half of it would be wrong."""
         is_journaled = self.journal is not None and self.storage.has_raw_rows
         return is_journaled and (self.durable or bool(edit.counters))
 
@@ -458,7 +458,7 @@ class BufferState:
         self.segments.sync()
 
     def close(self) -> None:
-        """Give back files and locks; what was written is durable by then, unless that has failed or was interrupted.
+        """Release files and locks; what was written is durable by then, unless that has failed or was interrupted.
 
         May be called more than once.
         """

@@ -1,7 +1,7 @@
-"""How a step becomes a sample of the buffer's space: everything that is worked out once, and what is done per step.
+"""Builders, which make samples of the buffer's space from steps: what is prepared once, and what is done per step.
 
-What a step has brought is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a
-sample of it, or a batch of samples, and says in `needs` which fields it looks at.
+The data of a step is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a sample
+of it, or a batch of samples, and says in `needs` which fields it uses.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class DictBuilder(Builder):
 
     def build(self, data: StepData) -> dict[str, Any]:
         transition = {}
-        for key, place, convert in self._plan:  # no comprehension: on this path a call more shows
-            value = data[place]
+        for key, index, convert in self._plan:  # no comprehension: on this path a call more shows
+            value = data[index]
             transition[key] = value if convert is None else convert(value)
         return transition
 
@@ -151,7 +151,7 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
 
     def check_whole(value: Any) -> None:
         host = backend.to_numpy(value) if backend.is_backendarray(value) else np.asarray(value)
-        with np.errstate(invalid="ignore"):  # of what is not finite, which is found out
+        with np.errstate(invalid="ignore"):  # of values that are not finite, which the comparison finds
             if not (host.astype(backend.dtype_name(dtype)) == host).all():
                 raise ValueError(f"{path}: {host!r:.100} is no value of {space}, give the buffer a dtype that holds it")
 
@@ -232,23 +232,23 @@ class _InfoReader:
         return space.backend.zeros(shape, dtype=space.dtype, device=space.device)
 
     def read(self, info: dict[str, Any]) -> dict[str, Any]:
-        found = {}
+        values = {}
         for name, convert, blank in self._plan:
             if name in self._flags:
-                found[name] = convert(self._is_there(info, name[1:]))
+                values[name] = convert(self._is_there(info, name[1:]))
             elif name in info and blank is not None:
-                found[name] = self._where_there(info, name, convert, blank)
+                values[name] = self._where_there(info, name, convert, blank)
             elif name in info and self._is_everywhere(info, name):
-                found[name] = convert(info[name])
+                values[name] = convert(info[name])
             elif blank is not None:
-                found[name] = blank
+                values[name] = blank
             else:
                 where = "" if name not in info else f" of slots {np.flatnonzero(~np.asarray(info[f'_{name}']))}"
                 raise KeyError(
                     f"{self._path}/{name}: it is not in the infos{where} of this step (they have "
                     f"{sorted(map(str, info))}): add a BinarySpace '{self._path}/_{name}' to record where it is there"
                 )
-        return found
+        return values
 
     def _is_there(self, info: dict[str, Any], name: str) -> Any:
         flag = info.get(f"_{name}", name in info)

@@ -22,7 +22,7 @@ import numpy as np
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ._journal import Edit, removal
 from ._lanes import LanedSegmentIndex
 from ._state import BufferState

@@ -1,13 +1,13 @@
 """An environment that records every transition into replay buffers.
 
-What is recorded as `obs` is the observation that the action was chosen on, and as `next_obs` what the step returned:
-at an episode's end that is its last observation, since environments are not restarted by themselves.
+The field `obs` is the observation that the action was chosen on, and `next_obs` the one that the step returned: at an
+episode's end that is its last observation, since environments are not restarted by themselves.
 
-Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): those that
-have come back are recorded, and the others when they do.
+Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): a slot is
+recorded when its step has finished.
 
-A step that fails, or whose transition cannot be recorded, leaves it open what the next observation would follow: after
-it the environment has to be reset. What was recorded before stays.
+After a step that fails, or whose transition cannot be recorded, the observation of the environment is unknown, and the
+environment has to be reset. What was recorded before stays.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from unienv_interface.wrapper.autoreset import refuse_autoreset
 
 from ._recording import (
     EpisodeCounts,
-    Part,
     PartialRecorders,
     PendingSteps,
+    StepOfSome,
     TransitionBuilder,
     check_builder,
     check_extras,
-    check_takes_parts,
+    check_steps_of_some,
     is_plain,
     make_recorder,
     names_of,
@@ -60,24 +60,46 @@ class ReplayBufferCollectionWrapper(
 ):
     """Automatically record every transition into one or more replay buffers.
 
-    - `replay_mode`: `"shared"`, a single flat replay buffer; `"per_env"`, one buffer per batched slot, with episode
-      segments; `"interleaved"`, one buffer with a lane and so with episode segments for each slot (`lanes` of
-      `ReplayBuffer.create`); `"auto"`, which of these fits the batch size and the buffers.
-    - `transition_builder`: a callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated,
-      env_index, rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its
-      fields that the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs,
-      action, reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and
-      extras; `transition_space` makes such a space.
-    - `validate_transition`: check every transition against the buffer's space, which takes time.
-    - `dump_on_episode_end`, `dump_on_reset_boundary`: `dumps` the buffers concerned, to `dump_path` or, if there are
-      several, to a folder `env_0`, `env_1`, ... each under it. Repeated dumps overwrite the same path, which may be
-      reassigned. Empty buffers are not dumped.
-    - `clock`: where timestamps come from, seconds since the epoch.
-    - `first_episode_id`: the number of the first episode; by default one that goes on from what the buffers hold.
-    - `on_ended`: what happens when a slot is stepped whose episode has ended, and which was not reset: `"raise"`, a
-      RuntimeError before the step that names the slots; `"ignore"`, the step is recorded as the first of an episode.
-    - `episodes`: `"ignore"` says that several environments are meant to be mixed in one buffer without episodes, in
-      shared mode. By default an `UnknownEpisodesWarning` says that they are.
+    Parameters
+    ----------
+    env
+        The environment below, single or batched.
+    replay_buffers
+        One buffer, or one for each slot.
+    replay_mode
+        "shared": a single flat replay buffer. "per_env": one buffer per batched slot, with episode segments.
+        "interleaved": one buffer with a lane, and so with episode segments, for each slot (`lanes` of
+        `ReplayBuffer.create`). "auto": the one of these that fits the batch size and the buffers.
+    transition_builder
+        A callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated, env_index,
+        rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its fields that
+        the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs, action, reward,
+        terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and extras;
+        `transition_space` makes such a space.
+    validate_transition
+        Check every transition against the buffer's space, which takes time.
+    dump_on_episode_end, dump_on_reset_boundary
+        `dumps` the buffers concerned, to `dump_path` or, if there are several, to a folder `env_0`, `env_1`, ... each
+        under it. Repeated dumps overwrite the same path. Empty buffers are not dumped.
+    dump_path
+        Where to; it may be reassigned.
+    clock
+        Gives the timestamps, in seconds since the epoch.
+    first_episode_id
+        The number of the first episode; by default the one after the last in the buffers.
+    on_ended
+        What happens when a slot is stepped whose episode has ended, and which was not reset. "raise": a RuntimeError
+        before the step that names the slots. "ignore": the step is recorded as the first of an episode.
+    episodes
+        "ignore" says that several environments are meant to be mixed in one buffer without episodes, in shared mode. By
+        default an `UnknownEpisodesWarning` says that they are.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> recorder = ReplayBufferCollectionWrapper(env, buffer)
+    >>> recorder.reset(seed=0)
+    >>> recorder.step(recorder.sample_action())
     """
 
     def __init__(
@@ -123,11 +145,11 @@ class ReplayBufferCollectionWrapper(
         self._counts = EpisodeCounts(self._slots, first_episode_id)
         self._recorder: Any = None  # a Recorder from the first step on
         self._partial_recorders: PartialRecorders | None = None  # from the first step of some slots on
-        self._observation: Any = None  # what the next step starts from, of all slots; nobody else has it
+        self._observation: Any = None  # the last one of all slots, in memory of our own
         self._context: Any = None
-        self._is_known = False  # whether these are those of the environment
+        self._is_known = False  # whether `_observation` and `_context` are those of the environment
         self._ended: set[int] = set()  # slots whose episodes have ended, until they are reset
-        self._in_doubt = False  # whether a reset follows on something that has failed
+        self._in_doubt = False  # whether the last step or reset has failed
         self._overwrites = is_plain(env)
         self._resetting: np.ndarray | None = None
         # The action and the extras of the step under way; of some slots.
@@ -187,7 +209,7 @@ class ReplayBufferCollectionWrapper(
         return result
 
     def _begin_reset(self, mask: Any) -> np.ndarray:
-        """The slots that are going to be reset, on the host; what is known of the environment is in doubt from here."""
+        """The mask of the slots to be reset, on the host; from here on the observations count as unknown."""
         if self._stepping is not None:
             raise RuntimeError("reset while a step is under way: call step_wait first")
         if self._resetting is not None:
@@ -222,7 +244,7 @@ class ReplayBufferCollectionWrapper(
             self._dump(slots)
 
     def _merge(self, context: Any, observation: Any, slots: np.ndarray, chosen: list[int]) -> None:
-        """Put the rows of the slots that were reset in the place of what was known of them."""
+        """Replace the known rows of the slots that were reset."""
         if self._overwrites and len(observation) == len(chosen):
             kept = self._kept_for(observation)
             for row, slot in enumerate(chosen):  # most often there is just one
@@ -235,12 +257,12 @@ class ReplayBufferCollectionWrapper(
             self._context = self.env.update_context_post_reset(self._context, context, mask)
 
     def _as_mask(self, slots: np.ndarray) -> Any:
-        """A mask as environments of this one's backend get it."""
+        """A mask as an array of the environment's backend."""
         backend = self._env_backend
         return slots if backend is NumpyComputeBackend else backend.from_numpy(slots, device=self.env.device)
 
     def _kept_for(self, observation: np.ndarray) -> np.ndarray:
-        """The observations that are kept, ours and not handed out since they were made, to take rows of this array."""
+        """The array of our own that keeps the last observations, with the dtype and the shape to take these rows."""
         kept: np.ndarray = self._observation
         if observation.dtype != kept.dtype:  # an environment may give less than its space says, and more next time
             kept = self._observation = kept.astype(np.result_type(kept, observation))
@@ -312,12 +334,12 @@ class ReplayBufferCollectionWrapper(
             self._extra_names = None if is_function else names_of("extras", self._buffers)
 
     def _check_extras(self, extras: Mapping[str, Any] | None) -> None:
-        """A KeyError, before the environment is asked to step, if these cannot be recorded."""
+        """Raise a KeyError, before the environment steps, if these extras cannot be recorded."""
         if self._extra_names is not None:
             check_extras(extras, self._extra_names)
 
     def _refuse_ended(self, ended: set[int]) -> None:
-        """A RuntimeError if these slots, which are about to step, are any: their episodes have ended."""
+        """Raise a RuntimeError if there are any of these slots, which are to step after the end of their episodes."""
         if not ended:
             return
         what = f"slots {sorted(ended)}, whose episodes have ended" if self._is_batched else "an episode that has ended"
@@ -331,7 +353,7 @@ class ReplayBufferCollectionWrapper(
         action: Any,
         result: tuple[Any, Any, Any, Any, dict[str, Any]],
         extras: Mapping[str, Any] | None = None,
-        part: Part | None = None,
+        part: StepOfSome | None = None,
     ) -> None:
         """Record a step of all slots, or of some of them."""
         next_observation, reward, terminated, truncated, info = result
@@ -379,12 +401,12 @@ class ReplayBufferCollectionWrapper(
             self._counts.begin(ended)
             if self._refuses_ended:
                 self._ended.update(ended)
-        self._is_known = slots is None  # of some slots, whoever waits for them says so
+        self._is_known = slots is None  # for a step of some slots, `_wait_for_some` decides
         if ended and self._dumps_episodes:
             self._dump(np.isin(np.arange(self._slots), ended))
 
     def _counted(self, needs: frozenset[str], slots: list[int] | None) -> tuple[Any, Any, Any]:
-        """Episode number, step number and time of all slots or of some, as far as they are needed."""
+        """The episode number, step number and time of all slots or of some; None where not needed."""
         count = self._slots if slots is None else len(slots)
         ids = self._counts.ids(slots) if "episode_id" in needs else None
         steps = self._counts.steps(slots) if "step" in needs else None
@@ -440,7 +462,7 @@ class ReplayBufferCollectionWrapper(
     # -- steps of some slots -------------------------------------------------------------------------------
 
     def _begin_some(self, begin: Callable[..., Any], action: Any, index: Any, extras: Mapping[str, Any] | None) -> None:
-        check_takes_parts(self._mode, self._slots, "step_async with index")
+        check_steps_of_some(self._mode, self._slots, "step_async with index")
         pending = self._pending()
         self._refuse_extras_of_some(extras)
         if not pending.is_sound:
@@ -458,7 +480,7 @@ class ReplayBufferCollectionWrapper(
         self, wait: Callable[..., Any], min_envs: int | None
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if min_envs is not None:
-            check_takes_parts(self._mode, self._slots, "step_wait with min_envs")
+            check_steps_of_some(self._mode, self._slots, "step_wait with min_envs")
         pending = self._pending()
         if min_envs is not None and not 1 <= min_envs <= len(pending):
             raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
@@ -469,12 +491,12 @@ class ReplayBufferCollectionWrapper(
         if len(pending):
             self._stepping = pending
         with pending.in_doubt():
-            self._record(action, result, part=self._part(slots))
+            self._record(action, result, part=self._step_of_some(slots))
         self._is_known = pending.is_sound and self._stepping is None
         return result
 
     def _pending(self) -> PendingSteps:
-        """What is under way, to be added to or waited for slot by slot."""
+        """The pending steps, as slots that can be added to and waited for one by one."""
         if isinstance(self._stepping, PendingSteps):
             return self._stepping
         pending = PendingSteps(self.action_space)
@@ -490,7 +512,7 @@ class ReplayBufferCollectionWrapper(
         if extras or self._extra_names:
             raise ValueError("extras: they are recorded with steps of all slots only, without index and min_envs")
 
-    def _part(self, slots: list[int]) -> Part:
+    def _step_of_some(self, slots: list[int]) -> StepOfSome:
         if self._partial_recorders is None:
             chosen, validates = self._chosen_builder, self._validates
             self._partial_recorders = PartialRecorders(self._mode, self.env, self._buffers, chosen, validates)
@@ -498,10 +520,10 @@ class ReplayBufferCollectionWrapper(
         if self.context_space is not None:
             context = batch_utils.get_at(self.context_space, self._context, rows)
         observation = batch_utils.get_at(self.observation_space, self._observation, rows)
-        return Part(slots, self._partial_recorders.of(slots), observation, context)
+        return StepOfSome(slots, self._partial_recorders.of(slots), observation, context)
 
     def _move_on(self, slots: list[int], observation: Any) -> None:
-        """Take over what some slots have come to, one row for each, and count their step."""
+        """Keep the new observations of some slots, one row for each, and count their step."""
         if self._overwrites:
             self._kept_for(observation)[slots] = observation
         else:
@@ -513,7 +535,7 @@ class ReplayBufferCollectionWrapper(
 
     def close(self) -> None:
         """Close the environment. Episodes that are under way end here, cut; the buffers stay open."""
-        with contextlib.ExitStack() as everything:  # whichever of it fails
+        with contextlib.ExitStack() as everything:  # each call is made even if another one fails
             everything.callback(super().close)
             for buffer in self._buffers:
                 everything.callback(_end_recording, buffer)
@@ -527,17 +549,17 @@ class ReplayBufferCollectionWrapper(
         return method
 
     def _may_be_open(self) -> bool:
-        """Whether the caller may have added samples of his own to a buffer that keeps episodes one after the other."""
+        """Whether the caller may have added samples to a buffer that keeps episodes one after the other."""
         recorder = self._recorder
         return self._mode != "interleaved" and (recorder is None or recorder.may_be_open)
 
     def _end_segments(self, slots: np.ndarray | None = None, *, cut: bool) -> None:
-        """Close what is open of these slots; `cut` unless it was reset by a caller who knew what was recorded."""
+        """Close the open segments of these slots; as `cut` unless a reset of the caller ended them."""
         if self._mode == "interleaved":
             self._buffers[0].mark_segment_end(slots, cut=cut)
             return
-        for place, buffer in enumerate(self._buffers):
-            if slots is None or len(self._buffers) == 1 or slots[place]:
+        for slot, buffer in enumerate(self._buffers):
+            if slots is None or len(self._buffers) == 1 or slots[slot]:
                 buffer.mark_segment_end(cut=cut)
 
     def _dump(self, slots: np.ndarray) -> None:
@@ -560,17 +582,36 @@ class ReplayBufferCollectionWrapper(
         finalize_old_segments: bool = False,
         dump_old: bool = False,
     ) -> list[ReplayBuffer]:
-        """Swap the replay buffer(s) without rebuilding the wrapper; returns those that were replaced.
+        """Swap the replay buffer(s) without rebuilding the wrapper.
 
-        - `replay_mode`: a new mode, `"auto"` for one that fits the new buffers, or None to keep the current one.
-        - `require_same_space`: a ValueError unless the new buffers have the same `single_space` as the old ones.
-        - `allow_mid_episode`: allow it even if this splits an episode across old and new buffers, whose segment in
-          the old ones stays open.
-        - `finalize_old_segments`: close the open segments of the old buffers, as cut.
-        - `dump_old`: do so, and dump the old buffers to `dump_path`.
+        What does not fit is refused before anything has happened. Open segments of the new buffers are closed, since no
+        row that follows belongs to them.
 
-        With open segments and none of the latter three: a RuntimeError. What does not fit is refused before anything
-        has happened. Open segments of the new buffers are closed, since no row that follows belongs to them.
+        Parameters
+        ----------
+        replay_buffers
+            The new buffer, or the new ones.
+        replay_mode
+            A new mode, "auto" for one that fits the new buffers, or None to keep the current one.
+        require_same_space
+            Refuse new buffers of another `single_space` than the old ones.
+        allow_mid_episode
+            Allow it even if this splits an episode across old and new buffers; its segment in the old ones stays open.
+        finalize_old_segments
+            Close the open segments of the old buffers, as cut.
+        dump_old
+            Do so, and dump the old buffers to `dump_path`.
+
+        Returns
+        -------
+        The buffers that were replaced.
+
+        Raises
+        ------
+        RuntimeError
+            The old buffers have open segments, and none of the last three is given; or a step or reset is under way.
+        ValueError
+            The new buffers are of another space, or do not fit the mode.
         """
         if self._stepping is not None or self._resetting is not None:
             raise RuntimeError("set_replay_buffers while a step or reset is under way: wait for it first")
@@ -609,7 +650,7 @@ class ReplayBufferCollectionWrapper(
 
 
 def _is_first(name: str, value: str, allowed: tuple[str, str]) -> bool:
-    """Whether an option has the first of its two values; a ValueError if it has neither."""
+    """Whether an option has the first of two allowed values; a ValueError if it has neither."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}, it must be {allowed[0]!r} or {allowed[1]!r}")
     return value == allowed[0]

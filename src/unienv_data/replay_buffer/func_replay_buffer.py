@@ -118,7 +118,7 @@ class FuncReplayBuffer:
         """`n` rows, (n, ...), each drawn from all with the same probability."""
         jax = need("jax", extra="jax")
         self._refuse_fewer(state, 1)
-        # without an order, the places in the ring do: those written are the first ones until all are
+        # in any order: the steps that were written are the first ones of the ring until all are
         return _take(state.data, jax.random.randint(key, (n,), 0, state.count * self.batch))
 
     def sample_windows(self, state: FuncReplayState, key: jax.Array, n: int, length: int) -> FuncWindows:
@@ -133,7 +133,7 @@ class FuncReplayBuffer:
         starts = jax.numpy.maximum(state.count - length + 1, 1)
         first = jax.random.randint(key, (n,), 0, starts * self.batch)
         offsets = jax.numpy.arange(length)
-        rows = _take(state.data, self._places(state, first[:, None], offsets))
+        rows = _take(state.data, self._ring_indices(state, first[:, None], offsets))
         return FuncWindows(rows, self._is_valid(state, first, offsets, rows))
 
     def sample_n_step(self, state: FuncReplayState, key: jax.Array, n: int, steps: int, gamma: float) -> dict[str, Any]:
@@ -157,15 +157,15 @@ class FuncReplayBuffer:
         first = jax.random.randint(key, (n,), 0, state.count * self.batch)
         offsets = jax.numpy.arange(steps)
         window = {name: state.data[name] for name in ("reward", *self._flags)}
-        window = _take(window, self._places(state, first[:, None], offsets))
+        window = _take(window, self._ring_indices(state, first[:, None], offsets))
         valid = self._is_valid(state, first, offsets, window)
         rewards = window["reward"]
         discounts = jax.numpy.where(valid, gamma**offsets, 0).astype(rewards.dtype)
         counts = valid.sum(1)
-        ends = self._places(state, first, counts - 1)
+        ends = self._ring_indices(state, first, counts - 1)
         last = {name: _take(state.data[name], ends) for name in ("terminated", "truncated", "next_obs")}
         return {
-            **_take(state.data, self._places(state, first, 0)),
+            **_take(state.data, self._ring_indices(state, first, 0)),
             **last,
             "reward": jax.numpy.einsum("ns...,ns->n...", rewards, discounts),
             "discount": jax.numpy.where(last["terminated"], 0, gamma**counts).astype(rewards.dtype),
@@ -201,10 +201,10 @@ class FuncReplayBuffer:
                 buffer.extend(part((slice(start, stop), 0)))
         return buffer
 
-    # -- places in the ring ----------------------------------------------------------------------------------
+    # -- indices in the ring ---------------------------------------------------------------------------------
 
-    def _places(self, state: FuncReplayState, first: jax.Array, offset: Any) -> jax.Array:
-        """The place, in the ring with its first two axes joined, of the row `offset` steps after the one of an age.
+    def _ring_indices(self, state: FuncReplayState, first: jax.Array, offset: Any) -> jax.Array:
+        """The index, in the ring with its first two axes joined, of the row `offset` steps after the one of an age.
 
         Rows are numbered by age: step by step from the oldest, in each step by environment.
         """
@@ -236,12 +236,12 @@ class FuncReplayBuffer:
             raise ValueError(f"the buffer holds {int(state.count)} steps of each environment, {wanted} are wanted")
 
 
-def _take(data: Any, places: jax.Array) -> Any:
-    """The rows at places in the ring with its first two axes joined, of each column."""
+def _take(data: Any, indices: jax.Array) -> Any:
+    """The rows at indices in the ring with its first two axes joined, of each column."""
     jax = need("jax", extra="jax")
 
     def take(column: Any) -> Any:
-        return column.reshape(-1, *column.shape[2:]).at[places].get(mode="promise_in_bounds")
+        return column.reshape(-1, *column.shape[2:]).at[indices].get(mode="promise_in_bounds")
 
     return jax.tree.map(take, data)
 
@@ -264,10 +264,10 @@ def _leading_axes(space: Space, rows: Any, path: str) -> tuple[int, ...]:
         if sorted(given, key=str) != sorted(names, key=str):
             raise ValueError(f"{path or 'rows'}: {type(rows).__name__} with {given}, the space wants {names}")
         pairs = zip(names, space.children, space.child_values(rows), strict=True)
-        found = {f"{path}/{name}": _leading_axes(child, value, f"{path}/{name}") for name, child, value in pairs}
-        if len(set(found.values())) > 1:
-            raise ValueError(f"rows have different leading axes: {found}")
-        return next(iter(found.values()), ())
+        axes_by_path = {f"{path}/{name}": _leading_axes(child, value, f"{path}/{name}") for name, child, value in pairs}
+        if len(set(axes_by_path.values())) > 1:
+            raise ValueError(f"rows have different leading axes: {axes_by_path}")
+        return next(iter(axes_by_path.values()), ())
     if not hasattr(rows, "dtype"):
         raise ValueError(f"{path or 'rows'}: {type(rows).__name__}, the space wants an array")
     shape, wanted = tuple(rows.shape), tuple(space.shape)  # type: ignore[arg-type]

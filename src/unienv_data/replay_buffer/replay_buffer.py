@@ -35,8 +35,7 @@ from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
 from . import _folder
-from ._columns import column_source
-from ._reader import BufferReader, WindowReader
+from ._reader import BufferReader, WindowReader, column_source
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
 
@@ -58,12 +57,18 @@ class BufferStats:
 class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Ring-buffer style batch storage built on top of a SpaceStorage.
 
-    Index 0 is the oldest sample. `append` adds one sample to the episode that is open, opening one if need be, and
-    `mark_segment_end` closes it; each `extend` is an episode of its own. With `maintain_segment_metadata` the episodes
-    are kept, and `get_segments` gives them.
+    `create` and `load_from` make one. Index 0 is the oldest sample. `append` adds one sample to the episode that is
+    open, opening one if need be, and `mark_segment_end` closes it; each `extend` is an episode of its own. With
+    `maintain_segment_metadata` the episodes are kept, and `get_segments` gives them.
 
     A read gives samples as they are at one instant. While another process or thread writes, and so fast that the
     oldest samples are gone before they are read, that instant is a little later than the call.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> buffer.append(transition)
+    >>> batch = buffer.get_at(np.array([0, 1, 2]))
     """
 
     checks_positions = True
@@ -132,20 +137,39 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         columns: Mapping[str, ColumnRule] | None = None,
         **kwargs: Any,
     ) -> ReplayBuffer:
-        """Create a new replay buffer and its backing storage; a `PackedStorage` if none is named.
+        """Create a new replay buffer and its backing storage.
 
-        A storage is named by its class or by its registered name, such as "hdf5". `keep_episodes` is another name of
-        `maintain_segment_metadata`. The short form `create(space, ...)`, which names no storage, keeps episodes unless
-        `keep_episodes=False`; otherwise they are kept only on request.
+        Parameters
+        ----------
+        storage_cls
+            The class of the storage, or its registered name, such as "hdf5"; by default `PackedStorage`. The short form
+            `create(space, ...)` takes the space in its place, and keeps episodes unless `keep_episodes=False`.
+        single_instance_space
+            The space of one sample.
+        *args, **kwargs
+            Further arguments for the storage.
+        cache_path
+            The folder, new or empty; the buffer can be loaded from the moment this returns. By default it is in memory.
+        capacity
+            How many samples there is room for before the oldest are overwritten; None to grow.
+        multiprocessing
+            Whether several processes write.
+        maintain_segment_metadata, keep_episodes
+            Two names for one thing: whether episodes are kept.
+        durable
+            Make the end of every segment survive a power cut.
+        lanes
+            How many environments record side by side, each its own episodes (see `extend_lanes`); more than one always
+            keeps them.
+        columns
+            How the leaves that a pattern names, such as "obs/cam_*", are kept: as still images (`Image`), or as one
+            video per episode (`Video`), encoded in the background; such a buffer keeps its episodes. The storage keeps
+            all others.
 
-        With `cache_path` the folder must be new or empty; the buffer can be loaded from the moment this returns. With
-        `durable` the end of every segment makes it survive a power cut. With `lanes=N` N environments record side by
-        side, each its own episodes (see `extend_lanes`); such a buffer always keeps them. Further arguments are the
-        storage's.
-
-        With `columns` the leaves that a pattern names, such as "obs/cam_*", are kept by its rule: as still images
-        (`Image`), or as one video per episode (`Video`), encoded in the background; such a buffer keeps its episodes.
-        All other leaves are kept by the storage.
+        Examples
+        --------
+        >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="data/", keep_episodes=True)
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -197,19 +221,37 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     ) -> ReplayBuffer:
         """Load a replay buffer plus its backing storage from disk.
 
-        If `single_instance_space` is provided, it is validated against the space reconstructed from the on-disk
-        metadata and, if compatible, reused instead of keeping the reconstructed copy. This avoids allocating duplicate
-        Space objects when many buffers with identical spaces are loaded simultaneously (e.g. for `CombinedBatch`).
+        Parameters
+        ----------
+        path
+            The folder.
+        backend, device
+            Where the samples are to be.
+        read_only
+            Read, and see new samples of a writer in another process as they come. False to write, as the only writer.
+        multiprocessing
+            Whether other processes write, too.
+        single_instance_space
+            A space to use in place of the one on disk, which it must be equal to: buffers with identical spaces (e.g.
+            for `CombinedBatch`) then share one object.
+        **storage_kwargs
+            Further arguments for the storage. With `columns` frames of the columns of video that a pattern names come
+            cropped and resized (see `Decode`); `frame_cache` keeps decoded frames on disk, in at most so many bytes,
+            such as "20GB".
 
-        With `columns` frames of the columns of video that a pattern names come cropped and resized (see `Decode`), and
-        `frame_cache` has them kept on disk once they are decoded, in at most so many bytes, such as "20GB". Further
-        arguments are the storage's.
+        Raises
+        ------
+        PermissionError
+            Another process writes to the folder; the message names it.
+        ValueError
+            `single_instance_space` is another than the one on disk.
 
-        Read-only, new samples of a writer in another process are seen as they come. To write, there must be no other
-        writer: a PermissionError names the process that is.
+        Examples
+        --------
+        >>> buffer = ReplayBuffer.load_from("data/", backend="numpy")
         """
-        place = (parse_backend(backend), device, single_instance_space)
-        return _folder.load(local_path(path), place, read_only, multiprocessing, storage_kwargs)
+        target = (parse_backend(backend), device, single_instance_space)
+        return _folder.load(local_path(path), target, read_only, multiprocessing, storage_kwargs)
 
     is_loadable_from = staticmethod(_folder.is_loadable_from)
     get_length_from_path = staticmethod(_folder.get_length_from_path)
@@ -384,8 +426,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
             return [reader(*at) for reader in readers]
 
-        found = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
-        return [reader.shown(*windows) for reader, windows in zip(readers, found, strict=True)]
+        columns = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
+        return [reader.shown(*windows) for reader, windows in zip(readers, columns, strict=True)]
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         return self._reader.episodes_of(positions)
@@ -394,8 +436,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self._reader.episode_marks(positions) if self._maintains else None
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
-        found = self.episodes_of(positions) if within_episodes else None
-        return self._reader.bounds.all(positions, 0, len(self)) if found is None else found
+        episodes = self.episodes_of(positions) if within_episodes else None
+        return self._reader.bounds.all(positions, 0, len(self)) if episodes is None else episodes
 
     def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
         rows = self.read_rows(np.empty(0, np.int64))
@@ -517,11 +559,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             part = slice(start, min(start + size, len(other)))
             batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
             closing = np.flatnonzero(ends[part]).tolist()
-            are_cut = [bool(lacks_end[start + place]) for place in closing]
+            are_cut = [bool(lacks_end[start + index]) for index in closing]
             if self._lanes > 1:
                 self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing, are_cut)
             else:
-                ended = [(first + int(starts[start + place]), first + start + place + 1) for place in closing]
+                ended = [(first + int(starts[start + index]), first + start + index + 1) for index in closing]
                 self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
 
     def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
@@ -539,16 +581,16 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Booleans for all lanes, as a caller gives them."""
         if flags is None:
             return np.full(self._lanes, default)
-        found = self._as_flags(flags)
-        if found.shape != (self._lanes,):
+        by_lane = self._as_flags(flags)
+        if by_lane.shape != (self._lanes,):
             raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
-        return found
+        return by_lane
 
     def _as_flags(self, flags: Any) -> np.ndarray:
-        found = flags if type(flags) is np.ndarray else self._on_host(flags)
-        if found.dtype.kind != "b":
+        on_host = flags if type(flags) is np.ndarray else self._on_host(flags)
+        if on_host.dtype.kind != "b":
             raise ValueError(f"{flags!r:.100}: wanted one boolean for each of {self._lanes} lanes")
-        return found
+        return on_host
 
     def _on_host(self, flags: Any) -> np.ndarray:
         return self.backend.to_numpy(flags) if self.backend.is_backendarray(flags) else np.asarray(flags)
@@ -597,11 +639,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         for _ in range(_VERIFY_ATTEMPTS):
             state.wait_for_edit()
             before = self._counters.copy()
-            found = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
-            if not found or self._counters == before:  # else a writer may have been what was found
+            findings = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
+            if not findings or self._counters == before:  # else a writer may have been what was found
                 break
         is_covered = self.storage.has_row_sums
-        return [*state.findings, *found, *([] if is_covered else self.storage.verify())]
+        return [*state.findings, *findings, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:
         """Persist the replay buffer metadata and its backing storage.

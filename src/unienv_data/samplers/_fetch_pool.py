@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.utils.channel import ChannelClosedError, Message, no_interrupt
+from unienv_interface.utils.channel import ChannelClosedError, Message, Portable, no_interrupt
 from unienv_interface.utils.worker_processes import (
     KILL_GRACE,
     ErrorReport,
@@ -25,11 +25,11 @@ from unienv_interface.utils.worker_processes import (
 
 from ..base.common import BatchBase
 from ..base.sampling import Form
-from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, Portable, request, worker_main
+from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, request, worker_main
 
 # Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
 _CLOSE_GRACE = 0.8
-# A batch whose fetch has ended so many workers is not tried again.
+# A batch whose fetch has killed as many workers is not fetched again.
 _MOST_DEATHS = 2
 
 
@@ -250,8 +250,8 @@ class FetchPool:
                 death = self._broken = WorkerDied(f"{told}; none could be started in its place: {error}")
         else:
             self._broken = death  # it died before its first batch, and another would too
-        for place, fetch in enumerate(worker.todo):
-            fetch.deaths += place == 0
+        for position, fetch in enumerate(worker.todo):
+            fetch.deaths += position == 0
             if not fetch.is_wanted:
                 fetch.free_block()
             elif fetch.deaths < _MOST_DEATHS:
@@ -259,7 +259,7 @@ class FetchPool:
             else:
                 fetch.error = death
         if not any(fetch.error is death and fetch.is_wanted for fetch in worker.todo):
-            self._deaths.append(death)  # else it is told in the place of that batch
+            self._deaths.append(death)  # else it is raised instead of that batch
 
     def _receive_last(self, worker: _Worker) -> None:
         """Receive the answers that a worker sent before it died."""

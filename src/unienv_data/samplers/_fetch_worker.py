@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 from unienv_interface.space.space_utils import flatten_space
-from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, pickled
+from unienv_interface.utils.channel import Channel, ChannelClosedError, Message, Portable, pickled
 from unienv_interface.utils.shared_block import SharedBlock
 from unienv_interface.utils.worker_processes import ErrorReport
 
@@ -40,20 +39,6 @@ _FORMS = (STRUCTURED, STRUCTURED_WITH_METADATA, FLAT, FLAT_WITH_METADATA)
 _REQUEST = struct.Struct("<Bqq")  # form, block, and the end of the numbers of the samples that there are
 _ALIGNMENT = 64
 _IN_BLOCK = ...  # in the place of a part that lies in the block
-
-
-class Portable:
-    """A value on its way to a worker: as it is to a forked one, pickled for others, lambdas included."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (cloudpickle.dumps(self.value),)
-
-
-def _received(data: bytes) -> Portable:
-    return Portable(pickle.loads(data))
 
 
 def request(form: Form, block: int, end: int, index: np.ndarray) -> bytes:
@@ -123,21 +108,21 @@ def _seed_apart(seed: Sequence[int]) -> None:
 # -- blocks ------------------------------------------------------------------------------------------------
 
 
-class _Part:
+class _RowsInBlock:
     """Where the rows of one layout lie in a block, for up to `capacity` of them."""
 
     def __init__(self, layout: RowLayout, capacity: int) -> None:
         self.layout, self.capacity = layout, capacity
-        self._places: list[tuple[str | None, np.dtype, int]] = []
+        self._arrays: list[tuple[str | None, np.dtype, int]] = []
         self.nbytes = 0
         for name, dtype in [(None, layout.dtype), *((leaf.name, leaf.codec.dtype) for leaf in layout.block_leaves)]:
-            self._places.append((name, dtype, self.nbytes))
+            self._arrays.append((name, dtype, self.nbytes))
             self.nbytes += -(-capacity * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
     def rows(self, memory: np.ndarray, count: int) -> Rows:
         arrays = {
             name: memory[start : start + count * dtype.itemsize].view(dtype.base).reshape(count, *dtype.shape)
-            for name, dtype, start in self._places
+            for name, dtype, start in self._arrays
         }
         return self.layout.wrap(arrays.pop(None), arrays)  # type: ignore[arg-type]
 
@@ -153,7 +138,7 @@ class BatchPlan:
         self._metadata_start = data
         self.nbytes = data + (0 if self._metadata is None else self._metadata.nbytes)
 
-    def _parts(self, form: Form) -> list[tuple[_Part | None, int]]:
+    def _parts(self, form: Form) -> list[tuple[_RowsInBlock | None, int]]:
         """The parts of a batch in this form, and where they begin."""
         parts = [(self._flat if form.is_flat else self._structured, 0)]
         if form.with_metadata:
@@ -163,13 +148,13 @@ class BatchPlan:
     def write(self, memory: np.ndarray | None, count: int, form: Form, batch: Any) -> bytes:
         """Write a batch to a block, if there is one, and return the pickled rest."""
         values = list(batch) if form.with_metadata else [batch]
-        for place, (part, start) in enumerate(self._parts(form)):
-            if memory is not None and part is not None and count <= part.capacity and values[place] is not None:
+        for number, (part, start) in enumerate(self._parts(form)):
+            if memory is not None and part is not None and count <= part.capacity and values[number] is not None:
                 try:
-                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[place])
+                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[number])
                 except ValueError:
                     continue  # not a value of its space: it is pickled as it is
-                values[place] = _IN_BLOCK
+                values[number] = _IN_BLOCK
         return b"" if all(value is _IN_BLOCK for value in values) else pickled(values)
 
     def write_rows(self, memory: np.ndarray | None, count: int, rows: Rows | None) -> bool:
@@ -188,14 +173,14 @@ class BatchPlan:
         """The batch that was written; its arrays are views of the block, where the backend allows it."""
         parts = self._parts(form)
         values = pickle.loads(rest) if rest else [_IN_BLOCK] * len(parts)
-        for place, (part, start) in enumerate(parts):
-            if values[place] is _IN_BLOCK and part is not None and memory is not None:
-                values[place] = part.layout.unpack(part.rows(memory[start:], count))
+        for number, (part, start) in enumerate(parts):
+            if values[number] is _IN_BLOCK and part is not None and memory is not None:
+                values[number] = part.layout.unpack(part.rows(memory[start:], count))
         return tuple(values) if form.with_metadata else values[0]
 
 
 class _Held(weakref.ref[np.ndarray]):
-    """The memory of a block that was handed out; once it is gone, this stands for the free block."""
+    """The memory of a block that was handed out; its end frees the block."""
 
     __slots__ = ("block",)
     block: int
@@ -215,7 +200,7 @@ class BlockRing:
         return bool(self._free) or self.shared is None
 
     def take(self) -> int:
-        """Take a free block, to be given back or handed out; -1 if there is none."""
+        """Take a free block, to be freed again or handed out; -1 if there is none."""
         free = self._free.popleft() if self._free else -1
         return free.block if isinstance(free, _Held) else free
 
@@ -246,11 +231,11 @@ def block_memory(shared: SharedBlock, block: int, nbytes: int) -> np.ndarray:
     return shared.array(np.uint8, (nbytes,), block * nbytes)
 
 
-def _part(space: Space | None, capacity: int) -> _Part | None:
+def _part(space: Space | None, capacity: int) -> _RowsInBlock | None:
     if space is None:
         return None
     layout = RowLayout(space)
-    return None if layout.has_heap or not layout.leaves else _Part(layout, capacity)
+    return None if layout.has_heap or not layout.leaves else _RowsInBlock(layout, capacity)
 
 
 def _flat_space(space: Space) -> BoxSpace | None:

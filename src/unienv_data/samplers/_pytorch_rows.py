@@ -40,7 +40,7 @@ class RowMover:
         return cls(layout, space, device, pinned=pinned) if is_plain and layout.leaves else None
 
     def move(self, batch: Any, count: int) -> Any:
-        """Move a batch of so many samples."""
+        """Move a batch of `count` samples."""
         rows = self._layout.empty(count)
         self._layout.pack(rows, slice(0, count), self._space.data_to(batch, NumpyComputeBackend))
         return self.move_rows(rows)

@@ -2,14 +2,14 @@
 
 The tree is wide: a node sums sixteen weights, and of the first level with no more than a few thousand nodes one running
 sum is made. A draw or an update of a whole batch is then a few NumPy calls per level, two levels for a million weights.
-Sums are brought up to date when they are asked for: what only looks at weights does not pay for them.
+Sums are updated when they are asked for: reading weights does not need them.
 
 In a large tree, one weight for a long range of slots is kept once for each block of 256 and written out when a slot of
 the block is asked for. New samples all get the same priority, so that the first draw from a billion writes to few.
 
-Rounding cannot lead a draw astray. At every level it goes to the first child whose running sum exceeds what is left of
-the drawn number; such a child has a weight above zero, since a zero does not raise a running sum. What is left is kept
-below the running sum of all children, as they are added up there, so that there always is such a child.
+Rounding cannot lead to a slot of weight zero. At every level a draw goes to the first child whose running sum exceeds
+the rest of the drawn number; this child has a weight above zero, since a zero does not raise a running sum. The rest is
+kept below the running sum of all children, as they are added up there, so there always is one.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class SumTree:
 
     def largest(self) -> float:
         """The largest weight."""
-        found = [self._levels[0][self._rows.size :].max(initial=0.0)]
+        largest = [self._levels[0][self._rows.size :].max(initial=0.0)]
         for start in range(0, len(self._rows), _AT_ONCE // _WIDTH):
             some = slice(start, min(start + _AT_ONCE // _WIDTH, len(self._rows)))
             is_shared = self._is_shared[some]
-            found += [
+            largest += [
                 part.max(initial=0.0) for part in (self._shared_weights[some][is_shared], self._rows[some][~is_shared])
             ]
-        return float(max(found))
+        return float(max(largest))
 
     def get(self, slots: np.ndarray) -> np.ndarray:
         self._write_out(slots)
@@ -174,20 +174,20 @@ class SumTree:
             weights = blocks.take(slots, 0)
             slots *= _WIDTH
             sums = weights @ _RUNNING_SUMS  # in a third of the time that `cumsum` takes
-            places = rows + _first_beyond(sums, left)
-            own = weights.take(places)
+            children = rows + _first_beyond(sums, left)
+            own = weights.take(children)
             if not own.all():
                 # each sum of a product may be added up in another order, and round to more where nothing was added
                 sums = weights.cumsum(axis=1)
-                places = rows + _first_beyond(sums, left)
-                own = weights.take(places)
-            slots += places - rows
-            left = np.maximum(left - (sums.take(places) - own), 0.0)
+                children = rows + _first_beyond(sums, left)
+                own = weights.take(children)
+            slots += children - rows
+            left = np.maximum(left - (sums.take(children) - own), 0.0)
         return slots
 
 
 def _first_beyond(sums: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """The first place in each row of running sums at which more is reached than what is left."""
+    """The first index in each row of running sums whose sum exceeds what is left."""
     return (sums > _below(left, sums[:, -1])[:, None]).argmax(axis=1)
 
 

@@ -94,9 +94,9 @@ class IndexSampler(abc.ABC):
         self.rng = generator_from_state(state["rng"])
 
     def _check_kind(self, state: Mapping[str, Any]) -> None:
-        found = state.get("sampler")
-        if found != type(self).__name__:
-            raise ValueError(f"the state is that of {found!r}, this is a {type(self).__name__}: make one of that kind")
+        kind = state.get("sampler")
+        if kind != type(self).__name__:
+            raise ValueError(f"the state is that of {kind!r}, this is a {type(self).__name__}: make one of that kind")
 
 
 def numbers_of(source: Source) -> range:

@@ -268,8 +268,8 @@ class _Finishing:
         self._sampler, self._prefetcher = sampler, prefetcher
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
-        found = self._prefetcher.next(draw, form)
-        if found is None:
+        fetched = self._prefetcher.next(draw, form)
+        if fetched is None:
             return None
-        drawn, batch = found
+        drawn, batch = fetched
         return drawn, self._sampler.finish(batch, drawn, form)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
-# After so many rounds of draws of which too few fit, all starts that do are looked up.
+# After so many rounds with too few fitting draws, all fitting starts are looked up.
 _ROUNDS = 8
 # How many samples are read at a time to find episodes by a key.
 _CHUNK = 1 << 18
@@ -91,28 +91,28 @@ class SliceSampler(IndexSampler):
 
     def _shape(self, batch_size: int) -> tuple[int, int]:
         """The number of slices in a batch, and their length."""
-        given = self.slice_len or self.num_slices or 1
-        if batch_size % given:
+        divisor = self.slice_len or self.num_slices or 1
+        if batch_size % divisor:
             name = "slice_len" if self.slice_len else "num_slices"
-            raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {given}")
-        other = batch_size // given
-        return (other, given) if self.slice_len else (given, other)
+            raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {divisor}")
+        other = batch_size // divisor
+        return (other, divisor) if self.slice_len else (divisor, other)
 
     def _draw_starts(self, source: Source, count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Starts of slices, with the ends of their episodes and the strides."""
-        found: list[tuple[np.ndarray, ...]] = []
+        rounds: list[tuple[np.ndarray, ...]] = []
         missing = count
         for _ in range(_ROUNDS):
             # a few more than are missing: near the ends of episodes there is no whole slice
             drawn = self.rng.integers(0, len(source), missing + missing // 4 + 1)
-            found.append(tuple(column[:missing] for column in self._fitting(source, drawn, length)))
-            missing -= len(found[-1][0])
+            rounds.append(tuple(column[:missing] for column in self._fitting(source, drawn, length)))
+            missing -= len(rounds[-1][0])
             if not missing:
                 break
         else:
             every = self._every_start(source, length)
-            found.append(self._fitting(source, every[self.rng.integers(0, len(every), missing)], length))
-        columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+            rounds.append(self._fitting(source, every[self.rng.integers(0, len(every), missing)], length))
+        columns = [np.concatenate(column) for column in zip(*rounds, strict=True)]
         return columns[0], columns[1], columns[2]
 
     def _fitting(self, source: Source, positions: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
@@ -176,7 +176,8 @@ class KeyedEpisodes:
         if numbers.start < self._numbers.start or numbers.stop < self._numbers.stop:
             # samples were removed: all known bounds may be wrong
             self._numbers, self._begins = range(0), np.empty(0, np.int64)
-        found, last = [self._begins[max(0, self._begins.searchsorted(numbers.start, "right") - 1) :]], self._last
+        first = max(0, self._begins.searchsorted(numbers.start, "right") - 1)
+        begins_by_chunk, last = [self._begins[first:]], self._last
         for start in range(max(numbers.start, self._numbers.stop), numbers.stop, _CHUNK):
             stop = min(start + _CHUNK, numbers.stop)
             values = self._values(source, start - numbers.start, stop - numbers.start)
@@ -184,10 +185,10 @@ class KeyedEpisodes:
             np.not_equal(values[1:], values[:-1], out=differs[1:])
             if start > max(numbers.start, self._numbers.start):
                 differs[0] = values[0] != last
-            found.append(np.flatnonzero(differs) + start)
+            begins_by_chunk.append(np.flatnonzero(differs) + start)
             last = values[-1]
         if numbers_of(source).start == numbers.start:  # else the indices were those of other samples
-            begins = np.concatenate(found)
+            begins = np.concatenate(begins_by_chunk)
             ends = np.append(begins[1:], numbers.stop)
             self._numbers, self._last, self._begins, self._ends = numbers, last, begins, ends
 

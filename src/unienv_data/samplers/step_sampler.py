@@ -15,8 +15,8 @@ from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import batch_space
 from unienv_interface.utils.channel import no_interrupt
 
-from ..base._index import is_single, resolve_index
 from ..base.common import BatchBase, BatchT
+from ..base.index import is_single, resolve_index
 from ..base.sampling import STRUCTURED, BatchSampler, Direct, Form, IndexBatch, Pipeline, drawn_state
 from ._prefetch import Prefetcher, ThreadFetch
 from .index_sampler import IndexSampler
@@ -47,7 +47,7 @@ class StepSampler(
         the metadata of `sample_with_metadata`, together with the `index` of each sample and its `number`, which it
         keeps while its index falls.
     prefetch
-        A thread fetches up to so many batches while the last one is used; they are as the data was then.
+        How many batches a thread fetches while the last one is used; they hold the data of that time.
     pin_memory
         Batches of PyTorch tensors pass through page-locked memory, or without a device stay in it.
 
@@ -94,6 +94,7 @@ class StepSampler(
         self._process = os.getpid()
         self._prefetcher = self._new_prefetcher()
         super().__init__(single_space, metadata_space, batch_size)
+        self._info_device = single_space.device  # that of a composite space is found by walking it
         if seed is not None:
             self.manual_seed(seed)
 
@@ -161,7 +162,7 @@ class StepSampler(
         return IndexBatch(drawn.index, {"number": drawn.index + self.data.sample_numbers.start, **drawn.info})
 
     def _info(self, drawn: IndexBatch) -> dict[str, Any]:
-        backend, device = self.backend, self.device
+        backend, device = self.backend, self._info_device
         columns = {"index": drawn.index, **drawn.info}
         if self._index_limit is not None:
             for name, column in columns.items():

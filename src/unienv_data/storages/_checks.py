@@ -25,7 +25,7 @@ import numpy as np
 from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
-from ._row_memory import FileHeap, RowMemory
+from .row_memory import FileHeap, RowMemory
 
 SUMS_FILE, BLOCKS_FILE = "sums.bin", "checks.bin"
 _ENTRY = np.dtype("<u8")
@@ -65,7 +65,7 @@ class RowSums:
         self._array, self._entries = entries, memoryview(entries)  # type: ignore[arg-type]
 
     def fit(self) -> None:
-        """Have an entry for every row that there is; a reader has those that are in the file."""
+        """Map an entry for every row; a reader maps those that are in the file."""
         count = len(self._memory.rows)
         if count > len(self._entries):
             if self.file.writable and count > self.file.length:
@@ -82,7 +82,7 @@ class RowSums:
             raise
 
     def trim(self, length: int) -> None:
-        """Cut the file to so many entries, the first ones."""
+        """Cut the file to its first `length` entries."""
         self.file.trim(length)
         self._hold(self.file.map(length))
 
@@ -96,23 +96,29 @@ class RowSums:
     def put(self, slots: int | slice, number: int) -> None:
         """Store the checksums of rows that were just written, for samples with consecutive numbers."""
         if type(slots) is int:
-            total = int(self._row_words()[slots].dot(self._constants))
+            total = int(np.vdot(self._row_words()[slots], self._constants))
             if not self._is_simple:
                 total += self._sum_of_blocks(slots) + self._sum_of_heap(self._memory.rows.records[slots : slots + 1])
             self._entries[slots] = (number + 1 & _LOW) << 32 | (total & _ALL) >> 32
         else:
             count = slots.stop - slots.start  # type: ignore[union-attr]
-            self.put_at(slots, np.arange(number, number + count))
+            self._put(slots, np.arange(number + 1, number + 1 + count, dtype=np.uint64), None)
 
-    def put_at(self, slots: Any, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
-        """The same for any rows, an array of slots or a slice, each with its number.
+    def put_at(self, slots: np.ndarray, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
+        """The same for any rows, each with its number.
 
         `heap_sums` are those of what the rows should refer to in the heap, where it may be lost by now.
         """
-        self._array[slots] = (numbers + 1).astype(np.uint64) << _HALF | self._sums(slots, heap_sums)
+        self._put(slots, (numbers + 1).astype(np.uint64), heap_sums)
+
+    def _put(self, slots: Any, seeds: np.ndarray, heap_sums: np.ndarray | None) -> None:
+        entries = self._sums(slots, heap_sums)
+        seeds <<= _HALF
+        entries |= seeds
+        self._array[slots] = entries
 
     def forget(self, head: int) -> bool:
-        """Have no checksum for samples with numbers from `head` on; whether there was one."""
+        """Remove the checksums of samples with numbers from `head` on; whether there was one."""
         self.fit()
         found = False
         for start in range(0, len(self._array), _SCAN):
@@ -125,7 +131,7 @@ class RowSums:
         return found
 
     def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Store the checksums of rows that somebody else wrote; of those that are wrong none matches.
+        """Store the checksums of rows that another writer wrote; wrong rows get one that does not match.
 
         `numbers` and `is_wrong` are by slot.
         """
@@ -140,7 +146,7 @@ class RowSums:
                 self._array[slots] = (numbers[slots] + 1).astype(np.uint64) << _HALF
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        """Store checksums that these rows do not match, since they are copies of damaged rows."""
         self._array[slots] ^= np.uint64(1)
 
     def heap_sums(self, records: np.ndarray) -> np.ndarray:
@@ -150,15 +156,16 @@ class RowSums:
 
     def _sums(self, slots: Any, heap_sums: np.ndarray | None = None) -> np.ndarray:
         """The checksums of rows."""
-        totals = self._row_words()[slots].dot(self._constants)
+        totals: np.ndarray = self._row_words()[slots].dot(self._constants)
         if not self._is_simple:
             chosen = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
             if heap_sums is None:
                 heap_sums = self.heap_sums(self._memory.rows.records[slots])
             of_blocks = np.array([self._sum_of_blocks(slot) & _ALL for slot in chosen.tolist()], np.uint64)
-            totals = totals + of_blocks + heap_sums
-        sums: np.ndarray = totals >> _HALF
-        return sums
+            totals += of_blocks
+            totals += heap_sums
+        totals >>= _HALF
+        return totals
 
     def _row_words(self) -> np.ndarray:
         """The records as words, a row of these for each."""
@@ -181,10 +188,10 @@ class RowSums:
         """What an array of one record adds to its row's checksum for what it refers to in the heap."""
         heap, total = self._memory.heap, 0
         if isinstance(heap, FileHeap):
-            for place, leaf in enumerate(self._memory.layout.heap_leaves):
+            for index, leaf in enumerate(self._memory.layout.heap_leaves):
                 for offset, length in record[leaf.name].ravel().tolist():
                     crc = zlib.crc32(heap.read(offset, length)) if length else 0
-                    total += crc * int(_constants(place + 1)[-1])
+                    total += crc * int(_constants(index + 1)[-1])
         return total
 
     # -- checking --------------------------------------------------------------------------------------------
@@ -195,7 +202,7 @@ class RowSums:
         With `numbers` a row that holds another sample or was never written is wrong, and with `numbers_only` nothing
         else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
         """
-        self._memory.see_all()
+        self._memory.adopt_all()
         self.fit()
         states = np.full(len(slots), ROW_UNKNOWN, np.int8)
         for start in range(0, len(slots), _PIECE):
@@ -225,7 +232,7 @@ class RowSums:
         except ValueError:  # a row refers to what the heap does not have: which one is found out
             if len(slots) == 1:
                 return np.zeros(1, bool)
-            ones = [slice(place, place + 1) for place in range(len(slots))]
+            ones = [slice(index, index + 1) for index in range(len(slots))]
             return np.concatenate([self._matches(slots[one], entries[one]) for one in ones])
 
     def count(self, length: int) -> int:

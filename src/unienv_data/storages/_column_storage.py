@@ -1,4 +1,4 @@
-"""What storages have in common that keep every leaf of a sample by itself, as a column of host arrays."""
+"""The base of storages that keep every leaf of a sample by itself, as a column of host arrays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, CompositeSpace
 
-from ..base._index import resolve_index
 from ..base.common import BatchT
 from ..base.files import remove
+from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._column_view import ColumnView, leaf_places
+from ._column_view import ColumnView, leaf_indices
 
 DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
@@ -50,15 +50,15 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.cache_filename = path
         self.is_mutable = mutable
         self.layout = fixed_layout(single_instance_space, type(self).__name__)
-        self._places = range(len(self.layout.leaves))
+        self._leaf_indices = range(len(self.layout.leaves))
         self._length = length
         self._views: dict[tuple[Any, ...], StorageColumn] = {}
 
     # -- what a subclass implements --------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
-        """The columns at these places among the leaves, in memory of their own. There is at least one slot."""
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
+        """The columns of these leaves, in memory of their own. There is at least one slot."""
 
     @abc.abstractmethod
     def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
@@ -66,7 +66,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @abc.abstractmethod
     def _resize(self, length: int) -> None:
-        """Have so many slots; called on growing storages."""
+        """Set the number of slots; called on growing storages."""
 
     @abc.abstractmethod
     def _create_like(self, path: str | os.PathLike[str]) -> ColumnStorage:
@@ -81,20 +81,20 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return self.gather(resolve_index(self.backend, index, self._length), self._length)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self.layout.assemble(self._gather_columns(slots, self._places))
+        return self.layout.assemble(self._gather_columns(slots, self._leaf_indices))
 
-    def _gather_columns(self, slots: Any, places: Sequence[int]) -> list[np.ndarray]:
-        """The columns at these places for one slot, without the first axis, or for an array of slots."""
+    def _gather_columns(self, slots: Any, leaf_indices: Sequence[int]) -> list[np.ndarray]:
+        """The columns of these leaves for one slot, without the first axis, or for an array of slots."""
         if self.capacity is not None:
             slots = slots % self.capacity
         if isinstance(slots, int):
-            return [column[0, ...] for column in self._read(np.array([slots]), places)]
+            return [column[0, ...] for column in self._read(np.array([slots]), leaf_indices)]
         if not len(slots):
-            return [new_column(self.layout.leaves[place], (0,)) for place in places]
+            return [new_column(self.layout.leaves[leaf_index], (0,)) for leaf_index in leaf_indices]
         if is_increasing(slots):
-            return self._read(slots, places)
+            return self._read(slots, leaf_indices)
         distinct, inverse = np.unique(slots, return_inverse=True)
-        return [column.take(inverse, 0) for column in self._read(distinct, places)]
+        return [column.take(inverse, 0) for column in self._read(distinct, leaf_indices)]
 
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()
@@ -105,7 +105,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             self._write_in_order(slots, self.encode(value, len(slots)))
 
     def _write_in_order(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
-        """Write columns at any slots; of those that come more than once the last one stays."""
+        """Write columns at any slots; where a slot comes more than once, the last one counts."""
         if not len(slots):
             return
         if not is_increasing(slots):
@@ -174,7 +174,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def raw_rows(self, slots: np.ndarray) -> Any:
         if not self.has_raw_rows:
             return super().raw_rows(slots)
-        return b"".join(column.tobytes() for column in self._gather_columns(slots, self._places))
+        return b"".join(column.tobytes() for column in self._gather_columns(slots, self._leaf_indices))
 
     def encoded_as_raw_rows(self, encoded: list[np.ndarray], count: int | None) -> bytes:
         return b"".join(column.tobytes() for column in encoded)
@@ -183,13 +183,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        columns, start = [], 0
-        for leaf in self.layout.leaves:
-            column = new_column(leaf, (len(slots),))
-            column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
-            columns.append(column)
-            start += column.nbytes
-        self._write_in_order(slots, columns)
+        self._write_in_order(slots, columns_from_raw(self.layout, raw, len(slots)))
 
     # -- copies and columns ----------------------------------------------------------------------------------
 
@@ -212,7 +206,7 @@ class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             for first, last in slots:
                 for start in range(first, last, size):
                     part = np.arange(start, min(start + size, last))
-                    copy._write(part, self._read(part, self._places))
+                    copy._write(part, self._read(part, self._leaf_indices))
             copy.flush()
         except BaseException:
             copy.close()
@@ -235,13 +229,13 @@ class StorageColumn(ColumnView):
         self.capacity = storage.capacity
         self._storage = storage
         self.layout = RowLayout(self.single_instance_space)
-        self._places = leaf_places(storage.layout, keys, self.layout)
+        self._leaf_indices = leaf_indices(storage.layout, keys, self.layout)
 
     def __len__(self) -> int:
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        return self.layout.assemble(self._storage._gather_columns(slots, self._places))
+        return self.layout.assemble(self._storage._gather_columns(slots, self._leaf_indices))
 
 
 def fixed_layout(space: Space, who: str) -> RowLayout:
@@ -256,7 +250,7 @@ def fixed_layout(space: Space, who: str) -> RowLayout:
 
 
 def leaf_names(layout: RowLayout) -> list[str]:
-    """What the leaves are called in files: by their path ("obs/rgb"), or DEFAULT_KEY if the space is one leaf."""
+    """The names of the leaves in files: their path ("obs/rgb"), or DEFAULT_KEY if the space is one leaf."""
     if not isinstance(layout.space, CompositeSpace):
         return [DEFAULT_KEY]
     for name in layout.names:
@@ -282,8 +276,19 @@ def new_column(leaf: RowLeaf, lead: tuple[int, ...]) -> np.ndarray:
     return np.zeros(lead + leaf.codec.shape, element_dtype(leaf))
 
 
+def columns_from_raw(layout: RowLayout, raw: Any, count: int) -> list[np.ndarray]:
+    """The columns of `count` samples from their bytes, column after column."""
+    columns, start = [], 0
+    for leaf in layout.leaves:
+        column = new_column(leaf, (count,))
+        column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
+        columns.append(column)
+        start += column.nbytes
+    return columns
+
+
 def element_dtype(leaf: RowLeaf) -> np.dtype:
-    """The dtype of what a column of a leaf has along its own axes."""
+    """The dtype of the elements of a leaf's column."""
     return raw_dtype(leaf.space.dtype_name) if isinstance(leaf.space, ArraySpace) else leaf.codec.dtype.base
 
 
@@ -300,6 +305,6 @@ def is_increasing(slots: np.ndarray) -> bool:
 
 
 def last_of_each(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Slots in order and without duplicates, and where each came last."""
+    """Slots in order and without duplicates, and the index where each came last."""
     distinct, from_the_end = np.unique(slots[::-1], return_index=True)
     return distinct, len(slots) - 1 - from_the_end

@@ -9,16 +9,16 @@ from typing import Any
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ..base.nested import columns_under
 from ..base.storage import SpaceStorage
 
 
-def leaf_places(layout: RowLayout, keys: Sequence[Any], column: RowLayout) -> list[int]:
-    """Where the leaves of the column under these keys, which may end in `Columns`, are among those of a layout."""
+def leaf_indices(layout: RowLayout, keys: Sequence[Any], column: RowLayout) -> list[int]:
+    """The indices, among the leaves of a layout, of the leaves under these keys, which may end in `Columns`."""
     above, _ = columns_under(keys)
-    places = {leaf.path: place for place, leaf in enumerate(layout.leaves)}
-    return [places[above + leaf.path] for leaf in column.leaves]
+    index_of = {leaf.path: index for index, leaf in enumerate(layout.leaves)}
+    return [index_of[above + leaf.path] for leaf in column.leaves]
 
 
 class ColumnView(SpaceStorage):

@@ -1,4 +1,4 @@
-"""Which part of a `DictStorage` holds which field of a sample.
+"""The plan of a `DictStorage`: which part holds which field of a sample.
 
 A part is named by a key: the keys that lead to a field, joined by a separator. A key that ends in "*" stands for all
 that no other part holds: of the whole sample ("*"), or of the field before it ("obs/*").
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 class DictPlan:
-    """How samples of a space come apart into the values of parts, and together again.
+    """Takes samples of a space apart into the values of parts, and puts them together again.
 
     `keys` are those of the parts. One that stands for the rest, where nothing is left, has no part.
     """
@@ -101,7 +101,7 @@ class DictPlan:
         return assemble(self._pieces, values)
 
     def column(self, keys: KeyPath) -> tuple[list[tuple[int, KeyPath]], list[Piece]]:
-        """What it takes to read one field: columns of parts, and how the field is assembled of them."""
+        """The columns of parts to read for one field, and the pieces to assemble it from."""
         shared = [
             piece for piece in self._pieces if all(one == other for one, other in zip(piece.path, keys, strict=False))
         ]

@@ -1,4 +1,4 @@
-"""HDF5 files as a storage uses them: which datasets there are, of what kind, and that nothing leads out of the file."""
+"""HDF5 files of a storage: their datasets and options, and the checks that nothing leads out of the file."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def dataset_names(layout: RowLayout) -> list[str]:
 def create_dataset(
     root: h5py.Group, name: str, leaf: RowLeaf, capacity: int | None, filters: dict[str, Any], chunks: Any
 ) -> None:
-    """A dataset for the values of a leaf: one stretch of the file if it can be, else chunks with checksums."""
+    """A dataset for the values of a leaf: contiguous if it can be, else chunks with checksums."""
     dtype, row = stored_dtype(leaf), leaf.codec.shape
     shape, options = (capacity or 0, *row), {key: value for key, value in filters.items() if value is not None}
     if capacity is None or options or chunks is not None:
@@ -168,7 +168,7 @@ def _check_chunk(name: str, chunk: tuple[int, ...], itemsize: int) -> None:
 
 
 def take_room(datasets: list[h5py.Dataset], path: Path) -> None:
-    """Take the disk's room for datasets of one stretch, so that writing to them cannot fail for want of it."""
+    """Reserve the room of contiguous datasets on the disk, so that writing to them cannot fail for want of it."""
     for dataset in datasets:
         start = dataset.id.get_offset()
         if start is not None:
@@ -204,11 +204,11 @@ def absent_rows(dataset: h5py.Dataset) -> list[tuple[int, int]]:
     wanted = int(np.prod([-(-size // step) for size, step in zip(dataset.shape[1:], dataset.chunks[1:], strict=True)]))
     present: Counter[int] = Counter()
 
-    def see(chunk: Any) -> None:
+    def count(chunk: Any) -> None:
         present[chunk.chunk_offset[0]] += 1
 
     with named_errors(str(dataset.file.filename), dataset.name):
-        dataset.id.chunk_iter(see)
+        dataset.id.chunk_iter(count)
     length, step = dataset.shape[0], dataset.chunks[0]
     starts = (start for start in range(0, length, step) if present[start] < wanted)
     return [(start, min(start + step, length)) for start in starts]

@@ -1,4 +1,4 @@
-"""The keywords that a storage's `create` takes, and what to say of one that it does not."""
+"""The keywords that a storage's `create` takes, and errors that name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CreateT = TypeVar("CreateT", bound=Callable[..., Any])
 
 
 def checks_options(create: CreateT) -> CreateT:
-    """Make `create` of a storage name all keywords that it takes where it is given another; below @classmethod."""
+    """Make `create` of a storage raise a TypeError with all its keywords for an unknown one; below @classmethod."""
 
     @functools.wraps(create)
     def checked(cls: type[SpaceStorage], *args: Any, **kwargs: Any) -> Any:

@@ -11,8 +11,8 @@ from unienv_interface.space.row_layout import RowLayout, RowLeaf, Rows
 
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
-from ._column_view import ColumnView, leaf_places
-from ._row_memory import RowMemory, check_references
+from ._column_view import ColumnView, leaf_indices
+from .row_memory import RowMemory, check_references
 
 
 class PackedColumn(ColumnView):
@@ -23,8 +23,8 @@ class PackedColumn(ColumnView):
         self.capacity = capacity
         self._memory = memory
         self.layout = RowLayout(self.single_instance_space)
-        self._places = leaf_places(memory.layout, keys, self.layout)
-        leaves = [memory.layout.leaves[place] for place in self._places]
+        self._leaf_indices = leaf_indices(memory.layout, keys, self.layout)
+        leaves = [memory.layout.leaves[leaf_index] for leaf_index in self._leaf_indices]
         self._blocks = [leaf for leaf in leaves if leaf.placement == "block"]
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class PackedColumn(ColumnView):
         index = np.array([slots]) if type(slots) is int else slots
         if self._blocks:
             memory.prefetch(self._blocks, index)
-        taken = [take_column(rows, leaves[place], index) for place in self._places]
+        taken = [take_column(rows, leaves[leaf_index], index) for leaf_index in self._leaf_indices]
         if type(slots) is int:
             taken = [column[0, ...] for column in taken]
         if not self.layout.has_heap:

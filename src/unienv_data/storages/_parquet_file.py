@@ -1,4 +1,7 @@
-"""Parquet files as a storage uses them: columns of rows written to one, and read back if they are what is wanted."""
+"""Parquet files as a storage uses them: columns of rows written to one, and read back if they are what is wanted.
+
+Also the `_metadata.json` of a folder of such files, one file for each piece of a storage.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from unienv_interface.space.row_layout import RowLeaf
 from unienv_interface.space.spaces import ArraySpace, BinarySpace, BoxSpace, DictSpace, TextSpace
 from unienv_interface.utils.optional import need
 
-from ..base.files import open_regular
+from ..base.files import format_version, json_field, open_regular, read_json
 from ..base.storage import StorageCorruptedError
-from ._column_storage import text_column
+from ._column_storage import DEFAULT_KEY, text_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +33,9 @@ else:
     pq = need("pyarrow.parquet", extra="parquet")
 
 Compression = str | Mapping[str, str | None] | None
+
+METADATA = "_metadata.json"
+FORMAT_VERSION = 1
 
 _PIECE, _GENERATION = b"unienv_piece", b"unienv_generation"
 _MOST_FOOTER_BYTES = 64 * 2**20
@@ -220,7 +226,7 @@ def _whole(column: Any) -> Any:
 
 
 def _refuse_extensions(fd: int, path: Path) -> None:
-    """A StorageCorruptedError if the file names a type that Arrow would have to ask somebody about."""
+    """Raise a StorageCorruptedError if the file names an extension type, for which Arrow would call registered code."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, 8, max(0, size - 8))
     length = int.from_bytes(tail[:4], "little")
@@ -328,3 +334,63 @@ def nest(columns: Mapping[str, Space], default_key: str) -> Space:
             node = node.setdefault(parent, {})
         node[last] = space
     return DictSpace(NumpyComputeBackend, root)
+
+
+# -- the metadata of a folder of pieces --------------------------------------------------------------------
+
+
+def dtype_name(leaf: RowLeaf) -> str:
+    return leaf.space.dtype_name if isinstance(leaf.space, ArraySpace) else "string"
+
+
+def read_metadata(file: Path) -> dict[str, Any]:
+    content = read_json(file, checksum=False)
+    format_version(content, file, FORMAT_VERSION, default=0)
+    if json_field(content, "piece_size", int, file) < 1:
+        raise StorageCorruptedError(f"{file}: field 'piece_size' is 0")
+    return content
+
+
+def read_generations(content: dict[str, Any], file: Path) -> dict[int, int]:
+    """How often each piece was written; in a folder of the reference's all have been that hold rows."""
+    found = json_field(content, "generations", dict, file, default=None)
+    if found is None:
+        count = -(-content["num_rows"] // content["piece_size"])
+        present = sum(name.endswith(".parquet") for name in os.listdir(file.parent))
+        if count > present:
+            raise StorageCorruptedError(f"{file}: {count} pieces, there are {present} files")
+        return dict.fromkeys(range(count), 0)
+    try:
+        generations = {int(piece): number for piece, number in found.items()}
+    except ValueError as error:
+        raise StorageCorruptedError(f"{file}: field 'generations': {error}") from None
+    if any(type(number) is not int or piece < 0 for piece, number in generations.items()):
+        raise StorageCorruptedError(f"{file}: field 'generations' wants numbers by piece")
+    return generations
+
+
+def described_space(content: dict[str, Any], folder: Path) -> Space:
+    """The space of samples that a storage's metadata describes; on NumPy, without bounds."""
+    file = folder / METADATA
+    shapes, dtypes = (json_field(content, name, dict, file) for name in ("column_shapes", "column_dtypes"))
+    lengths = json_field(content, "text_lengths", dict, file, default={})
+    columns: dict[str, Space] = {}
+    for name, shape in shapes.items():
+        place, dtype = f"{file}: column {name!r}", str(dtypes.get(name))
+        if dtype not in ("string", "str", "text"):
+            columns[name] = column_space(dtype, shape, place)
+        elif name in lengths:
+            columns[name] = TextSpace(NumpyComputeBackend, int(lengths[name]))
+        else:
+            columns[name] = _longest_text(content, folder, name)
+    return nest(columns, DEFAULT_KEY)
+
+
+def _longest_text(content: dict[str, Any], folder: Path, name: str) -> Space:
+    spaces: list[Any] = []
+    for piece in read_generations(content, folder / METADATA):
+        with RowFile(folder / f"part-{piece:06d}.parquet") as file:
+            spaces.append(infer_column(file, name))
+    if not spaces or not all(isinstance(space, TextSpace) for space in spaces):
+        raise ValueError(f"{folder / METADATA}: column {name!r} has no texts to tell their length from")
+    return max(spaces, key=lambda space: space.max_length)

@@ -21,8 +21,8 @@ from unienv_interface.space.row_layout import RowLayout
 from ..base.files import sync_folder
 from ..base.storage import ROW_WRONG, StorageCorruptedError
 from ._checks import RowSums
-from ._row_memory import MappedMemory
 from .packed import PackedStorage
+from .row_memory import MappedMemory
 
 _PIECE_BYTES, _PIECE_SLOTS = 64 * 2**20, 256
 _MOST_OPEN = 8  # by a reader

@@ -170,14 +170,14 @@ class ReferenceVideos(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
         super().__init__(single_instance_space, cache_filename, capacity, length)
         self.file_ext, self.buffer_pixel_format, self.fps = file_ext, buffer_pixel_format, fps
         self._ranges = sorted(file_ranges)
-        # where each stretch of slots begins, where it stops, its file, and the number of its first frame there
-        self._stretches: list[tuple[int, int, int, int]] = []
+        # where each range of slots begins, where it stops, its file, and the number of its first frame there
+        self._slot_ranges: list[tuple[int, int, int, int]] = []
         for number, (first, last) in enumerate(self._ranges):
             if first <= last:
-                self._stretches.append((first, last + 1, number, 0))
+                self._slot_ranges.append((first, last + 1, number, 0))
             else:
-                self._stretches += [(first, len(self), number, 0), (0, last + 1, number, len(self) - first)]
-        self._stretches.sort()
+                self._slot_ranges += [(first, len(self), number, 0), (0, last + 1, number, len(self) - first)]
+        self._slot_ranges.sort()
 
     @classmethod
     def load_from(
@@ -212,37 +212,37 @@ class ReferenceVideos(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
         return list(self._ranges)
 
     def _frames(self, slots: Sequence[int]) -> list[np.ndarray]:
-        wanted: dict[int, dict[int, int]] = {}  # of each file: the place in the result of each frame
-        for place, slot in enumerate(slots):
-            at = bisect.bisect_right(self._stretches, slot, key=lambda stretch: stretch[0]) - 1
-            if at < 0 or slot >= self._stretches[at][1]:
+        wanted: dict[int, dict[int, int]] = {}  # of each file: the index in the result of each frame
+        for index, slot in enumerate(slots):
+            at = bisect.bisect_right(self._slot_ranges, slot, key=lambda entry: entry[0]) - 1
+            if at < 0 or slot >= self._slot_ranges[at][1]:
                 raise StorageCorruptedError(f"{self._folder}: there is no video for slot {slot}")
-            first, _, number, frame = self._stretches[at]
-            wanted.setdefault(number, {})[frame + slot - first] = place
+            first, _, number, frame = self._slot_ranges[at]
+            wanted.setdefault(number, {})[frame + slot - first] = index
         frames: list[Any] = [None] * len(slots)
-        for number, places in wanted.items():
-            for place, pixels in self._decode(number, places):
-                frames[place] = pixels
+        for number, indices in wanted.items():
+            for index, pixels in self._decode(number, indices):
+                frames[index] = pixels
         return frames
 
-    def _decode(self, number: int, places: dict[int, int]) -> list[tuple[int, np.ndarray]]:
-        """The frames of a file whose numbers are in `places`, with their places."""
+    def _decode(self, file_number: int, indices: dict[int, int]) -> list[tuple[int, np.ndarray]]:
+        """The frames of a file whose numbers are in `indices`, each with its index in the result."""
         av = need("av", extra="video")
-        first, last = self._ranges[number]
-        path, found = self._folder / f"{first}_{last}.{self.file_ext}", []
+        first, last = self._ranges[file_number]
+        path, decoded = self._folder / f"{first}_{last}.{self.file_ext}", []
         with os.fdopen(open_regular(path, writable=False), "rb") as file:
             try:
                 with av.open(file) as container:
                     for index, frame in enumerate(container.decode(video=0)):
-                        if index in places:
-                            found.append((places[index], frame.to_ndarray(format=self.buffer_pixel_format)))
-                            if len(found) == len(places):
+                        if index in indices:
+                            decoded.append((indices[index], frame.to_ndarray(format=self.buffer_pixel_format)))
+                            if len(decoded) == len(indices):
                                 break
             except (av.FFmpegError, ValueError, IndexError) as error:
                 raise StorageCorruptedError(f"{path}: not a video that can be read: {error}") from error
-        if len(found) < len(places):
-            raise StorageCorruptedError(f"{path}: frame {max(places)} is missing, the video is shorter")
-        return found
+        if len(decoded) < len(indices):
+            raise StorageCorruptedError(f"{path}: frame {max(indices)} is missing, the video is shorter")
+        return decoded
 
 
 def _file_ranges(folder: Path, suffix: str, capacity: int | None) -> list[tuple[int, int]]:

@@ -100,7 +100,7 @@ class TensorFile:
             self._file.sync()
 
     def close(self) -> None:
-        """Give the descriptor back. The tensors stay as they are."""
+        """Close the descriptor. The tensors stay valid."""
         self._file.close()
 
 

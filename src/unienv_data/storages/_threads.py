@@ -14,7 +14,7 @@ MOST_THREADS = 4
 
 
 def map_in_threads(work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> list[ResultT]:
-    """What `work` gives for each item, by a few threads at once where there are several items."""
+    """The results of `work` for each item, from a few threads at once where there are several items."""
     workers = min(len(items), MOST_THREADS, os.cpu_count() or 1)
     if workers < 2:
         return list(map(work, items))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,10 +14,8 @@ from unienv_interface.space.space_utils import batch_space, concatenate, get_at,
 
 from ..base.common import BatchT
 from ..base.files import contained, json_field
-from ..base.storage import SpaceStorage
-from ._batch_spaces import BatchSpaces
-from ._composed import ComposedStorage, PathLike
-from ._composed_folder import build, check_parts
+from ..base.storage import SpaceStorage, StorageCorruptedError
+from .composed import BatchSpaces, ComposedStorage, PathLike, build, check_parts, read_description
 from .registry import name_of, storage_by_name
 
 WrappingT = TypeVar("WrappingT", bound="WrappingStorage")
@@ -26,8 +24,8 @@ WrappingT = TypeVar("WrappingT", bound="WrappingStorage")
 class WrappingStorage(ComposedStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage around another, which holds the same samples in another form.
 
-    A subclass says how a value goes in and comes out. `maps_batches` says whether a batch can go as a whole; it goes
-    sample by sample otherwise.
+    A subclass maps values inward and outward. `maps_batches` says whether it maps a batch as a whole; otherwise it is
+    mapped sample by sample.
     """
 
     maps_batches: bool = True
@@ -44,9 +42,45 @@ class WrappingStorage(ComposedStorage[BatchT, BArrayType, BDeviceType, BDtypeTyp
         self.inner_storage_path = inner_storage_path
         self._inner_spaces = BatchSpaces(inner_storage.single_instance_space)
 
+    @classmethod
+    def load_from(
+        cls: type[WrappingT],
+        path: PathLike,
+        single_instance_space: Space,
+        *,
+        capacity: int | None = None,
+        read_only: bool = True,
+        multiprocessing: bool = False,
+        **kwargs: Any,
+    ) -> WrappingT:
+        """The storage in a folder; further arguments are those of the storage inside."""
+        folder, content = Path(path), read_description(cls, Path(path))
+        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
+        refusal: StorageCorruptedError | None = None
+        for inner_space in cls._inner_space_candidates(single_instance_space, folder, content):
+            try:
+                inner, name = _load_inner(folder, cls.metadata_file, content, inner_space, options)
+            except StorageCorruptedError as error:
+                refusal = refusal or error
+                continue
+            return cls._around(single_instance_space, inner, name, folder, content)
+        raise refusal or StorageCorruptedError(f"{folder}: no storage inside")
+
+    @classmethod
+    @abc.abstractmethod
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        """The spaces that the storage inside a folder with this description may have, the likeliest first."""
+
+    @classmethod
+    def _around(
+        cls: type[WrappingT], space: Space, inner: SpaceStorage, name: str, folder: Path, content: dict[str, Any]
+    ) -> WrappingT:
+        """The storage around a loaded one, which lies at `name` in the folder."""
+        return cls(space, inner, name, folder)
+
     @abc.abstractmethod
     def _inward(self, value: Any, count: int | None) -> Any:
-        """A value, or a batch of `count`, in the form of the inner storage."""
+        """Map a value, or a batch of `count`, to the form of the inner storage."""
 
     @abc.abstractmethod
     def _outward(self, value: Any, count: int | None) -> Any:
@@ -104,7 +138,7 @@ def create_around(
     return build(cache_path, make_inner, lambda parts, folder: compose(parts[name], name, folder))
 
 
-def load_inner(
+def _load_inner(
     folder: Path, metadata_file: str, content: dict[str, Any], inner_space: Space, options: Mapping[str, Any]
 ) -> tuple[SpaceStorage, str]:
     """The storage inside of one that is loaded, and its path in the folder; `options` are those of `load_from`."""

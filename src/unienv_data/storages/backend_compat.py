@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -16,10 +16,9 @@ from ..base.common import BatchT, WrapperBatchT
 from ..base.files import json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._composed import PathLike
-from ._composed_folder import read_description
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from ._wrapping import WrappingStorage, create_around, same_form
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -81,10 +80,22 @@ class ToBackendOrDeviceStorage(
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> ToBackendOrDeviceStorage:
-        """A new storage around one of `inner_storage_cls`, which is on `backend` and `device`.
+        """Create a new storage around another.
 
-        Without `backend` it is on that of the samples. The inner storage is given `args`, `inner_storage_kwargs` and
-        all further keywords; a TypeError if it does not take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample, as it is written and read.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        backend, device
+            Of the storage inside; by default the backend of the samples.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(
@@ -97,23 +108,8 @@ class ToBackendOrDeviceStorage(
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
-    ) -> ToBackendOrDeviceStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        backend, device = _read_place(folder / cls.metadata_file, content)
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        inner_space = _moved_space(single_instance_space, backend, device)
-        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-        return cls(single_instance_space, inner, name, folder)
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        yield _moved_space(space, *_read_place(folder / cls.metadata_file, content))
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -134,7 +130,7 @@ class ToBackendOrDeviceStorage(
 
 
 class NarrowedStorage(ToBackendOrDeviceStorage):
-    """What is read from a storage with the fewer bits that a backend has; it is not written, nor anywhere on disk."""
+    """A read-only view of a storage on a backend that has fewer bits; it has no files of its own."""
 
     def __init__(self, space: Space, stored: SpaceStorage) -> None:
         super().__init__(space, stored, "", stored.cache_filename)
@@ -153,7 +149,7 @@ def is_narrowed(space: Space, stored_space: Space) -> bool:
 
 
 def in_stored_form(storage: SpaceStorage) -> SpaceStorage:
-    """The storage whose samples are as they lie on disk."""
+    """The storage whose samples have the form that they have on disk."""
     return storage.inner_storage if isinstance(storage, NarrowedStorage) else storage
 
 

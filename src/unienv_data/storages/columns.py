@@ -20,7 +20,7 @@ _SEPARATORS = "/.:|"
 
 
 class ColumnRule(Protocol):
-    """How the leaves that a pattern names are kept, such as `Image` and `Video`."""
+    """The rule by which the leaves that match a pattern are kept: `Image` or `Video`."""
 
     def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
         """The storage of such a leaf, and its options."""

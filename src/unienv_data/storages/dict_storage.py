@@ -1,8 +1,9 @@
-"""Every field of a sample in a storage that suits it."""
+"""`DictStorage`: every field of a sample in a storage that suits it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from ..base.files import contained, json_field
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
-from ._composed import ComposedStorage, PathLike
-from ._composed_folder import build, check_parts, read_description
-from ._decoding import decoding_options
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
+from ._frame_cache import bytes_of
 from ._options import check_inner_options, takes_option
+from .composed import ComposedStorage, PathLike, build, check_parts, read_description
 from .packed import PackedStorage
 from .registry import name_of, register_storage, storage_by_name
 
@@ -92,10 +92,26 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         nested_separator: str = "/",
         **kwargs: Any,
     ) -> DictStorage:
-        """A new storage with a part for each key of `storage_cls_map`; without one, a `PackedStorage` for all.
+        """Create a new storage with a part for each of some fields.
 
-        `args` are given to every part, `type_kwargs` to those of a class, `key_kwargs` to the one of a key. Further
-        keywords go to every part whose class takes them; a TypeError if there is none.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        storage_cls_map
+            The class of each part by its key, such as "obs/rgb", "obs/*" or "*"; by default a `PackedStorage` for all.
+        *args
+            Arguments for every part.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        key_kwargs
+            Arguments for the part of a key.
+        type_kwargs
+            Arguments for the parts of a class.
+        nested_separator
+            Joins the keys that lead to a field.
+        **kwargs
+            Arguments for every part whose class takes them; a TypeError if there is none.
         """
         classes = {REST: PackedStorage} if storage_cls_map is None else dict(storage_cls_map)
         plan = DictPlan(single_instance_space, classes, nested_separator)
@@ -141,10 +157,20 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         frame_cache: int | str = 0,
         **kwargs: Any,
     ) -> DictStorage:
-        """The storage in a folder; further arguments are given to every part.
+        """Load the storage in a folder.
 
-        `columns` says how the frames of columns of video are wanted (see `Decode`), by patterns, and `frame_cache` how
-        many bytes their decoded frames may take on disk together.
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        key_kwargs, type_kwargs
+            Arguments for the part of a key, and for the parts of a class.
+        columns
+            How the frames of columns of video are wanted (see `Decode`), by patterns.
+        frame_cache
+            How many bytes the decoded frames of all parts may take on disk, such as "20GB".
+        **kwargs
+            Arguments for every part.
         """
         folder = Path(path)
         separator, classes, names = _read_parts(folder, read_description(cls, folder))
@@ -157,8 +183,8 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         parts: dict[str, SpaceStorage] = {}
         try:
             for key, space in zip(plan.keys, plan.spaces(), strict=True):
-                place = contained(folder, names[key])
-                parts[key] = classes[key].load_from(place, space, **{**options, **options_of(key)})
+                part_path = contained(folder, names[key])
+                parts[key] = classes[key].load_from(part_path, space, **{**options, **options_of(key)})
             check_parts(folder, parts, capacity, accept_damaged=bool(kwargs.get("accept_damaged")))
             if columns:  # frames of another size
                 single_instance_space = plan.space_of([parts[key].single_instance_space for key in plan.keys])
@@ -254,8 +280,28 @@ def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, t
     parts = {key: json_field(by_key, key, dict, path) for key in by_key}
     classes = {key: storage_by_name(json_field(part, f"{prefix}type", str, path), path) for key, part in parts.items()}
     names = {key: json_field(part, f"{prefix}path", str, path) for key, part in parts.items()}
-    places = [contained(folder, name) for name in names.values()]
-    taken = set(places)
-    if len(taken) < len(places) or any(not taken.isdisjoint(place.parents) for place in places):
+    paths = [contained(folder, name) for name in names.values()]
+    taken = set(paths)
+    if len(taken) < len(paths) or any(not taken.isdisjoint(part.parents) for part in paths):
         raise StorageCorruptedError(f"{path}: two parts lie at one path, or one lies inside the other")
     return separator, classes, names
+
+
+def decoding_options(
+    classes: Mapping[str, type[SpaceStorage]], separator: str, columns: Mapping[str, Any], frame_cache: int | str
+) -> dict[str, dict[str, Any]]:
+    """The options of the parts that are video, by their keys; a ValueError if a pattern names none of them.
+
+    They share the bytes of the cache.
+    """
+    names = {key: "/".join(key.split(separator)) for key, cls in classes.items() if cls.decodes_frames}
+    for pattern in columns:
+        if not any(fnmatchcase(name, pattern) for name in names.values()):
+            raise ValueError(f"columns {pattern!r} names no column of video, these are {list(names.values())}")
+    share = bytes_of(frame_cache) // max(1, len(names))
+    options = {}
+    for key, name in names.items():
+        rule = next((columns[pattern] for pattern in columns if fnmatchcase(name, pattern)), None)
+        form = {} if rule is None else {"resize": rule.resize, "crop": rule.crop}
+        options[key] = {**form, "frame_cache": share}
+    return options

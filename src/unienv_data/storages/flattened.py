@@ -18,10 +18,9 @@ from unienv_interface.space.spaces import ArraySpace, BoxSpace
 from ..base.common import BatchT
 from ..base.files import json_field
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike
-from ._composed_folder import read_description
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner
+from ._wrapping import WrappingStorage, create_around
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -64,10 +63,20 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> FlattenedStorage:
-        """A new storage around one of `inner_storage_cls`.
+        """Create a new storage around another.
 
-        The inner storage is given `args`, `inner_storage_kwargs` and all further keywords; a TypeError if it does not
-        take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         check_inner_options(cls, [inner_storage_cls], kwargs)
         return create_around(
@@ -80,28 +89,8 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
-    ) -> FlattenedStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        refusal: StorageCorruptedError | None = None
-        for inner_space in _flat_spaces(single_instance_space, content, folder / cls.metadata_file):
-            try:
-                inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-            except StorageCorruptedError as error:
-                refusal = refusal or error
-                continue
-            return cls(single_instance_space, inner, name, folder)
-        raise refusal or StorageCorruptedError(f"{folder}: no storage inside")
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        return _flat_spaces(space, content, folder / cls.metadata_file)
 
     def _description(self) -> dict[str, Any]:
         return {**super()._description(), "flat_dtype": _dtype_of(self.inner_storage.single_instance_space)}

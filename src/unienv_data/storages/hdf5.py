@@ -42,7 +42,7 @@ class HDF5Storage(ColumnStorage):
     The samples of a space that is no dictionary are in the dataset `data`. Texts are UTF-8 strings; a NUL in one, or
     half of a surrogate pair, is a ValueError. Without `cache_path` the file is in memory.
 
-    With a fixed capacity and neither `compression` nor `chunks` a dataset is one stretch of the file, whose room is
+    With a fixed capacity and neither `compression` nor `chunks` a dataset is contiguous in the file, and its room is
     taken at once; otherwise it lies in chunks with checksums, which every read and `verify` compare. `get_column`
     reads only the datasets of that column.
 
@@ -71,19 +71,19 @@ class HDF5Storage(ColumnStorage):
 
         With `reduce_io`, samples that lie close together are read in one go.
         """
-        place = str(path or root.file.filename)
+        file_name = str(path or root.file.filename)
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable
         super().__init__(single_instance_space, capacity=capacity, length=0, path=path, mutable=mutable)
         self.reduce_io = reduce_io
         names = files.dataset_names(self.layout)
-        with files.named_errors(place):
+        with files.named_errors(file_name):
             self._names = stored_names(names, lambda name: name in root)
         self._owns_file = False
         self._attach(root)
         lengths = {len(dataset) for dataset in self._datasets} or {capacity or 0}
         if len(lengths) != 1 or (capacity is not None and lengths != {capacity}):
             wanted = "all of one length" if capacity is None else f"all of the capacity, {capacity}"
-            raise StorageCorruptedError(f"{place}: datasets of length {sorted(lengths)}, wanted {wanted}")
+            raise StorageCorruptedError(f"{file_name}: datasets of length {sorted(lengths)}, wanted {wanted}")
         self._length = lengths.pop()
         self.is_multiprocessing_safe = path is not None and not mutable
         self._unclean = mutable and files.is_unclean(root.file)
@@ -92,10 +92,10 @@ class HDF5Storage(ColumnStorage):
     def _attach(self, root: h5py.Group) -> None:
         self.root: h5py.Group = root
         self._pid = os.getpid()
-        place = str(self.cache_filename or root.file.filename)
+        file_name = str(self.cache_filename or root.file.filename)
         leaves = self.layout.leaves
         self._datasets = [
-            files.leaf_dataset(root, name, leaf, place) for name, leaf in zip(self._names, leaves, strict=True)
+            files.leaf_dataset(root, name, leaf, file_name) for name, leaf in zip(self._names, leaves, strict=True)
         ]
         self._chunk_room = files.room_in_memory(self._datasets)
         self._rows_at_once = [files.rows_at_once(dataset) for dataset in self._datasets]
@@ -116,11 +116,24 @@ class HDF5Storage(ColumnStorage):
         chunks: int | bool | tuple[int, ...] | None = None,
         reduce_io: bool = True,
     ) -> HDF5Storage:
-        """A new file. There must not be one at `cache_path` yet.
+        """Create a new file.
 
-        `compression` is a filter of h5py's ("gzip", "lzf"), for all leaves or by leaf ("obs/rgb"); `chunks` the number
-        of rows in a chunk, its shape, or True for a good one. Without a capacity there must be room on disk for
-        `initial_capacity` samples.
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The file, which must not be there yet; by default it is in memory.
+        initial_capacity
+            Without a capacity: for how many samples there must be room on disk.
+        compression
+            A filter of h5py's ("gzip", "lzf"), for all leaves or by leaf ("obs/rgb").
+        compression_level
+            The level of "gzip".
+        chunks
+            The number of rows in a chunk, its shape, or True for a good one.
+        reduce_io
+            Read samples that lie close together in one go.
         """
         check_capacity(capacity)
         if multiprocessing:
@@ -176,7 +189,19 @@ class HDF5Storage(ColumnStorage):
         accept_unclean: bool = False,
         **kwargs: Any,
     ) -> HDF5Storage:
-        """The storage in a file. `accept_unclean` opens one whose writer was killed, with what is left in it."""
+        """Load the storage in a file.
+
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        reduce_io
+            Read samples that lie close together in one go.
+        accept_unclean
+            Open a file whose writer was killed, with what is left in it.
+        **kwargs
+            Arguments of other storages; ignored.
+        """
         path = Path(path)
         if multiprocessing and not read_only:
             raise ValueError(f"{path}: an HDF5 file has one writer, load it with read_only=True")
@@ -243,18 +268,18 @@ class HDF5Storage(ColumnStorage):
 
     # -- samples ---------------------------------------------------------------------------------------------
 
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         if self._pid != os.getpid() and self.is_multiprocessing_safe:
             self._reopen()  # a handle that two processes share has one state of HDF5's in each
-        return [self._read_column(place, slots) for place in places]
+        return [self._read_column(leaf_index, slots) for leaf_index in leaf_indices]
 
-    def _read_column(self, place: int, slots: np.ndarray) -> np.ndarray:
-        dataset, leaf = self._datasets[place], self.layout.leaves[place]
-        if len(slots) > self._rows_at_once[place]:
-            parts = np.split(slots, range(self._rows_at_once[place], len(slots), self._rows_at_once[place]))
-            return np.concatenate([self._read_column(place, part) for part in parts])
+    def _read_column(self, leaf_index: int, slots: np.ndarray) -> np.ndarray:
+        dataset, leaf = self._datasets[leaf_index], self.layout.leaves[leaf_index]
+        if len(slots) > self._rows_at_once[leaf_index]:
+            parts = np.split(slots, range(self._rows_at_once[leaf_index], len(slots), self._rows_at_once[leaf_index]))
+            return np.concatenate([self._read_column(leaf_index, part) for part in parts])
         first, stop = int(slots[0]), int(slots[-1]) + 1
-        with self._naming_the_file(self._names[place]):
+        with self._naming_the_file(self._names[leaf_index]):
             if stop - first == len(slots):
                 found = dataset[first:stop]
             elif self.reduce_io and stop - first <= _GAP * len(slots):
@@ -341,11 +366,11 @@ class HDF5Storage(ColumnStorage):
     def verify(self) -> list[str]:
         findings = []
         step = 1024
-        for place, name in enumerate(self._names):
+        for leaf_index, name in enumerate(self._names):
             for start in range(0, self._length, step):
                 slots = np.arange(start, min(start + step, self._length))
                 try:
-                    self._read(slots, [place])
+                    self._read(slots, [leaf_index])
                 except (ValueError, OSError) as error:
                     findings.append(f"{self.cache_filename}: {name!r}, rows {start} to {int(slots[-1])}: {error}")
         return findings
@@ -392,11 +417,13 @@ def _encoded(leaf: RowLeaf, column: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.array(flat, object if dtype.kind == "O" else dtype).reshape(texts.shape)
 
 
-def _decoded(leaf: RowLeaf, found: np.ndarray, place: str) -> np.ndarray:
+def _decoded(leaf: RowLeaf, encoded: np.ndarray, file_name: str) -> np.ndarray:
     """The column of texts that HDF5 has kept."""
-    texts = np.empty(found.shape, object)
+    texts = np.empty(encoded.shape, object)
     try:
-        texts.reshape(-1)[:] = [text.decode() for text in found.reshape(-1).tolist()]
-        return text_column(leaf, leaf.codec.encode(texts, found.shape[:1]), found.shape[:1])
+        texts.reshape(-1)[:] = [text.decode() for text in encoded.reshape(-1).tolist()]
+        return text_column(leaf, leaf.codec.encode(texts, encoded.shape[:1]), encoded.shape[:1])
     except (ValueError, AttributeError) as error:
-        raise StorageCorruptedError(f"{place}: {leaf.name!r} holds what is no text of the space, {error}") from error
+        raise StorageCorruptedError(
+            f"{file_name}: {leaf.name!r} holds what is no text of the space, {error}"
+        ) from error

@@ -12,7 +12,7 @@ import numpy as np
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base._index import resolve_index
+from ..base.index import resolve_index
 from ..base.storage import SpaceStorage
 from ._options import checks_options
 from .packed import PackedStorage
@@ -88,8 +88,8 @@ class ListStorage(SpaceStorage):
         slots = resolve_index(self.backend, index, len(self._samples))
         chosen = [slots] if isinstance(slots, int) else slots.tolist()
         rows = self.layout.empty(len(chosen))
-        for place, slot in enumerate(chosen):
-            self.layout.write(rows, place, self.layout.store(self._samples[slot], rows.heap))
+        for row, slot in enumerate(chosen):
+            self.layout.write(rows, row, self.layout.store(self._samples[slot], rows.heap))
         return self.layout.unpack(rows[0] if isinstance(slots, int) else rows)
 
     def set(self, index: Any, value: Any) -> None:
@@ -126,7 +126,7 @@ class ListStorage(SpaceStorage):
         if count is None:
             return self._leaves_of(value)
         columns = self.layout.encode(value, (count,))
-        return [[column[place, ...].copy() for column in columns] for place in range(count)]
+        return [[column[index, ...].copy() for column in columns] for index in range(count)]
 
     def _leaves_of(self, value: Any) -> list[Any]:
         return [np.array(leaf) for leaf in self.layout.encode(value, ())]

@@ -20,6 +20,7 @@ from unienv_interface.space.row_layout import RowLeaf
 
 from ..base.files import (
     check_disk,
+    format_version,
     json_field,
     new_folder,
     open_regular,
@@ -29,7 +30,7 @@ from ..base.files import (
     sync_folder,
     write_json,
 )
-from ..base.storage import StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import StorageCorruptedError
 from ._column_storage import ColumnStorage, check_capacity, element_dtype, fixed_layout, leaf_names, new_column
 from ._options import checks_options
 from .registry import current_name, register_storage
@@ -93,7 +94,17 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
     ) -> NPZStorage:
-        """A new folder; one that is at `cache_path` already must be empty."""
+        """Create a new folder.
+
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        compressed
+            Compress the files.
+        cache_path
+            The folder, new or empty.
+        """
         check_capacity(capacity)
         if cache_path is None:
             raise ValueError("NPZStorage keeps its samples in files: give the folder as cache_path")
@@ -124,9 +135,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         """The storage in a folder. A growing one has as many slots as there are files, or were when it was flushed."""
         folder, file = Path(path), Path(path) / METADATA
         content = read_json(file, checksum=False)
-        version = json_field(content, "format_version", int, file, default=0)
-        if version > FORMAT_VERSION:
-            raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {FORMAT_VERSION}")
+        format_version(content, file, FORMAT_VERSION, default=0)
         kind = json_field(content, "storage_type", str, file, default="npz")
         if kind != cls.__name__ and current_name(kind) != "npz":  # the reference's has no module, or one
             raise StorageCorruptedError(f"{file}: of type {kind!r}, wanted 'npz'")
@@ -155,22 +164,25 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
     def _path(self, slot: int) -> Path:
         return self._folder / f"{slot}.npz"
 
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         leaves = self.layout.leaves
-        columns = [new_column(leaves[place], (len(slots),)) for place in places]
+        columns = [new_column(leaves[leaf_index], (len(slots),)) for leaf_index in leaf_indices]
         for row, slot in enumerate(slots.tolist()):
-            for column, value in zip(columns, self._read_sample(slot, places), strict=True):
+            for column, value in zip(columns, self._read_sample(slot, leaf_indices), strict=True):
                 column[row] = value
         return columns
 
-    def _read_sample(self, slot: int, places: Sequence[int]) -> list[np.ndarray]:
+    def _read_sample(self, slot: int, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         path = self._path(slot)
         fd = open_regular(path, writable=False)
         try:
             with os.fdopen(fd, "rb") as file, zipfile.ZipFile(file) as archive:
                 if sorted(archive.namelist()) != sorted(self._members):
                     raise ValueError(f"it has {archive.namelist()}, wanted {self._members}")
-                return [_member(archive, self._members[place], self.layout.leaves[place]) for place in places]
+                return [
+                    _member(archive, self._members[leaf_index], self.layout.leaves[leaf_index])
+                    for leaf_index in leaf_indices
+                ]
         except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise StorageCorruptedError(f"{path}: {error}") from error
         except OSError as error:
@@ -241,7 +253,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         for slot in sorted(_slots_in(self._folder)):
             try:
                 if slot < self._length:
-                    self._read_sample(slot, self._places)
+                    self._read_sample(slot, self._leaf_indices)
             except (ValueError, OSError) as error:
                 findings.append(str(error))
         return findings

@@ -16,8 +16,8 @@ from typing_extensions import Self
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout, Rows
 
-from ..base._index import resolve_index
 from ..base.files import new_folder, sync_folder
+from ..base.index import resolve_index
 from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import BLOCKS_FILE as BLOCKS_FILE
@@ -25,7 +25,8 @@ from ._checks import SUMS_FILE as SUMS_FILE
 from ._checks import BlockSums, RowSums
 from ._options import checks_options
 from ._packed_column import PackedColumn
-from ._row_memory import (
+from .registry import register_storage
+from .row_memory import (
     FileHeap,
     MappedMemory,
     PrivateHeap,
@@ -34,7 +35,6 @@ from ._row_memory import (
     check_references,
     copy_references,
 )
-from .registry import register_storage
 
 _COPY_BYTES = 2**20
 _POPULATE_BYTES = 2**18
@@ -194,7 +194,7 @@ class PackedStorage(RowStorage):
     def gather(self, slots: Any, length: int) -> Any:
         memory = self._memory
         if length != memory.used:
-            memory.see(length)
+            memory.adopt_length(length)
         if self.layout.block_leaves:
             memory.prefetch(self.layout.block_leaves, np.atleast_1d(slots))
         try:
@@ -218,7 +218,7 @@ class PackedStorage(RowStorage):
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         if length != self._memory.used:
-            self._memory.see(length)
+            self._memory.adopt_length(length)
         rows, (first, valid, patches) = self._memory.rows, spans
         count = valid.shape[1]
         if shift:
@@ -237,7 +237,7 @@ class PackedStorage(RowStorage):
         if self.layout.has_heap:
             return None
         if length != self._memory.used:
-            self._memory.see(length)
+            self._memory.adopt_length(length)
         if self.layout.block_leaves:
             self._memory.prefetch(self.layout.block_leaves, slots)
         return self._memory.rows.take(slots, "wrap")
@@ -350,13 +350,13 @@ class PackedStorage(RowStorage):
         for name, references in before.items():
             heap.free(references, kept=memory.rows.records[name][slots])
 
-    def see(self, length: int) -> None:
-        """Have so many slots, as another process has made it grow or shrink."""
-        self._memory.see(length)
+    def adopt_length(self, length: int) -> None:
+        """Use `length` slots, as another process has made the storage grow or shrink."""
+        self._memory.adopt_length(length)
 
-    def see_all(self) -> None:
-        """Have all slots that there are, those that another process has added too."""
-        self._memory.see_all()
+    def adopt_all(self) -> None:
+        """Use all slots of the files, also those that another process has added."""
+        self._memory.adopt_all()
         self._memory.used = len(self._memory.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:
@@ -456,7 +456,7 @@ class PackedStorage(RowStorage):
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Have checksums that these rows do not match: they are copies of rows that do not match theirs."""
+        """Store checksums that these rows do not match, since they are copies of damaged rows."""
         if isinstance(self._sums, RowSums):
             self._sums.call_wrong(slots)
 

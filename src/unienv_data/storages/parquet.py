@@ -28,15 +28,20 @@ from ._column_storage import (
 )
 from ._options import checks_options
 from ._parquet_file import (
+    FORMAT_VERSION,
+    METADATA,
     MOST_COLUMN_BYTES,
     Compression,
     RowFile,
     check_compression,
+    described_space,
+    dtype_name,
     infer_column,
     nest,
+    read_generations,
+    read_metadata,
     write_rows,
 )
-from ._parquet_metadata import FORMAT_VERSION, METADATA, described_space, dtype_name, read_generations, read_metadata
 from .registry import register_storage
 
 if TYPE_CHECKING:
@@ -114,9 +119,20 @@ class ParquetStorage(ColumnStorage):
         compression: Compression = "snappy",
         cache_bytes: int = 2**28,
     ) -> ParquetStorage:
-        """A new folder; one that is at `cache_path` already must be empty.
+        """Create a new folder.
 
-        `compression` is one of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
+        Parameters
+        ----------
+        single_instance_space, capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The folder, new or empty.
+        piece_size
+            How many rows a file has.
+        compression
+            One of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
+        cache_bytes
+            How many bytes of pieces are kept in memory before they are written.
         """
         check_capacity(capacity)
         if cache_path is None:
@@ -251,12 +267,12 @@ class ParquetStorage(ColumnStorage):
 
     # -- samples ---------------------------------------------------------------------------------------------
 
-    def _read(self, slots: np.ndarray, places: Sequence[int]) -> list[np.ndarray]:
+    def _read(self, slots: np.ndarray, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         leaves = self.layout.leaves
-        columns = [new_column(leaves[place], (len(slots),)) for place in places]
+        columns = [new_column(leaves[leaf_index], (len(slots),)) for leaf_index in leaf_indices]
         for piece, part, rows in self._by_piece(slots):
-            for column, place in zip(columns, places, strict=True):
-                column[part] = self._column_of(piece, place)[rows]
+            for column, leaf_index in zip(columns, leaf_indices, strict=True):
+                column[part] = self._column_of(piece, leaf_index)[rows]
         return columns
 
     def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
@@ -295,26 +311,29 @@ class ParquetStorage(ColumnStorage):
     def _path_of(self, piece: int) -> Path:
         return self._single_file or self._folder / f"part-{piece:06d}.parquet"
 
-    def _column_of(self, piece: int, place: int) -> np.ndarray:
+    def _column_of(self, piece: int, leaf_index: int) -> np.ndarray:
         """A column of a piece, not to be written to."""
         if piece in self._piece_cache:
-            return self._piece_cache[piece][place]
-        key = (piece, place)
+            return self._piece_cache[piece][leaf_index]
+        key = (piece, leaf_index)
         if key in self._table_cache:
             self._table_cache.move_to_end(key)
             return self._table_cache[key]
-        column = self._read_columns(piece, [place])[0]
+        column = self._read_columns(piece, [leaf_index])[0]
         self._table_cache[key] = column
         self._table_bytes += column.nbytes
         while self._table_bytes > self.cache_bytes and len(self._table_cache) > 1:
             self._table_bytes -= self._table_cache.popitem(last=False)[1].nbytes
         return column
 
-    def _read_columns(self, piece: int, places: Sequence[int]) -> list[np.ndarray]:
+    def _read_columns(self, piece: int, leaf_indices: Sequence[int]) -> list[np.ndarray]:
         path = self._path_of(piece)
         if self._single_file is not None:
             with RowFile(path) as file:
-                return [file.column(self._names[place], self.layout.leaves[place], piece) for place in places]
+                return [
+                    file.column(self._names[leaf_index], self.layout.leaves[leaf_index], piece)
+                    for leaf_index in leaf_indices
+                ]
         if piece not in self._generations:
             raise StorageCorruptedError(f"{path}: nothing was written to the rows of this piece")
         with RowFile(path) as file:
@@ -326,14 +345,14 @@ class ParquetStorage(ColumnStorage):
                 )
             if not self._rows_in(piece) <= file.length <= self.piece_size:
                 raise StorageCorruptedError(f"{path}: {file.length} rows, wanted {self._rows_in(piece)}")
-            return [file.column(self._names[place], self.layout.leaves[place]) for place in places]
+            return [file.column(self._names[leaf_index], self.layout.leaves[leaf_index]) for leaf_index in leaf_indices]
 
     def _editable(self, piece: int) -> list[np.ndarray]:
         """The columns of a piece, to be written to; it is in memory from now on until it is written to its file."""
         if piece not in self._piece_cache:
             columns = [new_column(leaf, (self.piece_size,)) for leaf in self.layout.leaves]
             if piece in self._generations:
-                for mine, found in zip(columns, self._read_columns(piece, self._places), strict=True):
+                for mine, found in zip(columns, self._read_columns(piece, self._leaf_indices), strict=True):
                     mine[: len(found)] = found[: self.piece_size]
             self._piece_cache[piece] = columns
             self._forget_tables(piece)
@@ -341,8 +360,8 @@ class ParquetStorage(ColumnStorage):
         return self._piece_cache[piece]
 
     def _forget_tables(self, piece: int) -> None:
-        for place in self._places:
-            column = self._table_cache.pop((piece, place), None)
+        for leaf_index in self._leaf_indices:
+            column = self._table_cache.pop((piece, leaf_index), None)
             self._table_bytes -= 0 if column is None else column.nbytes
 
     def _evict(self) -> None:
@@ -397,7 +416,7 @@ class ParquetStorage(ColumnStorage):
         for piece in sorted(self._generations):
             try:
                 if piece not in self._piece_cache:
-                    self._read_columns(piece, self._places)
+                    self._read_columns(piece, self._leaf_indices)
             except (ValueError, OSError) as error:
                 findings.append(str(error))
         return findings

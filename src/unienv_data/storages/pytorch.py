@@ -16,11 +16,11 @@ from unienv_interface.space.row_structure import builder, collector, structure_f
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.space.spaces.array import array_mismatch
 
-from ..base._index import resolve_index
 from ..base.files import check_memory, replacing
+from ..base.index import resolve_index
 from ..base.nested import nested_item
 from ..base.storage import SpaceStorage
-from ._column_storage import is_increasing, last_of_each, new_column
+from ._column_storage import columns_from_raw, is_increasing, last_of_each
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._tensor_file import TensorFile, load_pickled, save_pickled, write_tensors
@@ -108,9 +108,22 @@ class PytorchTensorStorage(SpaceStorage):
         multiprocessing: bool = False,
         memmap_existok: bool = False,
     ) -> PytorchTensorStorage:
-        """New tensors, zeros. There must be no file at `cache_path` yet.
+        """Create new tensors of zeros.
 
-        With `memmap_existok` a file that is there and has just the size is taken over, with what it holds.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample, on PyTorch; the tensors are on its device.
+        capacity
+            How many samples; required.
+        is_memmap
+            The tensors are a mapped file, where there is a `cache_path` and the device is the CPU.
+        cache_path
+            The file; there must be none yet.
+        multiprocessing
+            Whether several processes write.
+        memmap_existok
+            Take over a file that is there and has just the size, with what it holds.
         """
         if capacity is None or capacity < 1:
             raise ValueError(f"capacity is {capacity}: PytorchTensorStorage does not grow, it must be at least 1")
@@ -158,10 +171,20 @@ class PytorchTensorStorage(SpaceStorage):
         accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PytorchTensorStorage:
-        """The storage in a file: mapped, or read into memory if it ends in ".pt", the device is another, or so asked.
+        """Load the storage in a file.
 
-        Without a capacity, the file of a single tensor has as many samples as fit it. `accept_damaged`, to read only,
-        maps a file that was cut, with the samples that are still whole.
+        Parameters
+        ----------
+        path, single_instance_space, read_only, multiprocessing
+            As for every storage.
+        is_memmap
+            Map the file; it is read into memory without, if it ends in ".pt", or if the device is another.
+        capacity
+            How many samples; None for as many as fit the file of a single tensor.
+        accept_damaged
+            Map a file that was cut, to read the samples that are still whole.
+        **kwargs
+            Arguments of other storages; ignored.
         """
         path, layout = Path(path), _array_layout(single_instance_space)
         device = torch.device(single_instance_space.device or "cpu")
@@ -263,13 +286,11 @@ class PytorchTensorStorage(SpaceStorage):
         if not self.has_raw_rows:
             super().write_raw_rows(slots, raw, numbers)
             return
-        columns, start = [], 0
-        for leaf in self.layout.leaves:
-            column = new_column(leaf, (len(slots),))
-            column.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, column.nbytes, start)
-            columns.append(PyTorchComputeBackend.from_raw(column, leaf.space.dtype_name))  # type: ignore[attr-defined]
-            start += column.nbytes
-        self._put(slots, columns)
+        columns = zip(self.layout.leaves, columns_from_raw(self.layout, raw, len(slots)), strict=True)
+        self._put(
+            slots,
+            [PyTorchComputeBackend.from_raw(column, leaf.space.dtype_name) for leaf, column in columns],  # type: ignore[attr-defined]
+        )
 
     # -- durability ------------------------------------------------------------------------------------------
 

@@ -31,10 +31,10 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_space, get_at, register_json_reader
 from unienv_interface.space.spaces import DictSpace
 
-from ..base._index import resolve_index
-from ..base.files import json_field, new_folder, read_json, sync_folder, write_json
+from ..base.files import format_version, json_field, new_folder, read_json, sync_folder, write_json
+from ..base.index import resolve_index
 from ..base.nested import nested_item
-from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._packed_column import take_column
@@ -111,14 +111,14 @@ class SharedNextObsStorage(SpaceStorage):
         self.has_row_sums = rows.has_row_sums and firsts.has_row_sums
         self._rows, self._firsts, self._is_shared = rows, firsts, shared
         leaves = self.layout.leaves
-        self._obs = [place for place, leaf in enumerate(leaves) if leaf.path[0] == _OBS]
-        self._next = [place for place, leaf in enumerate(leaves) if leaf.path[0] == _NEXT]
-        self._stored = [place for place, leaf in enumerate(leaves) if leaf.path[0] != _OBS]
+        self._obs = [index for index, leaf in enumerate(leaves) if leaf.path[0] == _OBS]
+        self._next = [index for index, leaf in enumerate(leaves) if leaf.path[0] == _NEXT]
+        self._stored = [index for index, leaf in enumerate(leaves) if leaf.path[0] != _OBS]
         own = dict(zip(self._stored, rows.layout.leaves[1:], strict=True))
         # Which leaf of the rows each leaf of a sample is read from, and whether from the row before.
         self._sources = [
-            (own[self._next[self._obs.index(place)]], True) if place in self._obs else (own[place], False)
-            for place in range(len(leaves))
+            (own[self._next[self._obs.index(index)]], True) if index in self._obs else (own[index], False)
+            for index in range(len(leaves))
         ]
         self._number_name = rows.layout.leaves[0].name
         self._plan = [(leaf.name, leaf.placement == "block", is_before) for leaf, is_before in self._sources]
@@ -141,7 +141,19 @@ class SharedNextObsStorage(SpaceStorage):
         multiprocessing: bool = False,
         lanes: int = 1,
     ) -> SharedNextObsStorage:
-        """A new storage, of so many lanes side by side. With `cache_path` its files lie in that folder."""
+        """Create a new storage.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one transition, with the keys `obs` and `next_obs`.
+        capacity, multiprocessing
+            As for every storage.
+        cache_path
+            The folder of its files; by default it is in memory.
+        lanes
+            How many environments record side by side.
+        """
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
         spaces = _part_spaces(single_instance_space)
@@ -184,10 +196,7 @@ class SharedNextObsStorage(SpaceStorage):
         """The storage in a folder; `accept_damaged` as for `PackedStorage`."""
         folder = Path(path)
         content = read_json(folder / _FILE, checksum=False)
-        version = json_field(content, "format_version", int, folder / _FILE)
-        if version > _FORMAT_VERSION:
-            rule = f"this release reads up to {_FORMAT_VERSION}"
-            raise UnsupportedFormatError(f"{folder / _FILE}: format version {version}, {rule}")
+        format_version(content, folder / _FILE, _FORMAT_VERSION)
         lanes = json_field(content, "lanes", int, folder / _FILE, least=1)
         options: Any = {"read_only": read_only, "multiprocessing": multiprocessing, "accept_damaged": accept_damaged}
         row_space, first_space = _part_spaces(single_instance_space)
@@ -287,7 +296,7 @@ class SharedNextObsStorage(SpaceStorage):
     # -- reading ---------------------------------------------------------------------------------------------
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._see(length)
+        self._map_slots(length)
         if type(slots) is int:
             return self.layout.assemble([column[0, ...] for column in self._read_all(np.array([slots]))])
         return self.layout.assemble_gathered(self._read_all(slots))
@@ -295,10 +304,10 @@ class SharedNextObsStorage(SpaceStorage):
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
 
-    def _see(self, length: int) -> None:
-        """Have so many slots, where the storage grows and another process has made it."""
+    def _map_slots(self, length: int) -> None:
+        """Map `length` slots where the storage grows and another process has added some."""
         if self.capacity is None and length > len(self._rows.rows):
-            self._rows.see(length)
+            self._rows.adopt_length(length)
 
     def _read_all(self, slots: np.ndarray) -> list[np.ndarray]:
         """The columns of the samples in these slots, in memory of their own; all records are read in one piece."""
@@ -310,16 +319,20 @@ class SharedNextObsStorage(SpaceStorage):
             blocks[name].take(before if is_before else slots, 0, None, "wrap") if is_block else pieces[is_before][name]
             for name, is_block, is_before in self._plan
         ]
-        self._put_firsts(pieces[0][self._number_name], [(place, columns[place]) for place in self._obs])
+        self._put_firsts(pieces[0][self._number_name], [(index, columns[index]) for index in self._obs])
         return columns
 
-    def read_columns(self, places: Sequence[int], slots: np.ndarray) -> list[np.ndarray]:
+    def read_columns(self, leaf_indices: Sequence[int], slots: np.ndarray) -> list[np.ndarray]:
         """Some of the columns of the samples in these slots, by the places of their leaves."""
         rows, before, columns = self._rows.rows, slots - self.lanes, []
-        for place in places:
-            leaf, is_before = self._sources[place]
+        for leaf_index in leaf_indices:
+            leaf, is_before = self._sources[leaf_index]
             columns.append(take_column(rows, leaf, before if is_before else slots))
-        observed = [(place, column) for place, column in zip(places, columns, strict=True) if place in self._obs]
+        observed = [
+            (leaf_index, column)
+            for leaf_index, column in zip(leaf_indices, columns, strict=True)
+            if leaf_index in self._obs
+        ]
         if observed:
             self._put_firsts(take_column(rows, self._rows.layout.leaves[0], slots), observed)
         return columns
@@ -331,7 +344,7 @@ class SharedNextObsStorage(SpaceStorage):
             return
         places, firsts = numbers[own] - 1, self._firsts
         if places.item(places.argmax()) >= len(firsts.rows):
-            firsts.see_all()
+            firsts.adopt_all()
             if places.max() >= len(firsts.rows):
                 raise ValueError(f"{self.cache_filename}: there is no first observation {places.max()}")
         for place, column in columns:
@@ -413,7 +426,7 @@ class SharedNextObsStorage(SpaceStorage):
         """Have at least `count` free places, with room for what comes there."""
         firsts, rows = self._firsts, self._rows
         if self._is_shared:
-            firsts.see_all()
+            firsts.adopt_all()
         total, named, holders = len(firsts), rows.rows.columns[0], firsts.rows.columns[0][: len(firsts)]
         slots = np.clip(holders, 0, max(0, len(rows) - 1))
         in_use = np.zeros(total, np.bool_)
@@ -531,7 +544,7 @@ class _Column(ColumnView):
         self.capacity, self._storage = storage.capacity, storage
         self.layout = RowLayout(self.single_instance_space)
         leaves = storage.layout.leaves
-        self._places = [place for place, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
+        self._leaf_indices = [index for index, leaf in enumerate(leaves) if leaf.path[: len(keys)] == keys]
 
     @property
     def ring(self) -> int | None:
@@ -541,9 +554,9 @@ class _Column(ColumnView):
         return len(self._storage)
 
     def gather(self, slots: Any, length: int) -> Any:
-        self._storage._see(length)
+        self._storage._map_slots(length)
         index = np.array([slots]) if type(slots) is int else slots
-        columns = self._storage.read_columns(self._places, index)
+        columns = self._storage.read_columns(self._leaf_indices, index)
         return self.layout.assemble([column[0, ...] for column in columns] if type(slots) is int else columns)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from unienv_interface.transformations.serialization_utils import json_to_transfo
 
 from ..base.common import BatchT
 from ..base.storage import SpaceStorage, StorageCorruptedError
-from ._composed import PathLike
-from ._composed_folder import read_description
 from ._options import check_inner_options
-from ._wrapping import WrappingStorage, create_around, load_inner, same_form
+from ._wrapping import WrappingStorage, create_around, same_form
+from .composed import PathLike
 from .packed import PackedStorage
 from .registry import register_storage
 
@@ -69,10 +68,22 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
         inner_storage_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> TransformedStorage:
-        """A new storage around one of `inner_storage_cls`.
+        """Create a new storage around another.
 
-        The inner storage is given `args`, `inner_storage_kwargs` and all further keywords; a TypeError if it does not
-        take one.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        inner_storage_cls
+            The class of the storage inside.
+        *args, **kwargs
+            Arguments for the storage inside; a TypeError if it does not take one.
+        data_transformation
+            Leads from `single_instance_space` to the space of the storage inside, and has an inverse.
+        capacity, cache_path, multiprocessing
+            As for every storage.
+        inner_storage_kwargs
+            Further arguments for the storage inside.
         """
         _inverse(data_transformation, single_instance_space)  # before anything is made
         check_inner_options(cls, [inner_storage_cls], kwargs)
@@ -86,23 +97,14 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
         )
 
     @classmethod
-    def load_from(
-        cls,
-        path: PathLike,
-        single_instance_space: Space,
-        *,
-        capacity: int | None = None,
-        read_only: bool = True,
-        multiprocessing: bool = False,
-        **kwargs: Any,
+    def _inner_space_candidates(cls, space: Space, folder: Path, content: dict[str, Any]) -> Iterator[Space]:
+        yield _read_transformation(folder, content, space).get_target_space_from_source(space)
+
+    @classmethod
+    def _around(
+        cls, space: Space, inner: SpaceStorage, name: str, folder: Path, content: dict[str, Any]
     ) -> TransformedStorage:
-        """The storage in a folder; further arguments are those of the storage inside."""
-        folder, content = Path(path), read_description(cls, Path(path))
-        transformation = _read_transformation(folder, content, single_instance_space)
-        options = {"capacity": capacity, "read_only": read_only, "multiprocessing": multiprocessing, **kwargs}
-        inner_space = transformation.get_target_space_from_source(single_instance_space)
-        inner, name = load_inner(folder, cls.metadata_file, content, inner_space, options)
-        return cls(single_instance_space, transformation, inner, name, folder)
+        return cls(space, _read_transformation(folder, content, space), inner, name, folder)
 
     def _description(self) -> dict[str, Any]:
         transformation = transformation_to_json(self.data_transformation, self.single_instance_space)

@@ -29,8 +29,8 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import Space
 from unienv_interface.space.spaces import ArraySpace
 
-from ..base._index import resolve_index
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
+from ..base.index import resolve_index
 from ..base.storage import SpaceStorage, UnsupportedFormatError
 from ._episode_encoder import EpisodeEncoder
 from ._frame_cache import FrameCache, bytes_of

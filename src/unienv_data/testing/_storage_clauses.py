@@ -57,11 +57,11 @@ def every_kind_of_index_reads_the_same(maker: Maker) -> None:
         (mask, [0, 2, 3]),
         (np.array([], np.int64), []),
     ):
-        found = storage.get(index)
+        samples = storage.get(index)
         if slots:
-            require_same(found, maker.batch([values[slot] for slot in slots]), f"what {index!r} reads")
+            require_same(samples, maker.batch([values[slot] for slot in slots]), f"what {index!r} reads")
         else:
-            require(batch_size_data(found) == 0, f"{found!r:.80} for {index!r}", "an empty batch")
+            require(batch_size_data(samples) == 0, f"{samples!r:.80} for {index!r}", "an empty batch")
     for one, slot in ((-1, 4), (np.int64(2), 2)):
         require_same(storage.get(one), values[slot], f"what {one!r} reads")
 

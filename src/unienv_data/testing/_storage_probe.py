@@ -81,9 +81,9 @@ CLAUSES: dict[str, Clause] = {}
 clause = registering_in(CLAUSES, StorageContractError)
 
 
-def require_same(found: Any, wanted: Any, what: str) -> None:
+def require_same(value: Any, wanted: Any, what: str) -> None:
     """Compare data to the bit."""
-    differs = difference(snapshot(wanted), snapshot(found))
+    differs = difference(snapshot(wanted), snapshot(value))
     require(differs is None, f"{what} that differs ({differs})", "what was written")
 
 

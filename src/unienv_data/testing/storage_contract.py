@@ -42,10 +42,22 @@ def check_storage(
     skip: Collection[str] = (),
     **options: Any,
 ) -> None:
-    """Check a storage against every clause of the contract, in an empty folder.
+    """Check a storage against every clause of the contract.
 
-    `options` are given to `create`. `grows` says whether a capacity of None is possible, `skip` names clauses to leave
-    out.
+    Parameters
+    ----------
+    storage_cls
+        The class of the storage.
+    folder
+        An empty folder to work in.
+    spaces
+        The spaces of samples to check it with; by default a catalogue of all kinds.
+    grows
+        Whether a capacity of None is possible.
+    skip
+        Names of clauses to leave out.
+    **options
+        Further arguments for `create`.
     """
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:

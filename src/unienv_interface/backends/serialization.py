@@ -65,7 +65,7 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
 
 
 def serialize_dtype(backend: BackendLike, dtype: Any) -> str | None:
-    """The array-API name of a dtype of `backend`; None stays None."""
+    """The array-API name of a dtype of `backend`, such as "float32"; None stays None."""
     return None if dtype is None else parse_backend(backend).dtype_name(dtype)
 
 

@@ -189,11 +189,11 @@ def _check_mask_form(dtype: str, shape: tuple[int, ...], batch_size: int | None)
 
 def parse_index(index: Any, batch_size: int, backend: ComputeBackend) -> np.ndarray:
     """Slots as a caller gives them, a list or an array of the backend or of NumPy, as an array of the host's own."""
-    found = backend.to_numpy(index) if backend.is_backendarray(index) else np.asarray(index)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or not found.size:
+    slots = backend.to_numpy(index) if backend.is_backendarray(index) else np.asarray(index)
+    if slots.ndim != 1 or slots.dtype.kind not in "iu" or not slots.size:
         raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
-    if found.min() < 0 or found.max() >= batch_size:
-        raise IndexError(f"index {found.min()} to {found.max()}, there are {batch_size} environments")
-    if len(np.unique(found)) != len(found):
+    if slots.min() < 0 or slots.max() >= batch_size:
+        raise IndexError(f"index {slots.min()} to {slots.max()}, there are {batch_size} environments")
+    if len(np.unique(slots)) != len(slots):
         raise ValueError(f"index {index!r} names an environment twice")
-    return found.astype(np.intp)  # a copy: the caller's may change
+    return slots.astype(np.intp)  # a copy: the caller's may change

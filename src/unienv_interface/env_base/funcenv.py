@@ -114,7 +114,17 @@ class FuncEnvBasedEnv(
         BRNGType,
     ],
 ):
-    """An `Env` that keeps the state of a `FuncEnv`."""
+    """An `Env` that keeps the state of a `FuncEnv`.
+
+    Parameters
+    ----------
+    func_env
+        The functional environment.
+    render_mode
+        The mode that `func_env` renders in; None where nothing is rendered.
+    render_kwargs
+        Further arguments for the renderer of `func_env`.
+    """
 
     def __init__(
         self, func_env: FuncEnv, *, render_mode: str | None = None, render_kwargs: dict[str, Any] | None = None

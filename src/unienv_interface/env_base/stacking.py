@@ -57,12 +57,12 @@ def stack_infos(infos: Sequence[Mapping[Any, Any]], backend: ComputeBackend, dev
 
 
 def _stack_sparse(values: list[Any], present: np.ndarray, backend: ComputeBackend, device: Any) -> Any:
-    places = iter(values)
+    remaining = iter(values)
     if all(isinstance(value, Mapping) for value in values):
-        return stack_infos([next(places) if here else {} for here in present], backend, device)
+        return stack_infos([next(remaining) if here else {} for here in present], backend, device)
     stacked = _stack_arrays(values, set(map(type, values)), backend, device)
     if stacked is None:
-        return [next(places) if here else None for here in present]
+        return [next(remaining) if here else None for here in present]
     filled = backend.zeros((len(present), *stacked.shape[1:]), dtype=stacked.dtype, device=device)
     return backend.replaced_at(filled, backend.from_numpy(np.flatnonzero(present), device=device), stacked)
 

@@ -20,7 +20,7 @@ from ..wrapper.frame_history import (
 
 
 class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
-    """The state of the environment below with the frames so far; None for a queue that there is not."""
+    """The state of the environment below with the frames so far; None for a missing queue."""
 
     env_state: Any
     obs_queue_state: SpaceDataQueueState | None
@@ -51,7 +51,15 @@ class FuncFrameStackWrapper(
         BRNGType,
     ]
 ):
-    """`FrameStackWrapper` for functional environments; the layout of its observations is told there."""
+    """`FrameStackWrapper` for functional environments, with the same layout of observations.
+
+    Parameters
+    ----------
+    func_env
+        The functional environment below.
+    obs_stack_size, action_stack_size, action_default_value
+        As for `FrameStackWrapper`.
+    """
 
     def __init__(
         self,

@@ -48,7 +48,15 @@ class FuncTransformWrapper(
         BRNGType,
     ],
 ):
-    """`TransformWrapper` for functional environments; which transformation leads where is told there."""
+    """`TransformWrapper` for functional environments.
+
+    Parameters
+    ----------
+    func_env
+        The functional environment below.
+    context_transformation, observation_transformation, action_transformation, target_action_space
+        As for `TransformWrapper`.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""How one leaf of a space lies in a row: its fixed format, and the way of its values in and out.
+"""Codecs: the fixed format of a leaf of a space in a row, and how its values are written and read.
 
-A codec owns no memory. Encoding happens before anything is written, so that a value that does not fit is refused
-while the rows are still as they were; so are they if the heap then cannot take it. Writing only copies.
+A codec owns no memory. Encoding comes before any write, so a value that does not fit is refused while the rows are
+unchanged; they are also unchanged if the heap has no room for it. Writing only copies.
 """
 
 from __future__ import annotations
@@ -297,9 +297,9 @@ class GraphCodec(HeapCodec):
             raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a GraphInstance"))
         arrays = [array for array in fields_of(value) if array is not None]
         for array in arrays:
-            found = tuple(getattr(array, "shape", ()))[: len(shape)]
-            if found != shape:
-                raise ValueError(at_path(path, f"a batch of {found}, the rows want {shape}"))
+            leading = tuple(getattr(array, "shape", ()))[: len(shape)]
+            if leading != shape:
+                raise ValueError(at_path(path, f"a batch of {leading}, the rows want {shape}"))
         for index in np.ndindex(shape):
             part = GraphInstance(*(None if array is None else array[index] for array in fields_of(value)))
             yield trim_graphs(self.space.backend, part)

@@ -1,4 +1,4 @@
-"""The last frames of something that a space describes, stacked along a time axis, oldest first.
+"""Queues of the last frames of a space, stacked along a time axis, oldest first.
 
 `FuncSpaceDataQueue` is a set of functions of a state, for functional environments; `SpaceDataQueue` keeps the state.
 In a batch every slot has frames of its own. Inside, time is the first axis; what is handed out has the batch axis

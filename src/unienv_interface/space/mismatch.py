@@ -15,12 +15,12 @@ def join_path(path: str, key: object) -> str:
 
 
 def at_path(path: str, finding: str) -> str:
-    """A finding with the place it was made at in front."""
+    """A finding with the path of the value in front."""
     return f"{path}: {finding}" if path else finding
 
 
 def prepend_key(error: Exception, key: object) -> None:
-    """Put the key of the child it is about in front of an error's message, before the path it has so far."""
+    """Put the key of a child in front of an error's message, before the path that the message has so far."""
     path, finding = getattr(error, "located", ("", str(error)))
     path = join_path(str(key), path) if path else str(key)
     error.args = (at_path(path, finding),)
@@ -28,7 +28,7 @@ def prepend_key(error: Exception, key: object) -> None:
 
 
 def _guarded(rules: Any) -> SpaceFunction[str | None]:
-    """The rules as a function that never raises: what cannot be looked at is no value of any space."""
+    """The rules as a function that never raises: an object whose attributes raise is no value of any space."""
 
     @functools.wraps(rules)
     def ask(space: Space, x: Any, path: str = "") -> str | None:
@@ -43,16 +43,44 @@ def _guarded(rules: Any) -> SpaceFunction[str | None]:
 @_guarded
 @functools.singledispatch
 def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
-    """The first reason why `x` is not a value of `space`, with the path to it, or None if it is one.
+    """The first reason why `x` is not a value of `space`; None if it is one.
 
-    Never raises, whatever `x` is. Each kind of space registers its own rule, and `contains` asks it; a kind that
-    only has `contains` is asked that, and the reason is then a general one.
+    Never raises, whatever `x` is. Each kind of space registers a rule of its own, which `contains` asks. For a kind
+    that only has `contains` the reason is a general one.
+
+    Parameters
+    ----------
+    space
+        The space.
+    x
+        Any object.
+    path
+        Where `x` lies, such as "obs/rgb"; it is put in front of the reason.
+
+    Returns
+    -------
+    The path and the reason, such as "obs/rgb: dtype float64, the space wants uint8", or None.
     """
     return None if space.contains(x) else at_path(path, f"{type(x).__name__} is not a value of {space}")
 
 
 def validate(space: Space, x: Any, path: str = "") -> None:
-    """Raise a ValueError that says what is wrong and where, unless `x` is a value of `space`."""
+    """Raise an error unless `x` is a value of `space`.
+
+    Parameters
+    ----------
+    space
+        The space.
+    x
+        Any object.
+    path
+        Where `x` lies; it is put in front of the reason.
+
+    Raises
+    ------
+    ValueError
+        The reason of `describe_mismatch`.
+    """
     finding = describe_mismatch(space, x, path)
     if finding is not None:
         raise ValueError(finding)

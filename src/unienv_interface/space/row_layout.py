@@ -267,7 +267,11 @@ class RowLayout:
 
         A value that does not fit is a ValueError with its path. Leaves of a batch can be sliced along its axes.
         """
-        checks = self._checks if not lead else self._batch_checks(lead)
+        checks = self._checks
+        if lead:
+            known, checks = self._last_batch_checks
+            if known != lead:
+                checks = self._batch_checks(lead)
         try:
             if type(data) is dict and len(data) == self._flat_count:
                 values = self._fetch_flat(data)
@@ -275,10 +279,12 @@ class RowLayout:
                 values = self._fetch(data)
             for value, (dtype, shape, scalar, number, low, high) in zip(values, checks):  # noqa: B905 - of one length
                 kind = type(value)
-                if kind is scalar or (kind is number and low <= value <= high):
+                if kind is np.ndarray:
+                    if value.dtype is dtype and value.shape == shape:
+                        continue
+                elif kind is scalar or (kind is number and low <= value <= high):
                     continue
-                if kind is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                    return self._convert(values, checks, lead)
+                return self._convert(values, checks, lead)
             return values  # all are right as they are, as nearly always
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
@@ -328,10 +334,8 @@ class RowLayout:
 
     def _batch_checks(self, lead: tuple[int, ...]) -> list[_LeafCheck]:
         """What the leaves of a batch have to be; remembered, since batches tend to be of one size."""
-        known, checks = self._last_batch_checks
-        if known != lead:
-            checks = [(dtype, lead + shape, Rows, Rows, 0, 0) for dtype, shape, *_ in self._checks]
-            self._last_batch_checks = (lead, checks)
+        checks: list[_LeafCheck] = [(dtype, lead + shape, Rows, Rows, 0, 0) for dtype, shape, *_ in self._checks]
+        self._last_batch_checks = (lead, checks)
         return checks
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:

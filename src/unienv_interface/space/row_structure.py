@@ -1,6 +1,6 @@
-"""The leaves of a value in canonical order, taken out of it and put together again.
+"""Functions that take the leaves out of a value in canonical order, and build a value of them.
 
-What can be known from the space is worked out once: the functions returned here only fetch and build.
+Everything that follows from the space is prepared once: the functions returned here only fetch and build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def walk(space: Space, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Spa
     """The leaves in canonical order with the keys that lead to them."""
     if not isinstance(space, CompositeSpace):
         return [(path, space)]
-    return [found for key, child in space.child_items() for found in walk(child, (*path, key))]
+    return [leaf for key, child in space.child_items() for leaf in walk(child, (*path, key))]
 
 
 def collector(space: Space) -> Collector:

@@ -1,9 +1,9 @@
-"""What a space is: the description of one value, on one backend.
+"""Spaces: the description of one value, on one backend.
 
 A space says what a value looks like (its kind, shape, dtype and bounds) and where it lives (backend, device). It
-holds no data. Environments, storages and samplers are told their data by spaces, and everything that can be done
-with a value given its space (batching, flattening, packing into rows, JSON) is a function outside these classes,
-dispatched on the kind of space; a new kind registers its rules with those functions.
+holds no data. Environments, storages and samplers describe their data by spaces. Operations on the values of a space
+(batching, flattening, packing into rows, JSON) are functions outside these classes, dispatched on the kind of space; a
+new kind registers its rules with those functions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,16 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     """The description of one value; see the module's docstring.
 
     Spaces are values: two of the same structure, dtype and bounds on the same backend are equal and hash alike,
-    whatever their device. `shape` and `dtype` are None for kinds whose values are not single arrays.
+    whatever their device.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    shape, dtype
+        Of the array; None for kinds whose values are not single arrays.
+    device
+        Where the arrays are; None for any.
     """
 
     backend: ComputeBackend

@@ -1,4 +1,4 @@
-"""Any value as bytes and back, given its space: how values without a fixed size lie in a heap.
+"""Values as bytes, and back: the form of values without a fixed size in a heap.
 
 The bytes are little-endian, the same on every platform and for every backend. They carry no description of
 themselves: the space that wrote them must read them. Writing checks structure, shapes and dtypes, though not bounds.
@@ -221,7 +221,7 @@ def _(space: CompositeSpace, data: Buffer, path: str = "") -> Any:
 
 def _check_batch(space: BatchedSpace, shape: tuple[int, ...], path: str) -> None:
     limits = zip(space.batch_shape, shape, strict=False)
-    if len(shape) != len(space.batch_shape) or not all(size in (None, found) for size, found in limits):
+    if len(shape) != len(space.batch_shape) or not all(size in (None, length) for size, length in limits):
         raise ValueError(at_path(path, f"shape {shape}, the space wants a batch of {space.batch_shape}"))
 
 

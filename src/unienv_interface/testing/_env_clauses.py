@@ -52,10 +52,10 @@ def spaces_are_batched_already(env: Env) -> None:
         apart = None not in (env.device, space.device) and not env.backend.same_device(env.device, space.device)
         require(not apart, f"{name} on device {space.device}", f"the environment's {env.device}")
         if size is not None and not (isinstance(space, CompositeSpace) and len(space) == 0):
-            found = batch_utils.batch_size(space)
+            axis = batch_utils.batch_size(space)
             require(
-                found == size,
-                f"{name} {space} with a batch axis of {found}",
+                axis == size,
+                f"{name} {space} with a batch axis of {axis}",
                 f"spaces that hold the batch axis of {size} already",
             )
 
@@ -117,8 +117,8 @@ def functional_reset_returns_every_slot(env: Env) -> None:
         for name, space, old, new in parts:
             require_value(space, new, f"the {name} of {place}")
             if space is not None:
-                kept, found = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
-                changed = difference(kept, found, name)
+                kept, returned = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
+                changed = difference(kept, returned, name)
                 require(changed is None, f"in slots that {place} leaves alone {changed}", "no change there")
 
 
@@ -178,9 +178,9 @@ def masked_reset_leaves_the_other_slots(env: Env) -> None:
         return snapshot({"observation": kept, "signals": [signal[others] for signal in signals]})
 
     undisturbed = run_with(lambda: None)
-    found = difference(undisturbed, run_with(lambda: reset(env, mask=mask_of(env, slots))))
+    change = difference(undisturbed, run_with(lambda: reset(env, mask=mask_of(env, slots))))
     uses_rng = difference(undisturbed, run_with(env.sample_action)) is not None
-    require(found is None or uses_rng, f"in slots that were not reset {found}", "no change in the other slots")
+    require(change is None or uses_rng, f"in slots that were not reset {change}", "no change in the other slots")
 
 
 @clause
@@ -207,8 +207,8 @@ def merging_after_a_masked_reset(env: Env) -> None:
         require_value(space, merged, f"the merged {name}")
         for rows, source, what in ((mask, new, "the new rows"), (mask_of(env, ~slots), None, "the old rows")):
             wanted = batch_utils.get_at(space, old, rows) if source is None else source
-            found = difference(snapshot(wanted), snapshot(batch_utils.get_at(space, merged, rows)), name)
-            require(found is None, f"{found}", f"{what} where they belong")
+            error = difference(snapshot(wanted), snapshot(batch_utils.get_at(space, merged, rows)), name)
+            require(error is None, f"{error}", f"{what} where they belong")
 
 
 # -- randomness --------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def merging_after_a_masked_reset(env: Env) -> None:
 @clause
 def seed_fixes_the_episode(env: Env) -> None:
     """The same seed and the same actions give the same episode."""
-    found = difference(episode(env, seed=5), episode(env, seed=5), "episode")
-    require(found is None, f"with the seed 5 twice {found}", "the same episode from the same seed")
+    change = difference(episode(env, seed=5), episode(env, seed=5), "episode")
+    require(change is None, f"with the seed 5 twice {change}", "the same episode from the same seed")
 
 
 @clause
@@ -230,8 +230,8 @@ def seed_fixes_the_generator(env: Env) -> None:
         require(env.rng is not None, "rng is None after reset(seed=5)", "a generator seeded by reset")
         env.rng, values = env.backend.random.random_uniform((4,), rng=env.rng)
         draws.append(snapshot(values))
-    found = difference(draws[0], draws[1], "rng after reset(seed=5), twice")
-    require(found is None, f"{found}", "rng seeded by reset(seed=...)")
+    change = difference(draws[0], draws[1], "rng after reset(seed=5), twice")
+    require(change is None, f"{change}", "rng seeded by reset(seed=...)")
     differs = difference(draws[1], draws[2]) is not None
     require(differs, "the same draws from rng after reset(seed=5) and reset(seed=6)", "different seeds to differ")
 
@@ -259,8 +259,8 @@ def returned_data_stays(env: Env) -> None:
 
     def keep(name: str, value: Any) -> None:
         for earlier, data, before in kept:
-            found = difference(before, snapshot(data), f"what {earlier} returned")
-            require(found is None, f"after {name}() {found}", "returned data that is the caller's to keep")
+            change = difference(before, snapshot(data), f"what {earlier} returned")
+            require(change is None, f"after {name}() {change}", "returned data that is the caller's to keep")
         kept.append((name, value, snapshot(value)))
 
     first, second = sample_actions(env, 2)
@@ -284,14 +284,14 @@ def actions_and_masks_are_the_callers(env: Env) -> None:
     (action,) = sample_actions(env, 1)
     before = snapshot(action)
     step(env, action)
-    found = difference(before, snapshot(action), "action")
-    require(found is None, f"after step() {found}", "the action as the caller gave it")
+    change = difference(before, snapshot(action), "action")
+    require(change is None, f"after step() {change}", "the action as the caller gave it")
     if env.batch_size is not None:
         slots = every_other(env.batch_size)
         mask = mask_of(env, slots)
         reset(env, mask=mask)
-        found = difference(snapshot(mask_of(env, slots)), snapshot(mask), "mask")
-        require(found is None, f"after reset() {found}", "the mask as the caller gave it")
+        change = difference(snapshot(mask_of(env, slots)), snapshot(mask), "mask")
+        require(change is None, f"after reset() {change}", "the mask as the caller gave it")
 
     def second_step(overwritten: bool) -> Any:
         reset(env, seed=0)
@@ -303,10 +303,10 @@ def actions_and_masks_are_the_callers(env: Env) -> None:
             overwrite(env.backend, first, second)
         return snapshot(step(env, second)[:4])
 
-    found = difference(second_step(overwritten=False), second_step(overwritten=True), "step")
+    change = difference(second_step(overwritten=False), second_step(overwritten=True), "step")
     require(
-        found is None,
-        f"another step after the action before it was overwritten by its owner: {found}",
+        change is None,
+        f"another step after the action before it was overwritten by its owner: {change}",
         "an environment that keeps no action of the caller's, but a copy",
     )
 
@@ -347,8 +347,8 @@ def attributes_are_found_through_the_layers(env: Env) -> None:
         layer is env.unwrapped, f"{layer!r} {depth} layers down and {env.unwrapped!r} as unwrapped", "them to be one"
     )
     require(env.has_wrapper_attr("observation_space"), "no observation_space", "has_wrapper_attr to find it")
-    found = env.get_wrapper_attr("observation_space")
-    require(found == env.observation_space, f"{found} from get_wrapper_attr", f"{env.observation_space}")
+    value = env.get_wrapper_attr("observation_space")
+    require(value == env.observation_space, f"{value} from get_wrapper_attr", f"{env.observation_space}")
     name = "an_attribute_that_check_env_made_up"
     require(not env.has_wrapper_attr(name), f"an attribute {name!r}", "has_wrapper_attr to be False for it")
     try:
@@ -358,8 +358,8 @@ def attributes_are_found_through_the_layers(env: Env) -> None:
     else:
         raise BreachError(f"a value for {name!r}", "an AttributeError from get_wrapper_attr")
     env.set_wrapper_attr(name, "value")
-    found = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-    require(found == "value", f"{found!r} from get_wrapper_attr", "the value that set_wrapper_attr was given")
+    value = env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+    require(value == "value", f"{value!r} from get_wrapper_attr", "the value that set_wrapper_attr was given")
 
 
 @clause

@@ -111,8 +111,8 @@ def require_value(space: Space | None, value: Any, name: str) -> None:
         require(value is None, f"{name} is a {type(value).__name__}", "None, since there is no context_space")
         return
     require(value is not None, f"{name} is None", f"a value of {space}")
-    found = describe_mismatch(space, value)
-    require(found is None, f"{name} is wrong: {found}", f"a value of {space}")
+    mismatch = describe_mismatch(space, value)
+    require(mismatch is None, f"{name} is wrong: {mismatch}", f"a value of {space}")
 
 
 def require_info(info: Any, name: str) -> None:
@@ -131,8 +131,8 @@ def require_signal(env: Env, value: Any, name: str, *, is_flag: bool) -> None:
     if backend.is_backendarray(value):
         dtype = backend.dtype_name(value.dtype)
         fits = backend.dtype_is_boolean(value.dtype) if is_flag else _is_real(backend, value.dtype)
-        found = f"{name} of dtype {dtype} and shape {tuple(value.shape)}"
-        require(fits and tuple(value.shape) == shape, found, wanted)
+        described = f"{name} of dtype {dtype} and shape {tuple(value.shape)}"
+        require(fits and tuple(value.shape) == shape, described, wanted)
     else:
         scalar = isinstance(value, (bool, np.bool_)) if is_flag else isinstance(value, numbers.Real)
         require(scalar and env.batch_size is None, f"{name} of type {type(value).__name__}", wanted)

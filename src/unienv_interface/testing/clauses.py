@@ -27,14 +27,14 @@ def registering_in(clauses: dict[str, Clause], error_type: type[Exception]) -> C
     def clause(check: Clause) -> Clause:
         @functools.wraps(check)
         def checked(subject: Any) -> None:
-            place = f"{subject!r} breaks the clause {check.__name__!r}"
+            context = f"{subject!r} breaks the clause {check.__name__!r}"
             try:
                 check(subject)
             except BreachError as breach:
-                raise error_type(f"{place}: {breach}") from None
+                raise error_type(f"{context}: {breach}") from None
             except Exception as error:
                 raise error_type(
-                    f"{place}: found {type(error).__name__}: {error}; wanted that nothing is raised"
+                    f"{context}: found {type(error).__name__}: {error}; wanted that nothing is raised"
                 ) from error
 
         clauses[check.__name__] = checked

@@ -26,8 +26,17 @@ __all__ = ["EnvContract", "EnvContractError", "check_env"]
 def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
     """Check an environment against every clause of the contract, and close it.
 
-    Raises an `EnvContractError` at the first clause that it breaks. `skip` names clauses to leave out: a robot, say,
-    cannot promise `seed_fixes_the_episode`.
+    Parameters
+    ----------
+    env
+        The environment, single or batched.
+    skip
+        Names of clauses to leave out: a robot, say, cannot promise `seed_fixes_the_episode`.
+
+    Raises
+    ------
+    EnvContractError
+        The environment breaks a clause: which one, what was found, and what the contract wants.
     """
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:
@@ -117,8 +126,8 @@ class EnvContract(abc.ABC):
 
     def test_seed_fixes_the_episode_in_another_instance(self) -> None:
         with _closing(self.make_env()) as env, _closing(self.make_env()) as other:
-            found = difference(episode(env, seed=5), episode(other, seed=5), "episode")
-            if found:
+            change = difference(episode(env, seed=5), episode(other, seed=5), "episode")
+            if change:
                 raise EnvContractError(
-                    f"two of {env!r} with one seed: found {found}; wanted the same episode from the same seed"
+                    f"two of {env!r} with one seed: found {change}; wanted the same episode from the same seed"
                 )

@@ -72,8 +72,8 @@ def require_box(space: Space, owner: str) -> BoxSpace:
     return space
 
 
-def place_of(backend: ComputeBackend, data: Any) -> Any:
-    """Where the constants for arithmetic with `data` must lie: a device of PyTorch, or None for the host.
+def constants_device(backend: ComputeBackend, data: Any) -> Any:
+    """The device that constants for arithmetic with `data` must lie on: one of PyTorch, or None for the host.
 
     JAX takes host arrays as they are. It must: an array made while JAX traces belongs to that trace and may not be
     kept for the next one.

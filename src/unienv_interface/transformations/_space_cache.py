@@ -1,4 +1,4 @@
-"""Keeping what a transformation has worked out about a space."""
+"""A cache of what transformations derive from spaces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Plan = TypeVar("Plan")
 
 
 class SpaceCache(Generic[Plan]):
-    """What follows from a space and a device, worked out at the first use and then kept.
+    """Plans by space and device, each made at the first use and then kept.
 
     Spaces are told apart by what they describe, so a `DictSpace` that was changed is another space. The cache is
     bounded: when it is full it starts over. A copy or a pickle of it is empty, since plans hold arrays of a device.

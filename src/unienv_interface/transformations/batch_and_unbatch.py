@@ -212,7 +212,7 @@ def _(space: Space, axis: int) -> Any:
 
 
 class _AxisTransformation(DataTransformation):
-    """What the two directions share."""
+    """The base of the two directions."""
 
     has_inverse = True
 

@@ -17,9 +17,9 @@ from ._operands import (
     as_operands,
     check_order,
     clamp,
+    constants_device,
     lacks_arithmetic,
     parse_constant,
-    place_of,
     require_box,
 )
 from ._space_cache import SpaceCache
@@ -32,9 +32,13 @@ from .transformation import DataTransformation
 class CropTransformation(DataTransformation):
     """Moves each entry of a box to the nearest value between `crop_low` and `crop_high`, both inclusive.
 
-    The ends are numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For
-    integers, ends between two whole numbers are rounded inwards. NaN stays NaN. What was cut off is not known
-    afterwards, so the inverse is the identity.
+    NaN stays NaN. What was cut off is lost, so the inverse is the identity.
+
+    Parameters
+    ----------
+    crop_low, crop_high
+        Numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For integers, ends
+        between two whole numbers are rounded inwards.
     """
 
     has_inverse = True
@@ -76,7 +80,7 @@ class CropTransformation(DataTransformation):
         box = require_box(source_space, type(self).__name__)
         backend = box.backend
         on_host = lacks_arithmetic(backend, box.dtype_name)
-        low, high = self._ranges.get(box, None if on_host else place_of(backend, data), self._work_out)
+        low, high = self._ranges.get(box, None if on_host else constants_device(backend, data), self._work_out)
         if on_host:
             return backend.from_host(clamp(backend.to_host(data), low, high), box.dtype, device=backend.device(data))
         clamped = clamp(backend.astype(data, box.dtype, copy=False), low, high)

@@ -82,8 +82,15 @@ def get_mapping_source_space(
 class DictTransformation(DataTransformation):
     """Applies a transformation to each of some keys of a dictionary; the other values pass through.
 
-    A key in `mapping` reaches into nested dictionaries by joining the keys on the way with `nested_separator`. A key
-    that the source does not have is a KeyError, or is left out with `ignore_missing_keys`.
+    Parameters
+    ----------
+    mapping
+        The transformations by key. A key reaches into nested dictionaries by joining the keys on the way with
+        `nested_separator`.
+    ignore_missing_keys
+        Leave out keys that the source does not have; by default such a key is a KeyError.
+    nested_separator
+        What joins the keys of nested dictionaries.
     """
 
     def __init__(

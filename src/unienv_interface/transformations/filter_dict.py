@@ -103,7 +103,7 @@ def _merged(target: Any, extra: Any) -> Any:
 
 
 class _DictKeyFilter(DataTransformation):
-    """What the two filters share. Keys are kept as a set; results have the order of the source."""
+    """The base of the two filters. Keys are kept as a set; results have the order of the source."""
 
     has_inverse = False
     _keys_name: str
@@ -139,10 +139,17 @@ class _DictKeyFilter(DataTransformation):
 
 @register_transformation("dict_include_keys")
 class DictIncludeKeyTransformation(_DictKeyFilter):
-    """Keeps only some keys of a dictionary.
+    """Keeps only some keys of a dictionary; the dictionaries on the way to them stay.
 
-    A key reaches into nested dictionaries by joining the keys on the way with `nested_separator`; the dictionaries on
-    the way stay. A key that the source does not have is a ValueError, unless `ignore_missing_keys`.
+    Parameters
+    ----------
+    enabled_keys
+        The keys to keep. A key reaches into nested dictionaries by joining the keys on the way with
+        `nested_separator`.
+    ignore_missing_keys
+        Leave out keys that the source does not have; by default such a key is a ValueError.
+    nested_separator
+        What joins the keys of nested dictionaries.
     """
 
     _keys_name = "enabled_keys"
@@ -170,10 +177,17 @@ class DictIncludeKeyTransformation(_DictKeyFilter):
 
 @register_transformation("dict_exclude_keys")
 class DictExcludeKeyTransformation(_DictKeyFilter):
-    """Drops some keys of a dictionary.
+    """Drops some keys of a dictionary; a dictionary that is left empty stays.
 
-    A key reaches into nested dictionaries by joining the keys on the way with `nested_separator`; a dictionary that is
-    left empty stays. A key that the source does not have is a ValueError, unless `ignore_missing_keys`.
+    Parameters
+    ----------
+    excluded_keys
+        The keys to drop. A key reaches into nested dictionaries by joining the keys on the way with
+        `nested_separator`.
+    ignore_missing_keys
+        Leave out keys that the source does not have; by default such a key is a ValueError.
+    nested_separator
+        What joins the keys of nested dictionaries.
     """
 
     _keys_name = "excluded_keys"

@@ -29,7 +29,7 @@ def unflatten_mapping(data: Any, nested_separator: str) -> Any:
 
 
 class _JoinedKeys(DataTransformation):
-    """What the two directions share."""
+    """The base of the two directions."""
 
     has_inverse = True
 

@@ -13,7 +13,15 @@ from ..backends import dtypes
 from ..backends.base import ComputeBackend
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ._operands import ClipFloats, RoundToIntegers, as_array, lacks_arithmetic, place_of, require_box, signed_name
+from ._operands import (
+    ClipFloats,
+    RoundToIntegers,
+    as_array,
+    constants_device,
+    lacks_arithmetic,
+    require_box,
+    signed_name,
+)
 from ._space_cache import SpaceCache
 from .serialization_utils import read_setting, register_transformation
 from .transformation import DataTransformation, need_source_space
@@ -29,6 +37,11 @@ class ImageResizeTransformation(DataTransformation):
     with `mode="bilinear", align_corners=False`. The dtype stays, integers are rounded to the nearest. Every new pixel
     lies between old ones of its channel, so the new bounds are the old ones; where those vary over the pixels of a
     channel, the widest. The inverse resizes back, which does not bring back what was lost.
+
+    Parameters
+    ----------
+    new_height, new_width
+        The size of the new images, in pixels.
     """
 
     has_inverse = True
@@ -60,7 +73,7 @@ class ImageResizeTransformation(DataTransformation):
         )
 
     def transform(self, source_space: Space, data: Any) -> Any:
-        return self._plans.get(source_space, place_of(source_space.backend, data), self._work_out)(data)
+        return self._plans.get(source_space, constants_device(source_space.backend, data), self._work_out)(data)
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageResizeTransformation:
         box = _require_images(need_source_space(self, source_space), type(self).__name__)
@@ -101,7 +114,7 @@ def _require_images(space: Space, owner: str) -> BoxSpace:
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     dtype: Any

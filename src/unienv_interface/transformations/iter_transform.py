@@ -26,7 +26,19 @@ _REFERENCE_NAMES = {"unienv_interface.transformations.iter_transform.default_is_
 
 
 def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
-    """Register a leaf function under the name that stands for it in JSON; the name must stay the same for ever."""
+    """Register a leaf function under a name, which stands for it in JSON.
+
+    Parameters
+    ----------
+    name
+        The name; stored JSON has it, so it must stay the same for ever.
+    function
+        The function: of a space, whether it is a leaf.
+
+    Returns
+    -------
+    The function.
+    """
     if _leaf_functions.setdefault(name, function) is not function:
         raise ValueError(f"there is a leaf function {name!r} already")
     return function
@@ -97,7 +109,7 @@ def _leaf_function(stored: Any) -> LeafFunction:
 
 
 class _LeafTransformation(DataTransformation):
-    """What the two transformations of leaves share: going down to the leaves, and back up with the results.
+    """The base of the two transformations of leaves: the walk down to the leaves, and back up with the results.
 
     Leaves come in the canonical order of their spaces, in which the keys of a dictionary are sorted.
     """
@@ -151,9 +163,17 @@ def _read_leaf_functions(json_data: Mapping[str, Any]) -> tuple[LeafFunction, Le
 class IterativeTransformation(_LeafTransformation):
     """Applies one transformation to every leaf of nested dictionaries and tuples, which keep their structure.
 
-    `is_leaf_node_fn` says which spaces are leaves, of the source going down and, as `inv_is_leaf_node_fn`, of the
-    target for the inverse. Where the leaves' inverses depend on their spaces and these differ, the inverse is a
+    Where the inverses of the leaves depend on their spaces and these differ, the inverse is a
     `LeafwiseTransformation`.
+
+    Parameters
+    ----------
+    transformation
+        What happens to every leaf.
+    is_leaf_node_fn
+        A function of a space: whether it is a leaf of the source.
+    inv_is_leaf_node_fn
+        The same for the target, which the inverse starts from.
     """
 
     def __init__(
@@ -208,7 +228,12 @@ class IterativeTransformation(_LeafTransformation):
 class LeafwiseTransformation(_LeafTransformation):
     """Applies to every leaf of nested dictionaries and tuples a transformation of its own.
 
-    The transformations come in the order of the leaves. `IterativeTransformation` explains the leaf functions.
+    Parameters
+    ----------
+    transformations
+        One for each leaf, in the order of the leaves.
+    is_leaf_node_fn, inv_is_leaf_node_fn
+        As for `IterativeTransformation`.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from ._operands import (
     Constant,
     RoundToIntegers,
     as_operand,
+    constants_device,
     parse_constant,
-    place_of,
     require_box,
 )
 from ._space_cache import SpaceCache
@@ -33,12 +33,20 @@ Mode = Literal["mean_std", "min_max", "quantile"]
 class NormalizeTransformation(DataTransformation):
     """Maps each entry of a box to `(x - offset) / scale`.
 
-    `offset` and `scale` are numbers, or arrays that broadcast to the shape of the box. Results have `new_dtype`;
-    without one, the dtype of the source if that is a float, else the backend's default float. Integers are rounded to
-    the nearest. `low` and `high` bound the results; without them the bounds are those of the source, mapped.
-
     `from_stats` takes both from the statistics of a dataset, such as `unienv_data.column_stats` gives.
 
+    Parameters
+    ----------
+    offset, scale
+        Numbers, or arrays that broadcast to the shape of the box.
+    new_dtype
+        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        Integers are rounded to the nearest.
+    low, high
+        The bounds of the results; by default those of the source, mapped.
+
+    Examples
+    --------
     >>> from unienv_interface.backends import NumpyComputeBackend
     >>> from unienv_interface.space.spaces import BoxSpace
     >>> space = BoxSpace(NumpyComputeBackend, -np.inf, np.inf, "float32", shape=(2,))
@@ -139,7 +147,7 @@ class NormalizeTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, place_of(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
         result = plan(data)
         return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
 
@@ -191,7 +199,7 @@ class NormalizeTransformation(DataTransformation):
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     compute_dtype: Any

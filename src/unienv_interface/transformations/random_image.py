@@ -12,7 +12,15 @@ from typing_extensions import Self
 from ..backends import dtypes
 from ..space.space import Space
 from ..space.spaces import BoxSpace
-from ._operands import ClipFloats, RoundToIntegers, as_array, lacks_arithmetic, place_of, require_box, signed_name
+from ._operands import (
+    ClipFloats,
+    RoundToIntegers,
+    as_array,
+    constants_device,
+    lacks_arithmetic,
+    require_box,
+    signed_name,
+)
 from .serialization_utils import read_setting, register_transformation
 from .transformation import DataTransformation
 
@@ -20,7 +28,7 @@ _HEIGHT, _WIDTH = -3, -2
 
 
 class _RandomImageTransformation(DataTransformation):
-    """What random transformations of images share: where their draws come from.
+    """The base of random transformations of images, which owns the generator of their draws.
 
     Each call draws anew, so results differ from call to call; the same seed and the same calls give the same results.
     Copies, such as those in the workers of a sampler, draw streams of their own.
@@ -74,16 +82,16 @@ class _RandomImageTransformation(DataTransformation):
 
 def _take_pixels(box: BoxSpace, data: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
     """Of each image of the first axis (N, ..., H, W, C) the pixels at its rows (N, h) and columns (N, w)."""
-    backend, place = box.backend, place_of(box.backend, data)
+    backend, device = box.backend, constants_device(box.backend, data)
     shape = tuple(data.shape)
     lead = shape[:_HEIGHT]
     count = lead[0] if lead else 1
     images = backend.reshape(data, (count, -1, *shape[_HEIGHT:]))
     name = signed_name(backend)
-    sample = as_array(backend, np.arange(count)[:, None, None, None], name, place)
-    frame = as_array(backend, np.arange(images.shape[1])[None, :, None, None], name, place)
-    y = as_array(backend, rows[:, None, :, None], name, place)
-    x = as_array(backend, columns[:, None, None, :], name, place)
+    sample = as_array(backend, np.arange(count)[:, None, None, None], name, device)
+    frame = as_array(backend, np.arange(images.shape[1])[None, :, None, None], name, device)
+    y = as_array(backend, rows[:, None, :, None], name, device)
+    x = as_array(backend, columns[:, None, None, :], name, device)
     taken = images[sample, frame, y, x]
     return backend.reshape(taken, (*lead, rows.shape[1], columns.shape[1], shape[-1]))
 
@@ -147,6 +155,13 @@ class RandomShiftTransformation(_RandomImageTransformation):
     """Shifts each image by up to `pixels` in both directions; what comes in repeats the edge, as in DrQ.
 
     Images and draws are as in `RandomCropTransformation`.
+
+    Parameters
+    ----------
+    pixels
+        The largest shift.
+    seed
+        The seed of the draws; by default a random one.
     """
 
     def __init__(self, pixels: int, seed: int | None = None) -> None:
@@ -172,8 +187,17 @@ class RandomShiftTransformation(_RandomImageTransformation):
 class ColorJitterTransformation(_RandomImageTransformation):
     """Changes brightness, contrast and saturation of each image by random factors from 1 - x to 1 + x.
 
-    Images and draws are as in `RandomCropTransformation`; saturation is for three channels, red, green and blue.
-    Results are kept within the bounds of the box, integers rounded to the nearest.
+    Images and draws are as in `RandomCropTransformation`. Results are kept within the bounds of the box, integers
+    rounded to the nearest.
+
+    Parameters
+    ----------
+    brightness, contrast
+        How far the factor may be from 1; 0 for no change.
+    saturation
+        The same, for images of three channels: red, green and blue.
+    seed
+        The seed of the draws; by default a random one.
     """
 
     def __init__(
@@ -195,11 +219,11 @@ class ColorJitterTransformation(_RandomImageTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         box = require_box(source_space, type(self).__name__)
-        backend, place = box.backend, place_of(box.backend, data)
+        backend, device = box.backend, constants_device(box.backend, data)
         count = data.shape[0] if len(data.shape) > 3 else 1
         shape = (count, *(1 for _ in data.shape[1:])) if len(data.shape) > 3 else (1, 1, 1)
         brightness, contrast, saturation = (
-            as_array(backend, self.rng.uniform(1 - most, 1 + most, count).reshape(shape), "float32", place)
+            as_array(backend, self.rng.uniform(1 - most, 1 + most, count).reshape(shape), "float32", device)
             for most in (self.brightness, self.contrast, self.saturation)
         )
         values = backend.astype(data, backend.dtype_from_name("float32"), copy=True) * brightness
@@ -207,11 +231,11 @@ class ColorJitterTransformation(_RandomImageTransformation):
             mean = backend.mean(values, axis=(_HEIGHT, _WIDTH, -1), keepdims=True)
             values = (values - mean) * contrast + mean
         if self.saturation:
-            weights = as_array(backend, np.array([0.299, 0.587, 0.114]), "float32", place)
+            weights = as_array(backend, np.array([0.299, 0.587, 0.114]), "float32", device)
             grey = backend.sum(values * weights, axis=-1, keepdims=True)
             values = (values - grey) * saturation + grey
         into = RoundToIntegers if box.dtype_name in dtypes.INTEGER else ClipFloats
-        return into.into(box, "float32", place)(values)
+        return into.into(box, "float32", device)(values)
 
     def _settings(self) -> dict[str, Any]:
         return {"brightness": self.brightness, "contrast": self.contrast, "saturation": self.saturation}

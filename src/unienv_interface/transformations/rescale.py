@@ -22,8 +22,8 @@ from ._operands import (
     can_be_anchored,
     check_order,
     clamp,
+    constants_device,
     parse_constant,
-    place_of,
     require_box,
     signed_dtype,
     signed_name,
@@ -40,10 +40,18 @@ _WIDEST_RANGE_FOR_FLOAT32 = 2**16
 class RescaleTransformation(DataTransformation):
     """Maps each entry of a bounded box linearly from its bounds to the bounds `new_low` and `new_high`.
 
-    The new bounds are numbers, or arrays that broadcast to the shape of the box. Results have `new_dtype`; without
-    one, the dtype of the source if that is a float, else the backend's default float. Integers are rounded to the
-    nearest. An entry whose bounds are equal has no width to map and becomes `new_low`. Results always lie within the
-    new bounds: what was outside the old ones goes to the nearer end. `nan_to` replaces NaN after the mapping.
+    An entry whose bounds are equal has no width to map and becomes `new_low`. Results always lie within the new bounds:
+    what was outside the old ones goes to the nearer end.
+
+    Parameters
+    ----------
+    new_low, new_high
+        Numbers, or arrays that broadcast to the shape of the box.
+    new_dtype
+        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        Integers are rounded to the nearest.
+    nan_to
+        What replaces NaN after the mapping; by default NaN stays.
     """
 
     has_inverse = True
@@ -94,7 +102,7 @@ class RescaleTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, place_of(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
         result = plan(data)
         return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
 
@@ -169,7 +177,7 @@ def _for_any_batch(bound: np.ndarray) -> np.ndarray | int | float:
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that is to be done with an array, with its constants ready."""
+    """The steps for one array, with their constants."""
 
     backend: ComputeBackend
     counted_from: Any  # integers that floats cannot tell apart are first counted from their lower bound

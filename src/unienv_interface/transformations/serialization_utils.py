@@ -57,7 +57,15 @@ def register_transformation(kind: str) -> Callable[[TransformationClass], Transf
 
 
 def transformation_to_json(transformation: DataTransformation, source_space: Space | None = None) -> dict[str, Any]:
-    """The transformation as an object that `json.dumps` takes: its settings and its kind as "type"."""
+    """The transformation as an object that `json.dumps` takes: its settings, and its kind as "type".
+
+    Parameters
+    ----------
+    transformation
+        A transformation of a registered kind.
+    source_space
+        The space that it is used with, where its settings depend on that.
+    """
     cls = type(transformation)
     if cls not in _kinds:
         raise ValueError(
@@ -70,7 +78,20 @@ def transformation_to_json(transformation: DataTransformation, source_space: Spa
 
 
 def json_to_transformation(json_data: Any, source_space: Space | None = None) -> DataTransformation:
-    """The transformation again. Anything but the JSON of one is a ValueError that says what is wrong."""
+    """The transformation of a JSON object that `transformation_to_json` has made.
+
+    Parameters
+    ----------
+    json_data
+        The object.
+    source_space
+        The space that the transformation is used with, where its settings depend on that.
+
+    Raises
+    ------
+    ValueError
+        The object is not the JSON of a transformation; the message says where.
+    """
     if not isinstance(json_data, Mapping):
         raise ValueError(f"{type(json_data).__name__}, the JSON of a transformation is an object")
     if "type" not in json_data:

@@ -1,4 +1,4 @@
-"""What a transformation is: a pure mapping from the values of one space to the values of another."""
+"""Transformations: pure mappings from the values of one space to the values of another."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DataTransformation(abc.ABC):
         """The inverse of `serialize`."""
 
     def close(self) -> None:  # noqa: B027 - a default, not a duty
-        """Let go of what the transformation holds. Most hold nothing."""
+        """Release resources of the transformation. Most have none."""
 
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]

@@ -37,6 +37,20 @@ def pickled(value: Any) -> bytes:
         return cloudpickle.dumps(value)
 
 
+class Portable:
+    """A value on its way to another process: as it is to a forked one, pickled for others, lambdas included."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (cloudpickle.dumps(self.value),)
+
+
+def _unpickled(data: bytes) -> Portable:
+    return Portable(pickle.loads(data))
+
+
 @contextlib.contextmanager
 def no_interrupt() -> Iterator[None]:
     """Hold back Ctrl-C until the end of the block.

@@ -32,13 +32,13 @@ def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
     return value
 
 
-def missing_key_text(chained_key: Sequence[str], depth: int, found: Any) -> str:
-    """What to say when `chained_key[depth]` is not in `found`."""
-    place = "/".join(chained_key[:depth]) or "the dict"
+def missing_key_text(chained_key: Sequence[str], depth: int, value: Any) -> str:
+    """The text of an error for a `chained_key[depth]` that is not in `value`."""
+    parent = "/".join(chained_key[:depth]) or "the dict"
     there = (
-        f"has the keys {sorted(map(str, found.keys()))}" if hasattr(found, "keys") else f"is a {type(found).__name__}"
+        f"has the keys {sorted(map(str, value.keys()))}" if hasattr(value, "keys") else f"is a {type(value).__name__}"
     )
-    return f"no key {'/'.join(chained_key)!r}: {place} {there}"
+    return f"no key {'/'.join(chained_key)!r}: {parent} {there}"
 
 
 # -- for anything that has items: mappings, and dictionaries of spaces -------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from .words import did_you_mean
 
-# What a package has for itself, and nobody looks for in it.
+# Names of the module itself that are not listed.
 _ITS_OWN = {"TYPE_CHECKING", "annotations", "lazy_exports"}
 
 

@@ -1,4 +1,4 @@
-"""Memory that several processes see, and events that wake one of them, neither of which has a name.
+"""Memory that several processes share, and events that wake one of them, both without names.
 
 A named block outlives a process that is killed, and somebody has to find and remove it. A block here is an open file
 without a directory entry: when the last process that holds it is gone, however it went, so is the memory. The
@@ -46,13 +46,13 @@ class SharedBlock:
             raise
 
     def grow(self, size: int) -> None:
-        """Reserve and map more. What is there stays, also for the arrays that lie over it; others see more by `map`."""
+        """Reserve and map more. Arrays over the block stay valid; other processes call `map` to use more."""
         if size > self.size:
             _reserve(self.fd, size)
             self.map(size)
 
     def map(self, size: int) -> None:
-        """See the first `size` bytes, after another process has made the block grow."""
+        """Map the first `size` bytes, after another process has made the block grow."""
         self._map = mmap.mmap(self.fd, max(size, 1))
         self.size = size
 
@@ -61,7 +61,7 @@ class SharedBlock:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def close(self) -> None:
-        """Give the descriptor back. The memory goes when the last array over it does, in every process."""
+        """Close the descriptor. The memory is freed with the last array over it in any process."""
         fd, self.fd = self.fd, -1  # first: the number may soon be another file's
         if fd >= 0:
             os.close(fd)

@@ -60,11 +60,11 @@ class StateClass:
 
 def _new_state(cls: type, *args: Any, **kwargs: Any) -> Any:
     if _unknown_to_jax and sys.modules.get("jax") is not None:
-        _tell_jax()
+        _register_with_jax()
     return object.__new__(cls)
 
 
-def _tell_jax() -> None:
+def _register_with_jax() -> None:
     from jax.tree_util import register_dataclass
 
     while _unknown_to_jax:

@@ -259,9 +259,9 @@ def _with_text(text: str, kind: type[BaseException], args: tuple[Any, ...], attr
         error = kind(text)
     else:
         # A type with a constructor or a text of its own cannot be made with ours: a subclass of the same name can.
-        told = type(kind.__name__, (kind,), {"__str__": lambda self: text, "__module__": kind.__module__})
+        named = type(kind.__name__, (kind,), {"__str__": lambda self: text, "__module__": kind.__module__})
         builtin: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-        error = builtin.__new__(told, *args)
+        error = builtin.__new__(named, *args)
         builtin.__init__(error, *args)
         error.args = args
     error.__dict__.update(attributes)

@@ -39,12 +39,19 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     Observations are the caller's: the environment cannot change them afterwards. One environment gives rewards and
     flags as float and bool, a batch as arrays of the backend. Infos stay as Gymnasium has them, NumPy arrays included;
     those of a batch are a dict of arrays with masks `_key`. There is no context. Seeds are handed on as they are, so
-    that a seed gives the episode it gives without the bridge; `rng`, which only sampling uses, follows them.
+    a seed gives the episode it gives without the bridge; `rng`, which only sampling uses, follows them.
 
-    A batch is never restarted by itself, whatever Gymnasium's vector environment would do: to step one in which an
-    episode has ended is a RuntimeError, so reset those slots with a mask. A vector environment that resets in the same
-    step (`AutoresetMode.SAME_STEP`) hides the last observation and is refused; one that can only be reset as a whole,
-    such as CartPoleVectorEnv, says so when some slots are to be reset.
+    A batch is never restarted by itself, whatever Gymnasium's vector environment would do: to step a slot whose episode
+    has ended is a RuntimeError, so reset such slots with a mask. A vector environment that resets in the same step
+    (`AutoresetMode.SAME_STEP`) hides the last observation and is refused. One that can only be reset as a whole, such
+    as CartPoleVectorEnv, raises an error when some slots are to be reset.
+
+    Parameters
+    ----------
+    env
+        The environment of Gymnasium.
+    backend, device
+        Where observations, actions and, of a batch, rewards and flags are.
     """
 
     context_space = None

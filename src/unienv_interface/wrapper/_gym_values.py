@@ -194,8 +194,8 @@ def _dict_converter(converters: Mapping[str, Convert], path: str) -> Convert:
 
     def convert_dict(data: Any) -> dict[str, Any]:
         if not isinstance(data, Mapping) or data.keys() != converters.keys():
-            found = f"keys {list(data)}" if isinstance(data, Mapping) else type(data).__name__
-            raise ValueError(f"{path}: {found}, the space wants a dict with the keys {list(converters)}")
+            described = f"keys {list(data)}" if isinstance(data, Mapping) else type(data).__name__
+            raise ValueError(f"{path}: {described}, the space wants a dict with the keys {list(converters)}")
         return {key: convert(data[key]) for key, convert in pairs}
 
     return convert_dict
@@ -206,8 +206,8 @@ def _tuple_converter(converters: Iterable[Convert], path: str) -> Convert:
 
     def convert_tuple(data: Any) -> tuple[Any, ...]:
         if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != len(converters):
-            found = f"{len(data)} items" if hasattr(data, "__len__") else type(data).__name__
-            raise ValueError(f"{path}: {found}, the space wants a tuple of {len(converters)}")
+            described = f"{len(data)} items" if hasattr(data, "__len__") else type(data).__name__
+            raise ValueError(f"{path}: {described}, the space wants a tuple of {len(converters)}")
         return tuple([convert(value) for convert, value in zip(converters, data, strict=True)])
 
     return convert_tuple

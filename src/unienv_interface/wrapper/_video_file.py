@@ -15,7 +15,7 @@ from ..utils.optional import need
 
 VideoFormat = Literal["mp4", "gif", "webm"]
 
-# Frames are encoded while an environment waits, so the encoders are told to hurry.
+# Frames are encoded while an environment waits, so the encoders run with their fastest settings.
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     "mp4": ("libx264", "yuv420p", {"preset": "veryfast"}),
     "webm": ("libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "crf": "30", "b": "0"}),

@@ -17,8 +17,14 @@ class ActionRescaleWrapper(
 ):
     """Takes actions between `new_low` and `new_high` and maps them linearly to the bounds of the environment below.
 
-    The action space below must be a box with finite bounds. The new bounds are numbers, or arrays that broadcast to
-    its shape. Integer actions become floats on this layer and are rounded on their way in.
+    Integer actions become floats on this layer and are rounded on their way in.
+
+    Parameters
+    ----------
+    env
+        The environment below, whose actions are a box with finite bounds.
+    new_low, new_high
+        Numbers, or arrays that broadcast to the shape of the actions.
     """
 
     def __init__(self, env: Env, new_low: Any = -1.0, new_high: Any = 1.0) -> None:

@@ -210,7 +210,7 @@ def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
 
 
 def ended_slots(env: Env, terminated: Any, truncated: Any) -> np.ndarray:
-    """Which slots ended in a step, as a new array of the host; a single environment is one slot."""
+    """The mask of the slots that ended in a step, as a new array of the host; a single environment is one slot."""
     if env.batch_size is None:
         return np.array([bool(terminated) or bool(truncated)])
     to_host = env.backend.to_host

@@ -90,8 +90,16 @@ class ToBackendOrDeviceWrapper(
 ):
     """The environment on another backend, device or both: everything that goes in or comes out is moved.
 
-    Without `backend` it stays; without `device` it stays too, or is the default one of a new backend. This layer has
-    a generator of its own, seeded from the one below.
+    This layer has a generator of its own, seeded from the one below.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    backend
+        The backend of this layer; by default that of the environment.
+    device
+        The device of this layer; by default that of the environment, or the default device of a new backend.
     """
 
     def __init__(self, env: Env, backend: BackendLike | None = None, device: Any = None) -> None:
@@ -161,14 +169,32 @@ class ToBackendOrDeviceWrapper(
 
 
 class ToBackendWrapper(ToBackendOrDeviceWrapper):
-    """The environment on another backend; the short form of `ToBackendOrDeviceWrapper`."""
+    """The environment on another backend; the short form of `ToBackendOrDeviceWrapper`.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    backend, device
+        The backend of this layer, and its device, by default that backend's default one.
+    """
 
     def __init__(self, env: Env, backend: BackendLike, device: Any = None) -> None:
         super().__init__(env, backend, device)
 
 
 class ToDeviceWrapper(ToBackendOrDeviceWrapper):
-    """The environment on another device. `original_device` says where it is, if it does not say so itself."""
+    """The environment on another device.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    device
+        The device of this layer.
+    original_device
+        Where the environment is, if it does not say so itself.
+    """
 
     def __init__(self, env: Env, device: Any, original_device: Any = None) -> None:
         super().__init__(env, device=device)
@@ -177,5 +203,5 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
 
 
 def _default_device(backend: ComputeBackend) -> Any:
-    """Where arrays lie that nobody has said a device for."""
+    """The device of arrays that are made without one."""
     return backend.device(backend.empty((0,)))

@@ -19,11 +19,19 @@ class ControlFrequencyLimitWrapper(
 
     The first step after a reset begins at once. Later ones lie on a fixed grid from there, so an inexact sleep does
     not add up. A step that comes late begins at once; if it is a whole period late or more, the grid starts anew
-    with it, so that lost time is never made up for by steps in a rush. A reset with a mask keeps the grid, since the
+    with it, so lost time is never made up for by steps in a rush. A reset with a mask keeps the grid, since the
     other slots go on.
 
-    `control_dt` may be left out where a layer below has a `control_timestep`. `clock` gives seconds and never goes
-    back; `sleep` waits for some.
+    Parameters
+    ----------
+    env
+        The environment below.
+    control_dt
+        Seconds from step to step; by default the `control_timestep` of a layer below.
+    clock
+        Gives seconds, and never goes back.
+    sleep
+        Waits for so many seconds.
     """
 
     lateness: float = 0.0

@@ -19,7 +19,7 @@ def _batch_axes(env: Env) -> int:
 class FlattenActionWrapper(
     ActionWrapper[BArrayType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Takes actions as vectors; what a vector is made of is told in `space_utils.flatten_utils`."""
+    """Takes actions as vectors, in the layout of `space_utils.flatten_utils`."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -49,7 +49,14 @@ class FlattenContextObservationWrapper(
 ):
     """Gives observations, contexts or both as vectors, each a vector of its own.
 
-    `flatten_context` has no effect where there is no context.
+    Parameters
+    ----------
+    env
+        The environment below.
+    flatten_context
+        Flatten contexts; no effect where there is no context.
+    flatten_observation
+        Flatten observations.
     """
 
     def __init__(self, env: Env, flatten_context: bool = False, flatten_observation: bool = True) -> None:

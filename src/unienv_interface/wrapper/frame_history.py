@@ -1,4 +1,4 @@
-"""What an environment shows of its past: how frames and actions are laid out beside each other.
+"""The history of an environment: the layout of past frames and actions beside the observation.
 
 Shared by `FrameStackWrapper` and `FuncFrameStackWrapper`, which differ in who keeps the state of the queues.
 """
@@ -57,7 +57,7 @@ def history_space(observation_space: Space, obs_queue: Queue | None, action_queu
 
 
 def history_value(observation: Any, obs_frames: Any, action_frames: Any) -> Any:
-    """An observation as it is shown, given what the queues hold; None for a queue that there is not."""
+    """The observation with its history, given the frames of the queues; None for a missing queue."""
     shown = observation if obs_frames is None else obs_frames
     return shown if action_frames is None else {OBSERVATION: shown, PAST_ACTIONS: action_frames}
 

@@ -29,11 +29,22 @@ class FrameStackWrapper(
     With `obs_stack_size` above 0, observations get a time axis of `obs_stack_size` + 1 frames, oldest first: their
     first axis, or in a batch the second. With `action_stack_size` above 0 they become a dict:
 
-        {"observation": the observation, stacked or not, "past_actions": that many actions, stacked alike}
+        {"observation": the observation, stacked or not, "past_actions": the actions, stacked alike}
 
-    After a reset the first observation stands for all those before it, and `action_default_value`, a value of the
-    action space, for the actions; without one it is the action nearest to zero. In a batch every slot has a history
-    of its own. What is stacked is new memory each time.
+    After a reset the first observation stands for all those before it. In a batch every slot has a history of its own.
+    Stacked arrays are new memory each time.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    obs_stack_size
+        How many observations before the last one are given with it.
+    action_stack_size
+        How many of the last actions are given.
+    action_default_value
+        The action that stands for those before the first step, a value of the action space; by default the one nearest
+        to zero.
     """
 
     def __init__(

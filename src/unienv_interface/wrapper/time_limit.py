@@ -19,6 +19,13 @@ class TimeLimitWrapper(
     """Truncates an episode at its `time_limit`-th step, and at every step it is taken further.
 
     In a batch every slot has a count of its own, which starts again when the slot is reset.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    time_limit
+        The number of steps of the longest episode.
     """
 
     def __init__(self, env: Env, time_limit: int) -> None:

@@ -49,7 +49,7 @@ def _space_above(transformation: DataTransformation, space_below: Space) -> Spac
 
 
 class _Layer:
-    """What the mixins below need to know of the wrapper they are mixed into."""
+    """The attributes of a wrapper that the mixins below use."""
 
     @property
     def _below(self) -> Any:

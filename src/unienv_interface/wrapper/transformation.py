@@ -50,9 +50,16 @@ class TransformWrapper(
 ):
     """Passes contexts, observations and actions through transformations; None leaves them as they are.
 
-    `context_transformation` and `observation_transformation` lead from the environment below to this layer;
-    `action_transformation` leads from this layer, whose actions are those of `target_action_space`, to the
-    environment below (see `set_action_transformation`).
+    Parameters
+    ----------
+    env
+        The environment below.
+    context_transformation, observation_transformation
+        Lead from the environment below to this layer.
+    action_transformation
+        Leads from this layer to the environment below (see `set_action_transformation`).
+    target_action_space
+        The action space of this layer; by default what the inverse of the transformation makes of the one below.
     """
 
     def __init__(
@@ -101,7 +108,15 @@ class ContextObservationTransformWrapper(
         BRNGType,
     ],
 ):
-    """Passes contexts and observations through transformations; None leaves them as they are."""
+    """Passes contexts and observations through transformations; None leaves them as they are.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    context_transformation, observation_transformation
+        Lead from the environment below to this layer.
+    """
 
     def __init__(
         self,
@@ -133,7 +148,17 @@ class ActionTransformWrapper(
         WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
     ],
 ):
-    """Takes actions of `target_action_space` and passes them through a transformation to the environment below."""
+    """Takes actions of `target_action_space` and passes them through a transformation to the environment below.
+
+    Parameters
+    ----------
+    env
+        The environment below.
+    action_transformation
+        Leads from this layer to the environment below.
+    target_action_space
+        The action space of this layer; by default what the inverse of the transformation makes of the one below.
+    """
 
     def __init__(
         self, env: Env, action_transformation: DataTransformation, target_action_space: Space | None = None

@@ -31,12 +31,20 @@ class EpisodeRenderStackWrapper(
     """Keeps the frames of the current episode: one of every reset, one of every step.
 
     `episodic_frames` is a list of copies of the frames, or for an environment that renders mappings a dict of such
-    lists, whose keys are those on the way to a frame joined by `nested_separator`. It begins anew with the next
-    episode. A frame that is a list of frames (a mode such as "rgb_array_list") counts as all of these.
+    lists. It begins anew with the next episode. A frame that is a list of frames (a mode such as "rgb_array_list")
+    counts as all of these.
 
-    Of a batch, `rendered_index` is the slot whose part of every frame is kept; without it frames are kept whole.
-    `done_index` is the slot whose episode counts; without it an episode ends with the first slot that does, and a
-    reset of any slot begins the next.
+    Parameters
+    ----------
+    env
+        The environment below, made with a render mode that gives arrays.
+    done_index
+        The slot of a batch whose episode counts; by default an episode ends with the first slot that does, and a reset
+        of any slot begins the next.
+    rendered_index
+        The slot of a batch whose part of every frame is kept; by default frames are kept whole.
+    nested_separator
+        Joins the keys on the way to a frame, where the environment renders mappings.
     """
 
     def __init__(
@@ -122,7 +130,7 @@ class EpisodeRenderStackWrapper(
             self._episode_ended()
 
     def _episode_ended(self) -> None:
-        """What a subclass does with the frames of an episode that is over."""
+        """Use the frames of an episode that is over; a subclass overrides it."""
 
     # -- frames --------------------------------------------------------------------------------------------
 
@@ -187,7 +195,7 @@ class EpisodeRenderStackWrapper(
 class _EncodingWrapper(
     EpisodeRenderStackWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """What the wrappers that make videos share. Frames are kept as uint8 arrays, (height, width, 3)."""
+    """The base of wrappers that make videos. Frames are kept as uint8 arrays, (height, width, 3)."""
 
     def __init__(
         self,
@@ -228,8 +236,20 @@ class EpisodeVideoWrapper(
 
     Files are called `episode_{number}_step_{start}.{format}`, where `start` is the number of steps taken before the
     episode; with `_key_{key}` before the dot, one each, if the environment renders mappings. What a name cannot hold
-    is percent-encoded in the key. A file appears when it is complete. One that is there already, from an earlier run,
-    is a FileExistsError unless `overwrite`.
+    is percent-encoded in the key. A file appears when it is complete.
+
+    Parameters
+    ----------
+    env
+        The environment below, made with a render mode that gives arrays.
+    store_dir
+        The folder of the videos.
+    format
+        Of the files.
+    done_index, rendered_index, nested_separator
+        As for `EpisodeRenderStackWrapper`.
+    overwrite
+        Replace a file of an earlier run; by default it is a FileExistsError.
     """
 
     def __init__(
@@ -274,10 +294,22 @@ class EpisodeWandbVideoWrapper(
 ):
     """Logs every episode to Weights & Biases as a video, when it ends, is cut off by a reset, or at `close`.
 
-    The video is logged as `wandb_log_key`, or for an environment that renders mappings as `{wandb_log_key}/{key}`.
-    With `log_wandb_episode_id` the episode's number is logged beside it as `{wandb_log_key}_episode_id`. With
-    `control_wandb_step` the log is made for the step `video_step_num`; otherwise wandb counts by itself.
     `wandb.init` is left to you.
+
+    Parameters
+    ----------
+    env
+        The environment below, made with a render mode that gives arrays.
+    wandb_log_key
+        The name of the video; of an environment that renders mappings, the videos are `{wandb_log_key}/{key}`.
+    format
+        Of the video.
+    control_wandb_step
+        Log for the step `video_step_num`; by default wandb counts by itself.
+    log_wandb_episode_id
+        Log the number of the episode beside the video, as `{wandb_log_key}_episode_id`.
+    done_index, rendered_index, nested_separator
+        As for `EpisodeRenderStackWrapper`.
     """
 
     def __init__(

@@ -28,7 +28,20 @@ from ..spaces import (
 
 @rule_per_space
 def batch_space(space: Space, n: int = 1) -> Any:
-    """The space of n values of `space`."""
+    """The space of n values of `space`, stacked along a new leading axis.
+
+    Parameters
+    ----------
+    space
+        The space of one value.
+    n
+        How many values.
+
+    Examples
+    --------
+    >>> batch_space(BoxSpace(NumpyComputeBackend, -1.0, 1.0, "float32", shape=(3,)), 8).shape
+    (8, 3)
+    """
 
 
 @batch_space.register
@@ -175,8 +188,18 @@ def _(space: Space) -> Iterator[Space]:
 def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
     """The space of a batch whose i-th value comes from the i-th space.
 
-    The spaces must be of one kind, shape and dtype; bounds may differ and are kept apart. Spaces of the other
-    kinds must be equal, but for dynamic boxes, whose batch admits the sizes and bounds of all of them.
+    Parameters
+    ----------
+    spaces
+        Of one kind, shape and dtype; their bounds may differ and are kept apart. Spaces of kinds without bounds must be
+        equal; dynamic boxes may differ, and their batch admits the sizes and bounds of all of them.
+    device
+        The device of the batch; by default that of the spaces.
+
+    Raises
+    ------
+    ValueError
+        There are no spaces, or two of them do not fit together; the message says where.
     """
     spaces = list(spaces)
     if not spaces:
@@ -220,9 +243,9 @@ def _(first: CompositeSpace, spaces: Sequence[CompositeSpace], path: str) -> Any
     _check_alike(spaces, path)
     keys = [key for key, _ in first.child_items()]
     for position, space in enumerate(spaces):
-        found = [key for key, _ in space.child_items()]
-        if found != keys:
-            raise _differ(path, position, "has the keys", found, keys, "they must agree")
+        own_keys = [key for key, _ in space.child_items()]
+        if own_keys != keys:
+            raise _differ(path, position, "has the keys", own_keys, keys, "they must agree")
     columns = zip(*(space.children for space in spaces), strict=True)
     joined = [_join(column[0], column, join_path(path, key)) for key, column in zip(keys, columns, strict=True)]
     return first.with_children(joined)

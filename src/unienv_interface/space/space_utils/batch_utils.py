@@ -7,17 +7,21 @@ data they are given. Data may be described by the space of one value or of the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...backends.base import ComputeBackend
+from ...backends.serialization import BackendLike, parse_backend
 from ..dispatch import rule_per_space
 from ..space import Space
 from ..spaces import (
     ArraySpace,
     BatchedSpace,
+    BinarySpace,
+    BoxSpace,
     CompositeSpace,
     DynamicBoxSpace,
     GraphInstance,
@@ -27,7 +31,6 @@ from ..spaces import (
 )
 from ..spaces.batched import object_array
 from ..spaces.graph import fields_of, stack_graphs, trim_graphs
-from ._batch_axes import reshape_batch_size, reshape_batch_size_in_data, swap_batch_dims, swap_batch_dims_in_data
 from ._batch_spaces import batch_differing_spaces, batch_size, batch_space, need_batch_size, unbatch_spaces
 
 __all__ = [
@@ -84,8 +87,21 @@ def split(space: Space, items: Any) -> Sequence[Any]:
 def get_at(space: Space, items: Any, index: Any) -> Any:
     """Part of a batch: one value for an int, a batch for a slice, an array of indices or a boolean mask.
 
-    Negative indices count from the end. NumPy and PyTorch give views for ints and slices, as their indexing does.
-    An int beyond the batch is an IndexError; of an array of indices JAX does not say so, but takes the nearest.
+    NumPy and PyTorch give views for ints and slices, as their indexing does.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    index
+        Which of them; negative indices count from the end.
+
+    Raises
+    ------
+    IndexError
+        An int is beyond the batch. Of an array of indices JAX takes the nearest value instead.
     """
 
 
@@ -118,7 +134,19 @@ def _(space: GraphSpace, items: GraphInstance, index: Any) -> GraphInstance:
 
 @rule_per_space
 def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
-    """A batch with part of it replaced; `items` itself stays as it is. Index as in `get_at`."""
+    """A batch with part of it replaced; `items` itself stays as it is.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    index
+        Which values to replace, as for `get_at`.
+    value
+        One value for an int, else a batch.
+    """
 
 
 @set_at.register
@@ -204,7 +232,17 @@ def host_index(backend: ComputeBackend, index: Any) -> Any:
 
 @rule_per_space
 def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
-    """Values stacked along a new axis; `space` describes one of them, or the resulting batch."""
+    """Values stacked along a new axis.
+
+    Parameters
+    ----------
+    space
+        The space of one of them, or of the resulting batch.
+    items
+        The values, at least one.
+    axis
+        The new axis; texts, unions, graphs and arrays whose shape varies are stacked along axis 0 only.
+    """
 
 
 @concatenate.register
@@ -258,3 +296,193 @@ def _some(items: Iterable[Any]) -> list[Any]:
 def _check_first_axis(space: Space, axis: int) -> None:
     if axis != 0:
         raise ValueError(f"axis is {axis}, values of {space} can only be stacked along axis 0")
+
+
+# -- leading axes laid out anew ----------------------------------------------------------------------------
+
+
+@rule_per_space
+def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
+    """The space with its leading axes laid out anew.
+
+    Parameters
+    ----------
+    space
+        The space of a batch.
+    old_batch_shape
+        The leading axes it has.
+    new_batch_shape
+        Those it shall have, for as many values.
+
+    Raises
+    ------
+    ValueError
+        The space has other leading axes, the numbers of values differ, or the space is no batch.
+    """
+
+
+def _reshaped(shape: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> tuple[Any, ...]:
+    """The shape with its first axes laid out anew; a ValueError if they are not `old`, or `new` holds not as many."""
+    if tuple(shape[: len(old)]) != tuple(old):
+        raise ValueError(f"the leading axes are {tuple(shape)}, they do not start with {tuple(old)}")
+    if math.prod(old) != math.prod(new):
+        raise ValueError(f"{tuple(old)} and {tuple(new)} hold different numbers of values")
+    return (*new, *shape[len(old) :])
+
+
+@reshape_batch_size.register
+def _(space: BoxSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BoxSpace:
+    shape = _reshaped(space.shape, old_batch_shape, new_batch_shape)
+
+    def reshape(bound: np.ndarray) -> np.ndarray:
+        leading, rest = bound.shape[: len(old_batch_shape)], bound.shape[len(old_batch_shape) :]
+        if all(size == 1 for size in leading):
+            return bound.reshape((1,) * len(new_batch_shape) + rest)
+        return np.broadcast_to(bound, (*old_batch_shape, *rest)).reshape((*new_batch_shape, *rest))
+
+    low, high = (reshape(bound) for bound in space.bounds)
+    return BoxSpace(space.backend, low, high, space.dtype, space.device, shape)
+
+
+@reshape_batch_size.register
+def _(space: BinarySpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BinarySpace:
+    shape = _reshaped(space.shape, old_batch_shape, new_batch_shape)
+    return BinarySpace(space.backend, shape, device=space.device)
+
+
+@reshape_batch_size.register
+def _(space: CompositeSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
+    return space.with_children(reshape_batch_size(child, old_batch_shape, new_batch_shape) for child in space.children)
+
+
+@reshape_batch_size.register
+def _(space: GraphSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> GraphSpace:
+    return space.replace(batch_shape=_reshaped(space.batch_shape, old_batch_shape, new_batch_shape))
+
+
+@reshape_batch_size.register
+def _(space: BatchedSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> BatchedSpace:
+    return BatchedSpace(space.single_space, _reshaped(space.batch_shape, old_batch_shape, new_batch_shape))
+
+
+@reshape_batch_size.register(TextSpace)
+@reshape_batch_size.register(UnionSpace)
+@reshape_batch_size.register(DynamicBoxSpace)
+def _(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
+    raise ValueError(f"{space} has no batch axes to reshape")
+
+
+def reshape_batch_size_in_data(
+    backend: BackendLike, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
+) -> Any:
+    """Batched data with its leading axes laid out anew; the counterpart of `reshape_batch_size`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    data
+        Dicts, tuples, graphs and arrays with the leading axes `old_batch_shape`.
+    old_batch_shape, new_batch_shape
+        As for `reshape_batch_size`.
+    """
+    backend = parse_backend(backend)
+
+    def reshape(array: Any) -> Any:
+        shape = _reshaped(array.shape, old_batch_shape, new_batch_shape)
+        return array.reshape(shape) if isinstance(array, np.ndarray) else backend.reshape(array, shape)
+
+    return _map_batches(backend, data, reshape)
+
+
+# -- leading axes exchanged --------------------------------------------------------------------------------
+
+
+@rule_per_space
+def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
+    """The space with two of its leading axes exchanged.
+
+    Parameters
+    ----------
+    space
+        The space of a batch.
+    dim1, dim2
+        The axes, counted from the front.
+    """
+
+
+def _swapped(shape: Sequence[Any], dim1: int, dim2: int) -> list[Any]:
+    # none from the back: what is last differs from part to part
+    if not (0 <= dim1 < len(shape) and 0 <= dim2 < len(shape)):
+        raise ValueError(f"axes {dim1} and {dim2} are not both among the {len(shape)} axes of {tuple(shape)}")
+    swapped = list(shape)
+    swapped[dim1], swapped[dim2] = swapped[dim2], swapped[dim1]
+    return swapped
+
+
+@swap_batch_dims.register
+def _(space: BoxSpace, dim1: int, dim2: int) -> BoxSpace:
+    shape = _swapped(space.shape, dim1, dim2)
+    low, high = (np.swapaxes(bound, dim1, dim2) for bound in space.bounds)
+    return BoxSpace(space.backend, low, high, space.dtype, space.device, shape)
+
+
+@swap_batch_dims.register
+def _(space: BinarySpace, dim1: int, dim2: int) -> BinarySpace:
+    return BinarySpace(space.backend, _swapped(space.shape, dim1, dim2), device=space.device)
+
+
+@swap_batch_dims.register
+def _(space: CompositeSpace, dim1: int, dim2: int) -> Any:
+    return space.with_children(swap_batch_dims(child, dim1, dim2) for child in space.children)
+
+
+@swap_batch_dims.register
+def _(space: GraphSpace, dim1: int, dim2: int) -> GraphSpace:
+    return space.replace(batch_shape=_swapped(space.batch_shape, dim1, dim2))
+
+
+@swap_batch_dims.register
+def _(space: BatchedSpace, dim1: int, dim2: int) -> BatchedSpace:
+    return BatchedSpace(space.single_space, _swapped(space.batch_shape, dim1, dim2))
+
+
+@swap_batch_dims.register(TextSpace)
+@swap_batch_dims.register(UnionSpace)
+@swap_batch_dims.register(DynamicBoxSpace)
+def _(space: Space, dim1: int, dim2: int) -> Any:
+    raise ValueError(f"{space} has no batch axes to exchange")
+
+
+def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: int) -> Any:
+    """Batched data with two of its leading axes exchanged; the counterpart of `swap_batch_dims`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    data
+        Dicts, tuples, graphs and arrays.
+    dim1, dim2
+        The axes, counted from the front.
+    """
+    backend = parse_backend(backend)
+
+    def swap(array: Any) -> Any:
+        order = tuple(_swapped(range(array.ndim), dim1, dim2))
+        return array.transpose(order) if isinstance(array, np.ndarray) else backend.permute_dims(array, order)
+
+    return _map_batches(backend, data, swap)
+
+
+def _map_batches(backend: ComputeBackend, data: Any, fn: Callable[[Any], Any]) -> Any:
+    """Apply `fn` to every array of the backend and every object array in nested data."""
+    if isinstance(data, Mapping):
+        return {key: _map_batches(backend, value, fn) for key, value in data.items()}
+    if isinstance(data, tuple):
+        return tuple(_map_batches(backend, value, fn) for value in data)
+    if isinstance(data, GraphInstance):
+        return GraphInstance(*(None if array is None else fn(array) for array in fields_of(data)))
+    if isinstance(data, np.ndarray) or backend.is_backendarray(data):
+        return fn(data)
+    raise TypeError(f"{type(data).__name__} is not batched data: dicts, tuples, graphs and arrays are")

@@ -1,4 +1,4 @@
-"""Spaces found by looking at data.
+"""Spaces derived from data.
 
 A dict becomes a `DictSpace`, a tuple a `TupleSpace`, a string a `TextSpace`, booleans a `BinarySpace`, numbers a
 `BoxSpace`, and arrays of numbers whose sizes vary a `DynamicBoxSpace`. Python numbers, lists of numbers and NumPy
@@ -36,13 +36,33 @@ _FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, Tu
 def construct_space_from_data(
     data: Any, backend: BackendLike, candidate_space: Space | None = None, add_bounds: bool = False
 ) -> Space:
-    """A space on `backend` that contains `data`, and everything in `candidate_space`, the space found so far.
+    """The space that contains `data`, and everything in the space found so far.
 
-    With `add_bounds` the bounds of numbers, and the lengths and characters of texts, are those of the data; without
-    it there are none (a text still has its largest length). A candidate that contains the data is returned as it
-    is; otherwise it is widened where it must be: a bound that the data break moves with `add_bounds` and falls
-    without, dtypes become the common one, sizes that differ vary. A candidate of a kind that data do not tell (a
-    union, a graph, a batch of objects) is never widened: the data must lie in it.
+    Parameters
+    ----------
+    data
+        A value: numbers, arrays, texts, and dicts and tuples of these.
+    backend
+        The library of the arrays.
+    candidate_space
+        The space found so far. It is returned as it is if it contains the data, and otherwise widened where it must
+        be: a bound that the data break moves with `add_bounds` and falls without, dtypes become the common one, sizes
+        that differ vary. A candidate of a kind that no data show (a union, a graph, a batch of objects) is never
+        widened.
+    add_bounds
+        Take the bounds of numbers, and the lengths and characters of texts, from the data. Without it there are none (a
+        text still has its largest length).
+
+    Raises
+    ------
+    ValueError
+        No space holds the data; the message says where.
+
+    Examples
+    --------
+    >>> space = construct_space_from_data({"speed": 1.5, "gear": 2}, NumpyComputeBackend)
+    >>> sorted(space.spaces)
+    ['gear', 'speed']
     """
     backend = parse_backend(backend)
     if candidate_space is not None and candidate_space.backend is not backend:
@@ -51,7 +71,15 @@ def construct_space_from_data(
 
 
 def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, add_bounds: bool = True) -> Space:
-    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`."""
+    """The space of all the values in an iterable, found one by one as by `construct_space_from_data`.
+
+    Parameters
+    ----------
+    data
+        The values, at least one.
+    backend, add_bounds
+        As for `construct_space_from_data`.
+    """
     finder = _Finder(parse_backend(backend), add_bounds)
     space: Space | None = None
     for position, item in enumerate(data):
@@ -176,14 +204,14 @@ class _Finder:
             if name not in dtypes.KNOWN:
                 raise ValueError(_at(path, f"dtype {name}, an array of a space holds numbers or booleans"))
             device = None if backend is NumpyComputeBackend else backend.device(data)
-            found = _Numbers(data, name, device, backend.to_host(data), False)
+            numbers = _Numbers(data, name, device, backend.to_host(data), False)
         else:
             host, name = self._read_host(data, path)
             native = backend.from_host(host, backend.dtype_from_name(name))
-            found = _Numbers(native, name, None, host, not isinstance(data, (np.ndarray, np.generic)))
-        if found.host.dtype.kind in "fc" and np.isnan(found.host).any():
+            numbers = _Numbers(native, name, None, host, not isinstance(data, (np.ndarray, np.generic)))
+        if numbers.host.dtype.kind in "fc" and np.isnan(numbers.host).any():
             raise ValueError(_at(path, "NaN, which no space contains: replace it before"))
-        return found
+        return numbers
 
     def _name_of(self, dtype: Any) -> str:
         try:
@@ -226,25 +254,25 @@ class _Finder:
                 return name
         return "uint64"
 
-    def _find_booleans(self, found: _Numbers, known: BinarySpace | None, path: _Path) -> Space:
+    def _find_booleans(self, booleans: _Numbers, known: BinarySpace | None, path: _Path) -> Space:
         if known is None:
-            return BinarySpace(self.backend, found.host.shape, device=found.device)
-        if known.shape != found.host.shape:
+            return BinarySpace(self.backend, booleans.host.shape, device=booleans.device)
+        if known.shape != booleans.host.shape:
             way_out = "booleans of varying shape have no space: make them uint8"
-            raise ValueError(_at(path, f"shape {found.host.shape} after {known.shape}, {way_out}"))
+            raise ValueError(_at(path, f"shape {booleans.host.shape} after {known.shape}, {way_out}"))
         return known
 
-    def _find_numbers(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace | None, path: _Path) -> Space:
-        shape = found.host.shape
+    def _find_numbers(self, numbers: _Numbers, known: BoxSpace | DynamicBoxSpace | None, path: _Path) -> Space:
+        shape = numbers.host.shape
         if known is None:
-            if found.from_python and found.dtype_name in dtypes.INTEGER:
+            if numbers.from_python and numbers.dtype_name in dtypes.INTEGER:
                 self.python_integers.add(path)
-            low, high = self._bounds_of(found.host, found.dtype_name)
-            return BoxSpace(self.backend, low, high, found.dtype_name, found.device, shape)
-        known, found = self._reconcile_python_numbers(known, found, path)
-        if describe_mismatch(known, found.native) is None:
+            low, high = self._bounds_of(numbers.host, numbers.dtype_name)
+            return BoxSpace(self.backend, low, high, numbers.dtype_name, numbers.device, shape)
+        known, numbers = self._reconcile_python_numbers(known, numbers, path)
+        if describe_mismatch(known, numbers.native) is None:
             return known
-        name = self._common_dtype(known.dtype_name, found.dtype_name, path)
+        name = self._common_dtype(known.dtype_name, numbers.dtype_name, path)
         least, most = _sizes(known)
         if len(least) != len(shape):
             raise ValueError(_at(path, f"{len(shape)} axes after {len(least)}, no space holds arrays of both"))
@@ -253,32 +281,32 @@ class _Finder:
         bound_shape = tuple(size if size == other else 1 for size, other in zip(least, most, strict=True))
         if least != most and name in dtypes.COMPLEX:
             raise ValueError(_at(path, f"shape {shape} of complex numbers varies, which no space holds"))
-        return _like(known, self._widened_bounds(known, found.host, name, bound_shape), least, most, name)
+        return _like(known, self._widened_bounds(known, numbers.host, name, bound_shape), least, most, name)
 
     def _reconcile_python_numbers(
-        self, known: BoxSpace | DynamicBoxSpace, found: _Numbers, path: _Path
+        self, known: BoxSpace | DynamicBoxSpace, numbers: _Numbers, path: _Path
     ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
         """Both with one dtype, where one of them is made of Python numbers, which have no dtype to keep."""
         only_integers_so_far = path in self.python_integers
-        if not found.from_python or found.dtype_name not in dtypes.INTEGER:
+        if not numbers.from_python or numbers.dtype_name not in dtypes.INTEGER:
             self.python_integers.discard(path)
-        if not found.from_python:
-            return known, found
-        if found.dtype_name in dtypes.FLOATING and only_integers_so_far:
-            name = found.dtype_name
-            return _like(known, self._recast_bounds(known, name), *_sizes(known), name), found
-        return known, self._with_dtype(found, known)
+        if not numbers.from_python:
+            return known, numbers
+        if numbers.dtype_name in dtypes.FLOATING and only_integers_so_far:
+            name = numbers.dtype_name
+            return _like(known, self._recast_bounds(known, name), *_sizes(known), name), numbers
+        return known, self._with_dtype(numbers, known)
 
-    def _with_dtype(self, found: _Numbers, known: BoxSpace | DynamicBoxSpace) -> _Numbers:
+    def _with_dtype(self, numbers: _Numbers, known: BoxSpace | DynamicBoxSpace) -> _Numbers:
         """Python numbers with the dtype of `known` if they fit it, else as they are."""
         fitting = dtypes.INTEGER if known.dtype_name in dtypes.INTEGER else dtypes.INTEGER | dtypes.FLOATING
-        if known.dtype_name in dtypes.COMPLEX or found.dtype_name not in fitting:
-            return found
+        if known.dtype_name in dtypes.COMPLEX or numbers.dtype_name not in fitting:
+            return numbers
         with np.errstate(over="ignore"):
-            host = found.host.astype(dtypes.host_dtype(known.dtype_name))
-        fits = host == found.host if host.dtype.kind != "f" else np.isfinite(host) | ~np.isfinite(found.host)
+            host = numbers.host.astype(dtypes.host_dtype(known.dtype_name))
+        fits = host == numbers.host if host.dtype.kind != "f" else np.isfinite(host) | ~np.isfinite(numbers.host)
         if not fits.all():
-            return found
+            return numbers
         return _Numbers(self.backend.from_host(host, known.dtype), known.dtype_name, None, host, True)
 
     def _common_dtype(self, one: str, other: str, path: _Path) -> str:

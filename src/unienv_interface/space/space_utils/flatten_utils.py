@@ -37,7 +37,6 @@ from ..spaces import (
     TextSpace,
     UnionSpace,
 )
-from ._flat_dtypes import cast, common_dtype, counting_dtype, real
 
 __all__ = ["flat_dim", "flatten_data", "flatten_space", "is_flattenable", "unflatten_data"]
 
@@ -54,17 +53,57 @@ def flat_dim(space: Space, start_dim: int = 0) -> int | None:
 
 @rule_per_space
 def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore[empty-body]
-    """The box of the flat values."""
+    """The box of the flat values; the module says what they look like.
+
+    Parameters
+    ----------
+    space
+        The space of the values.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Raises
+    ------
+    ValueError
+        The values have no flat form.
+    """
 
 
 @rule_per_space
 def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """A value as one array of `flatten_space(space, start_dim)`."""
+    """A value as one array of `flatten_space(space, start_dim)`.
+
+    Parameters
+    ----------
+    space
+        The space of the value.
+    data
+        The value.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Raises
+    ------
+    ValueError
+        The values have no flat form.
+    OverflowError
+        An integer has no exact value in the common dtype.
+    """
 
 
 @rule_per_space
 def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """The value that was flattened to `data`."""
+    """The value that was flattened to `data`.
+
+    Parameters
+    ----------
+    space
+        The space of the value.
+    data
+        An array of `flatten_space(space, start_dim)`.
+    start_dim
+        How many leading axes stayed.
+    """
 
 
 # -- arrays ------------------------------------------------------------------------------------------------
@@ -378,3 +417,50 @@ def _check_flat(space: Space, data: Any, start_dim: int) -> None:
         raise ValueError(
             f"shape {tuple(data.shape)}, flat values of {space} want {size} along axis {start_dim}, the last"
         )
+
+
+# -- dtypes of flat values ---------------------------------------------------------------------------------
+
+
+def counting_dtype(most: int) -> str:
+    """The smallest dtype for numbers from 0 to `most`."""
+    return np.min_scalar_type(most).name
+
+
+def common_dtype(backend: ComputeBackend, *names: str) -> str:
+    """The smallest dtype that NumPy finds for all of them together, as this backend has it."""
+    if len(set(names)) == 1:
+        return names[0]
+    common = np.result_type(*(dtypes.host_dtype(name) for name in names)).name
+    return backend.dtype_name(backend.dtype_from_name(common))
+
+
+def real(values: np.ndarray) -> np.ndarray:
+    """The real parts, where other parts of the flat vector were complex."""
+    return values.real if values.dtype.kind == "c" else values
+
+
+def cast(backend: ComputeBackend, array: Any, name: str) -> Any:
+    """An array in another dtype, or an OverflowError where an integer would change by that."""
+    own_name = backend.dtype_name(array.dtype)
+    if own_name == name:
+        return array
+    if own_name in dtypes.COMPLEX and name not in dtypes.COMPLEX:
+        array = backend.real(array)
+    result = backend.astype(array, backend.dtype_from_name(name))
+    if own_name in dtypes.INTEGER and not dtypes.can_cast_safely(own_name, name):
+        before = backend.to_host(array)
+        changed = _changed_integers(before, real(backend.to_host(result)))
+        if np.any(changed):
+            raise OverflowError(f"integer {before[changed].flat[0]} of {own_name} has no exact value in {name}")
+    return result
+
+
+def _changed_integers(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Where integers are no longer the same once cast to other integers or to floats."""
+    if after.dtype.kind in "iu":
+        return (after.astype(before.dtype) != before) | ((after < 0) != (before < 0))
+    floats = after.astype(np.float64)
+    bits = 8 * before.dtype.itemsize - (before.dtype.kind == "i")
+    in_range = floats < 2.0**bits  # what a cast back makes of the others depends on the processor
+    return ~in_range | (np.where(in_range, floats, 0).astype(before.dtype) != before)

@@ -1,4 +1,4 @@
-"""The spaces of parts of a batch."""
+"""The spaces of some rows of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import batch_utils
 
 
 class RowSpaces:
-    """What describes some rows of a batch: the space of the batch with fewer slots, each with its own bounds.
+    """The spaces of some rows of a batch: that of the batch with fewer slots, each with its own bounds.
 
     The slots of most batches are alike. Then the space of n rows is the same whichever they are, and is kept.
     """

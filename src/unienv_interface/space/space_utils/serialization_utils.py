@@ -76,7 +76,20 @@ def space_fields(space: Space) -> dict[str, Any]:  # type: ignore[empty-body]
 
 
 def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = None) -> Any:
-    """The space on a backend and device. Anything but the JSON of a space is a ValueError that says where."""
+    """The space of a JSON object that `space_to_json` has made.
+
+    Parameters
+    ----------
+    json_data
+        The object, from anywhere.
+    map_backend, map_device
+        Where the space is to be.
+
+    Raises
+    ------
+    ValueError
+        The object is not the JSON of a space; the message says where.
+    """
     version = json_data.get("version", FORMAT_VERSION) if isinstance(json_data, Mapping) else FORMAT_VERSION
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What the kinds of space share that are made of child spaces: `DictSpace` and `TupleSpace`.
+"""The base of spaces that are made of child spaces: `DictSpace` and `TupleSpace`.
 
 A rule for composite spaces is written once, over four verbs: the children with their keys, a space with other
 children, the children's values of a value, and a value made of the children's values.

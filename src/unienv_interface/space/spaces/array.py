@@ -1,4 +1,4 @@
-"""What the kinds of space share whose values are single arrays of a fixed shape and dtype."""
+"""The base of spaces whose values are single arrays of a fixed shape and dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,19 @@ from ..space import Space, parse_shape
 
 
 class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A space whose values are arrays of one shape and dtype: `BoxSpace` and `BinarySpace`."""
+    """A space whose values are arrays of one shape and dtype: `BoxSpace` and `BinarySpace`.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    shape
+        Of every value.
+    device
+        Where the arrays are; None for any.
+    dtype
+        Of the library, or its name.
+    """
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], device: Any, dtype: Any) -> None:
         super().__init__(backend, shape=parse_shape(shape), device=device, dtype=dtype)
@@ -48,11 +60,11 @@ def array_mismatch(
     if not backend.is_backendarray(x):
         return at_path(path, f"{type(x).__name__}, the space wants an array of {backend}")
     try:
-        found = backend.dtype_name(x.dtype)
+        own_name = backend.dtype_name(x.dtype)
     except TypeError:
-        found = str(x.dtype)
-    if found not in dtypes.KNOWN or not dtypes.can_cast_safely(found, dtype_name):
-        return at_path(path, f"dtype {found}, the space wants {dtype_name}")
+        own_name = str(x.dtype)
+    if own_name not in dtypes.KNOWN or not dtypes.can_cast_safely(own_name, dtype_name):
+        return at_path(path, f"dtype {own_name}, the space wants {dtype_name}")
     if shape is not None and tuple(x.shape) != shape:
         return at_path(path, f"shape {tuple(x.shape)}, the space wants {shape}")
     return None

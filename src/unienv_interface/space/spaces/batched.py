@@ -15,10 +15,16 @@ from .dynamic_box import sample_size
 
 
 class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
-    """NumPy object arrays of shape `batch_shape` whose entries are values of `single_space`.
+    """NumPy object arrays whose entries are values of one space.
 
-    The batch of what no array can hold as it is: texts, unions, arrays of different shapes. A size of None in
-    `batch_shape` stands for any size.
+    The batch of what no array can hold as it is: texts, unions, arrays of different shapes.
+
+    Parameters
+    ----------
+    single_space
+        The space of one entry.
+    batch_shape
+        The shape of the arrays; a size of None stands for any size.
     """
 
     def __init__(self, single_space: Space, batch_shape: Sequence[int | None]) -> None:
@@ -97,7 +103,7 @@ def _(space: BatchedSpace, x: Any, path: str = "") -> str | None:
     if not isinstance(x, np.ndarray) or x.dtype != object:
         return at_path(path, f"{type(x).__name__}, the space wants a NumPy array of objects")
     fits = x.ndim == len(space.batch_shape) and all(
-        size in (None, found) for size, found in zip(space.batch_shape, x.shape, strict=True)
+        size in (None, length) for size, length in zip(space.batch_shape, x.shape, strict=True)
     )
     if not fits:
         return at_path(path, f"shape {x.shape}, the space wants a batch of {space.batch_shape}")

@@ -14,7 +14,19 @@ from .array import ArraySpace, array_mismatch, parse_dtype
 
 
 class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Boolean arrays of one shape."""
+    """Boolean arrays of one shape.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    shape
+        Of every value.
+    dtype
+        The booleans of the library, which is also the default.
+    device
+        Where the arrays are; None for any.
+    """
 
     def __init__(self, backend: BackendLike, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:
         backend = parse_backend(backend)

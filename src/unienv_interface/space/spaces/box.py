@@ -19,10 +19,22 @@ from .array import ArraySpace, array_mismatch, parse_dtype
 class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Arrays of one shape and dtype, each entry between a lower and an upper bound, both inclusive.
 
-    Bounds are numbers or arrays that broadcast to `shape`; without `shape` it is what the bounds broadcast to. An
-    infinite bound means none; for an integer dtype it is the end of that dtype's range. Complex dtypes have no
-    bounds. On JAX without `jax_enable_x64` a 64-bit dtype becomes the 32-bit one.
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    low, high
+        Numbers, or arrays that broadcast to `shape`. An infinite bound means none; for an integer dtype it is the end
+        of that dtype's range. Complex dtypes have no bounds.
+    dtype
+        Of the library, or its name. On JAX without `jax_enable_x64` a 64-bit dtype becomes the 32-bit one.
+    device
+        Where the arrays are; None for any.
+    shape
+        Of every value; by default what the bounds broadcast to.
 
+    Examples
+    --------
     >>> from unienv_interface.backends import NumpyComputeBackend
     >>> BoxSpace(NumpyComputeBackend, -1.0, 1.0, "float32", shape=(3,))
     BoxSpace(low=-1.0, high=1.0, shape=(3,), dtype=float32, backend=numpy)

@@ -15,9 +15,18 @@ from ._composite import CompositeSpace
 class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType]):
     """Dictionaries with exactly these keys, each with a space of its own.
 
-    Built from a mapping the keys are sorted; built from pairs they stay in order. A nested mapping becomes a
-    `DictSpace`. The order of the keys is only one of iteration: spaces that differ in nothing else are equal.
-    Assigning or deleting a key changes the space, so do that before anything else has been told of it.
+    The order of the keys is only one of iteration: spaces that differ in nothing else are equal. Assigning or deleting
+    a key changes the space, so do that before anything else has been told of it.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    spaces
+        The spaces by key. Of a mapping the keys are sorted; of pairs they stay in order. A nested mapping becomes a
+        `DictSpace`.
+    device
+        Where the arrays are; None for any.
     """
 
     spaces: dict[str, Space]

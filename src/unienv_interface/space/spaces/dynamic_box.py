@@ -17,11 +17,21 @@ from .array import array_mismatch, parse_dtype
 
 
 class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Arrays of one dtype whose axes have sizes between `shape_low` and `shape_high`, both inclusive.
+    """Arrays of one dtype whose axes have sizes between two limits, both inclusive.
 
-    A size of None in `shape_high` means no limit. At least one axis must vary, and the bounds are the same all
-    along a varying axis. `fill_value` is what `pad_data` fills up with; it can be told from data, and so be
-    stripped again, only where the bounds do not admit it (NaN, for example).
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    low, high
+        The bounds, as for `BoxSpace`; they are the same all along a varying axis.
+    shape_low, shape_high
+        The least and the largest size of each axis, at least one of which varies. None in `shape_high` means no limit.
+    dtype, device
+        As for `BoxSpace`.
+    fill_value
+        What `pad_data` fills up with. Only where the bounds do not admit it (NaN, for example) can it be told from
+        data, and so be stripped again.
     """
 
     def __init__(

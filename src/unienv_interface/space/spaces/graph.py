@@ -34,10 +34,22 @@ class GraphInstance(Generic[BArrayType]):
 
 
 class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGType]):
-    """Graphs of `min_nodes` to `max_nodes` nodes and, with `is_edge`, `min_edges` to `max_edges` edges.
+    """Graphs with features on their nodes and edges. Edges are directed pairs of nodes.
 
-    A maximum of None means no limit. Features are described by box spaces, one node's or edge's each; without a
-    space there are none. Edges are directed pairs of nodes. A graph without nodes has no edges.
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    node_feature_space, edge_feature_space
+        The box of the features of one node, and of one edge; None for no features.
+    is_edge
+        Whether there are edges.
+    min_nodes, max_nodes, min_edges, max_edges
+        How many there are, both inclusive; a maximum of None means no limit. A graph without nodes has no edges.
+    batch_shape
+        The leading axes of a batch of graphs.
+    device
+        Where the arrays are; None for any.
     """
 
     def __init__(
@@ -260,8 +272,8 @@ def trim_graphs(backend: ComputeBackend, graphs: GraphInstance) -> GraphInstance
     def trim(array: Any, counts: Any) -> Any:
         if array is None:
             return None
-        found = backend.to_host(counts)
-        return array[(slice(None),) * found.ndim + (slice(0, int(found.max()) if found.size else 0),)]
+        host_counts = backend.to_host(counts)
+        return array[(slice(None),) * host_counts.ndim + (slice(0, int(host_counts.max()) if host_counts.size else 0),)]
 
     features = trim(graphs.nodes_features, graphs.n_nodes)
     edges_features, edges = (trim(array, graphs.n_edges) for array in (graphs.edges_features, graphs.edges))
@@ -298,12 +310,12 @@ def _counts_mismatch(
     )
     if finding is not None:
         return nothing, finding
-    found = space.backend.to_host(counts)
-    outside = (found < least) | (found > (np.inf if most is None else most))
+    host_counts = space.backend.to_host(counts)
+    outside = (host_counts < least) | (host_counts > (np.inf if most is None else most))
     if np.any(outside):
-        worst = found[outside].flat[0] if found.ndim else found
+        worst = host_counts[outside].flat[0] if host_counts.ndim else host_counts
         return nothing, at_path(path, f"{worst}, the space wants {np.min(least) if np.size(least) else 0} to {most}")
-    return found, None
+    return host_counts, None
 
 
 def _features_mismatch(

@@ -19,9 +19,18 @@ _SHOWN_CHARACTERS = 64
 
 
 class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
-    """Strings of `min_length` to `max_length` characters, all from `charset`.
+    """Strings of bounded length.
 
-    Without a charset any character is accepted, and samples are alphanumeric.
+    Parameters
+    ----------
+    backend
+        The library of the arrays beside the texts.
+    max_length, min_length
+        How many characters, both inclusive.
+    charset
+        The characters; None for any, of which samples are alphanumeric.
+    device
+        As for the other spaces; texts are on the host.
     """
 
     def __init__(

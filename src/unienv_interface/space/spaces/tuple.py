@@ -13,7 +13,17 @@ from ._composite import CompositeSpace
 
 
 class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGType]):
-    """Tuples with one value per space."""
+    """Tuples with one value per space.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    spaces
+        The space of each position.
+    device
+        Where the arrays are; None for any.
+    """
 
     spaces: tuple[Space, ...]
 

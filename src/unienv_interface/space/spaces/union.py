@@ -14,7 +14,17 @@ from ..space import BoundedManner, Space
 
 
 class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
-    """Pairs of an alternative's index and a value of that alternative."""
+    """Pairs of an alternative's index and a value of that alternative.
+
+    Parameters
+    ----------
+    backend
+        The library of the arrays.
+    spaces
+        The alternatives, at least one.
+    device
+        Where the arrays are; None for any.
+    """
 
     spaces: tuple[Space, ...]
 

@@ -1,7 +1,7 @@
-"""What this package knows of how a buffer and its folder are made inside; no other module here looks there.
+"""The inside of buffers and of their folders, for `check` and `repair`.
 
-First of a buffer that is open: the slots of its samples, its checksums, its episodes' records. Then of a folder that
-does not open as usual: the counters in its header, the records of episodes, the files of packed rows.
+Of an open buffer: the slots of its samples, its checksums, the records of its episodes. Of a folder that does not open
+as usual: the counters in its header, the records of episodes, the files of packed rows.
 """
 
 from __future__ import annotations
@@ -17,27 +17,25 @@ from unienv_interface.backends import ComputeBackend
 
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
-from ..base.storage import ROW_UNKNOWN as ROW_UNKNOWN
-from ..base.storage import ROW_WHOLE, SpaceStorage, StorageCorruptedError
-from ..base.storage import ROW_WRONG as ROW_WRONG
-from ..replay_buffer import ReplayBuffer
-from ..replay_buffer._counters import PAGE_SIZE, MappedHeader
-from ..replay_buffer._counters import Counters as HeaderCounters
-from ..replay_buffer._locks import BeingWrittenError as BeingWrittenError
-from ..replay_buffer._locks import is_locked
-from ..replay_buffer._metadata import FILE_NAME
-from ..replay_buffer._metadata import Metadata as Metadata
-from ..replay_buffer._metadata import read_metadata as read_metadata
-from ..replay_buffer._metadata import read_space as read_space
-from ..replay_buffer._segments import _RECORD, _SLACK, NUMBER_BITS, is_sound
-from ..replay_buffer._state import HEADER, LOCK, SEGMENT_FILE
-from ..replay_buffer._state import UnfinishedEditError as UnfinishedEditError
-from ..storages._composed import ComposedStorage
-from ..storages._row_memory import file_parts
+from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, SpaceStorage, StorageCorruptedError
+from ..storages.composed import ComposedStorage
 from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
+from ..storages.row_memory import file_parts
 from ..storages.shared_next_obs import SharedNextObsStorage
+from ._counters import PAGE_SIZE, MappedHeader
+from ._counters import Counters as HeaderCounters
+from ._locks import BeingWrittenError as BeingWrittenError
+from ._locks import is_locked
+from ._metadata import FILE_NAME
+from ._metadata import Metadata as Metadata
+from ._metadata import read_metadata as read_metadata
+from ._metadata import read_space as read_space
+from ._segments import _RECORD, _SLACK, NUMBER_BITS, is_sound
+from ._state import HEADER, LOCK, SEGMENT_FILE
+from ._state import UnfinishedEditError as UnfinishedEditError
+from .replay_buffer import ReplayBuffer
 
 Ranges = list[tuple[int, int]]
 #: The files of a buffer beside its storage: what it is, its counters, its episodes.
@@ -101,19 +99,19 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
 def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
     """The storages that one is made of, each of which has all of its slots; or it alone."""
     if isinstance(storage, ComposedStorage):
-        for part in storage._parts:
+        for part in storage.parts:
             yield from storage_parts(part)
     else:
         yield storage
 
 
 def absent_slots(part: SpaceStorage) -> Ranges:
-    """Slots [start, stop) of which there is nothing on disk, though reading them gives values."""
+    """Slots [start, stop) that have no bytes on disk, though reading them gives values."""
     return part.absent_slots()
 
 
 def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it tells."""
+    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it is_told."""
     if not part.has_row_sums and not isinstance(part, PackedStorage):
         return np.full(len(slots), ROW_WHOLE, np.int8)
     return part.check_rows(slots, numbers)
@@ -121,8 +119,8 @@ def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np
 
 def unplaced_damage(part: SpaceStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
-    tells = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
-    return [] if tells else part.verify()
+    is_told = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
+    return [] if is_told else part.verify()
 
 
 def shares_next_obs(storage: SpaceStorage) -> bool:

@@ -33,19 +33,19 @@ class RowMemory:
         self.layout, self.heap, self.used = layout, heap, used
 
     def grow(self, length: int, *, exactly: bool = False) -> None:
-        """Have at least `length` rows, keeping those that are there; `exactly` makes no room for more."""
+        """Grow to at least `length` rows and keep the present ones; `exactly` makes no room for more."""
         raise NotImplementedError
 
-    def see(self, length: int) -> None:
-        """Have so many slots, as another process has made it grow or shrink."""
+    def adopt_length(self, length: int) -> None:
+        """Use `length` slots, as another process has made the storage grow or shrink."""
         self.grow(length)
         self.used = length
 
-    def see_all(self) -> None:
-        """Have all rows that there are, those that another process has added too."""
+    def adopt_all(self) -> None:
+        """Use all rows of the files, also those that another process has added."""
 
     def check_room(self, length: int) -> None:
-        """A StorageCorruptedError unless there are at least so many rows."""
+        """Raise a StorageCorruptedError unless there are at least `length` rows."""
 
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that rows [start, stop) can be written; those around them that can be."""
@@ -169,7 +169,7 @@ class MappedMemory(RowMemory):
                 self._extend(present)
         self._map(max(length, present))  # another process may have made the files longer
 
-    def see_all(self) -> None:
+    def adopt_all(self) -> None:
         self.grow(min(file.length for file in self.files))
 
     def _extend(self, length: int) -> None:
@@ -311,8 +311,8 @@ def check_references(rows: Rows, slots: Any) -> None:
 def copy_references(references: np.ndarray, source: Any, target: Any) -> np.ndarray:
     """The references to copies, in another heap, of what these refer to."""
     copied = np.zeros_like(references)
-    for place in np.ndindex(references.shape):
-        offset, length = (int(number) for number in references[place])
+    for index in np.ndindex(references.shape):
+        offset, length = (int(number) for number in references[index])
         if length:
-            copied[place] = (target.write(bytes(source.read(offset, length))), length)
+            copied[index] = (target.write(bytes(source.read(offset, length))), length)
     return copied
