@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 from harness import Ready, Work, ours, peer
 
-from unienv_data import Decode, ReplayBuffer, Video
+from unienv_data import Decode, ReplayBuffer, StepSampler, Video
 from unienv_data.storages.video_frames import FrameReader, FrameRequest
 from unienv_data.storages.video_storage import VideoStorage
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
+from ._child import peak_growth
 from ._data import folder
 
 SHAPE, FPS, WINDOW = (480, 640, 3), 30, 8
 FRAMES, STEPS = 240, 120
 RESIZED = (96, 128)
+# What stands for a dataset of 20 GB: more than the bar, and more videos than are kept open.
+EPISODES, LENGTH, SAMPLED, BATCH = 20, 60, 60, 32
 LEROBOT = ("av", "torch")
 
 
@@ -36,7 +39,13 @@ def works() -> list[Work]:
         Work("cameras", "append of a step, the slowest of 100", "ms of p99", (append_slowest,), rounds=1),
         Work("cameras", "window of 8 frames, no cache", "ms", (window, lerobot_window)),
         Work("cameras", "window of 8 frames at 96x128, cache warm", "ms", (window_cached, lerobot_window)),
+        Work("cameras", "memory of sampling", "MB", (memory_of_video, memory_of_rows), rounds=1),
     ]
+
+
+def two_cameras() -> DictSpace:
+    state = BoxSpace(NumpyComputeBackend, -1.0, 1.0, np.float32, shape=(14,))
+    return DictSpace(NumpyComputeBackend, {"cam_1": camera(), "cam_2": camera(), "state": state})
 
 
 def frames(count: int) -> np.ndarray:
@@ -98,18 +107,10 @@ def lerobot_bytes() -> Iterator[Callable]:
 @contextlib.contextmanager
 def paced_append() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
     """A call that waits for the time of the next step, and one that records it; an episode ends every 60 steps."""
-    space = DictSpace(
-        NumpyComputeBackend,
-        {
-            "cam_1": camera(),
-            "cam_2": camera(),
-            "state": BoxSpace(NumpyComputeBackend, -1.0, 1.0, np.float32, shape=(14,)),
-        },
-    )
     pictures, state = frames(60), np.zeros(14, np.float32)
     with folder() as path:
         rules = {"cam_*": Video(fps=FPS)}
-        with ReplayBuffer.create(space, columns=rules, cache_path=path / "a") as buffer:
+        with ReplayBuffer.create(two_cameras(), columns=rules, cache_path=path / "a") as buffer:
             due, count = time.perf_counter(), 0
 
             def wait() -> None:
@@ -215,3 +216,37 @@ def window_cached() -> Iterator[Callable]:
                 return column.get_at(slice(first, first + WINDOW))
 
             yield read
+
+
+# -- memory ------------------------------------------------------------------------------------------------
+
+
+def record(path: Path, episodes: int, **options: Any) -> None:
+    pictures, state = frames(LENGTH), np.zeros((LENGTH, 14), np.float32)
+    with ReplayBuffer.create(two_cameras(), cache_path=path, keep_episodes=True, **options) as buffer:
+        for _ in range(episodes):
+            buffer.extend({"cam_1": pictures, "cam_2": pictures[::-1], "state": state})
+
+
+def sample(path: Path, batches: int) -> None:
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as buffer:
+        sampler = StepSampler(buffer, BATCH, seed=0)
+        for _ in range(batches):
+            sampler.sample()
+
+
+def _memory(**options: Any) -> Iterator[Callable]:
+    with folder() as path:
+        record(path / "small", 1, **options)
+        record(path / "large", EPISODES, **options)
+        yield lambda: peak_growth(sample, [path / "small", 1], [path / "large", SAMPLED]) / 2**20
+
+
+@ours("unienv", "StepSampler, batches of 32 of two cameras out of 40 videos", "av")
+def memory_of_video() -> Iterator[Callable]:
+    yield from _memory(columns={"cam_*": Video(fps=FPS)})
+
+
+@ours("unienv, packed", "the same out of 2.2 GB of packed frames")
+def memory_of_rows() -> Iterator[Callable]:
+    yield from _memory()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unienv_data import ReplayBuffer
+from unienv_data import ReplayBuffer, Video
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -49,6 +49,17 @@ def test_an_episode_as_a_video(recording: Path, run: Any, tmp_path: Path) -> Non
     assert np.abs(frames[:, 5:15, 35:70].mean(axis=(1, 2, 3)) - levels).max() < 4
     assert frames[:, 24:, 4:26].mean() < 8  # below the smaller camera
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["out.mp4"]
+
+
+def test_a_column_of_video_is_shown_at_its_rate(run: Any, tmp_path: Path) -> None:
+    camera = BoxSpace(NumpyComputeBackend, 0, 255, "uint8", shape=(32, 32, 3))
+    space = DictSpace(NumpyComputeBackend, {"cam": camera})
+    with ReplayBuffer.create(space, columns={"cam": Video(fps=15)}, cache_path=tmp_path / "r") as buffer:
+        buffer.extend({"cam": np.full((6, 32, 32, 3), 90, np.uint8)})
+    run("show", tmp_path / "r", "--mp4", tmp_path / "out.mp4")
+    frames, fps = frames_of(tmp_path / "out.mp4")
+    assert (len(frames), fps) == (6, 15)
+    assert np.abs(frames - 90).max() < 4
 
 
 def test_an_episode_as_a_sheet(recording: Path, run_json: Any, tmp_path: Path) -> None:

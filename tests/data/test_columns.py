@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,30 @@ pytest.importorskip("av")
 pytest.importorskip("PIL")
 
 from file_storages import run
-from record_frames import assert_same, create, rules, sample, samples, space
+from frames import frame
+from record_frames import SHAPE, assert_same, create, rules, sample, samples, space
 
 from unienv_data import (
     Image,
     MultiprocessingSampler,
     ReplayBuffer,
+    ReplayBufferCollectionWrapper,
     SliceStackedBatch,
     StepSampler,
     Video,
     check,
     column_stats,
     repair,
+    transition_space,
 )
-from unienv_data.checking import convert, info
+from unienv_data.checking import _convert, convert, info
+from unienv_data.storages import _episode_encoder
 from unienv_data.storages.columns import column_rules
 from unienv_data.storages.dict_storage import DictStorage
+from unienv_interface import SyncVecEnv
 from unienv_interface.backends import NumpyComputeBackend
-from unienv_interface.space.spaces import BoxSpace
+from unienv_interface.env_base.env import Env
+from unienv_interface.space.spaces import BoxSpace, DictSpace
 
 LOAD: Any = {"backend": NumpyComputeBackend}
 LOSSLESS = ["ffv1", "png"]
@@ -163,7 +171,7 @@ def test_samples_without_columns_have_no_rules(tmp_path: Path) -> None:
         ReplayBuffer.create(box, columns={"*": Image()})
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("ffv1", 10), ("png", 3)])
+@pytest.mark.parametrize(("kind", "kills"), [("ffv1", 6), ("png", 2)])
 def test_every_acknowledged_frame_survives_a_kill(kind: str, kills: int, tmp_path: Path) -> None:
     assert "none lost" in run("record_frames.py", str(tmp_path / "a"), kind, str(kills), str(os.getpid()))
 
@@ -174,3 +182,127 @@ def test_every_acknowledged_frame_survives_a_kill(kind: str, kills: int, tmp_pat
 def test_every_acknowledged_frame_survives_300_kills(seed: int, tmp_path: Path) -> None:
     assert "none lost" in run("record_frames.py", str(tmp_path / "a"), "ffv1", "20", str(seed))
     shutil.rmtree(tmp_path / "a")
+
+
+# -- recorded ------------------------------------------------------------------------------------------------
+
+
+class CameraEnv(Env):
+    """Frame n of a texture after n steps in all; episodes of four steps."""
+
+    backend, context_space = NumpyComputeBackend, None
+    action_space = BoxSpace(NumpyComputeBackend, -1.0, 1.0, "float32", shape=(2,))
+    observation_space = DictSpace(
+        NumpyComputeBackend,
+        {
+            "cam": BoxSpace(NumpyComputeBackend, 0, 255, "uint8", shape=SHAPE),
+            "count": BoxSpace(NumpyComputeBackend, 0.0, np.inf, "float32", shape=(1,)),
+        },
+    )
+
+    def __init__(self, first: int = 0) -> None:
+        self.count, self.steps = first, 0
+
+    def observation(self) -> dict[str, Any]:
+        return {"cam": frame(self.count, SHAPE), "count": np.array([self.count], np.float32)}
+
+    def reset(self, **options: Any) -> tuple[None, Any, dict[str, Any]]:
+        self.steps = 0
+        return None, self.observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count, self.steps = self.count + 1, self.steps + 1
+        return self.observation(), 0.0, self.steps == 4, False, {}
+
+    def render(self) -> None:
+        return None
+
+
+def camera_buffer(env: Env, path: Path, **options: Any) -> ReplayBuffer:
+    return ReplayBuffer.create(transition_space(env), columns={"*obs/cam": Video("ffv1")}, cache_path=path, **options)
+
+
+def assert_frames_are_of_their_steps(buffer: ReplayBuffer, steps: int) -> None:
+    samples = buffer.get_at(...)
+    for key in ("obs", "next_obs"):
+        wanted = np.stack([frame(int(count), SHAPE) for count in samples[key]["count"][:, 0]])
+        assert np.array_equal(samples[key]["cam"], wanted)
+    assert len(buffer) == steps
+    assert buffer.verify() == []
+
+
+def play(wrapper: ReplayBufferCollectionWrapper, steps: int) -> None:
+    wrapper.reset()
+    for _ in range(steps):
+        *_, terminated, truncated, _ = wrapper.step(wrapper.sample_action())
+        ended = np.logical_or(terminated, truncated)
+        if np.any(ended):
+            wrapper.reset(mask=ended) if np.ndim(ended) else wrapper.reset()
+
+
+def test_an_environment_with_a_camera_is_recorded(tmp_path: Path) -> None:
+    env = CameraEnv()
+    buffer = camera_buffer(env, tmp_path / "a")
+    assert set(column_rules(buffer.storage)) == {"obs/cam", "next_obs/cam"}
+    with buffer, ReplayBufferCollectionWrapper(env, buffer) as wrapper:
+        play(wrapper, 10)
+        assert wrapper.discard_episode() == 2
+        play(wrapper, 5)
+        buffer.mark_segment_end()
+        buffer.storage.settle()
+        assert_frames_are_of_their_steps(buffer, 13)
+    with ReplayBuffer.load_from(tmp_path / "a", **LOAD) as buffer:
+        assert buffer.get_segments() == [(0, 4), (4, 8), (8, 12), (12, 13)]
+        assert_frames_are_of_their_steps(buffer, 13)
+
+
+def test_environments_with_cameras_are_recorded_to_a_buffer_each(tmp_path: Path) -> None:
+    envs = SyncVecEnv([CameraEnv, lambda: CameraEnv(50)])
+    buffers = [camera_buffer(CameraEnv(), tmp_path / str(number)) for number in range(2)]
+    with ReplayBufferCollectionWrapper(envs, buffers, replay_mode="per_env") as wrapper:
+        play(wrapper, 9)
+    for buffer in buffers:
+        buffer.storage.settle()
+        assert_frames_are_of_their_steps(buffer, 9)
+        assert (buffer.get_segments() or [])[:2] == [(0, 4), (4, 8)]
+        buffer.close()
+    with pytest.raises(ValueError, match="record each environment to a buffer of its own"):
+        camera_buffer(CameraEnv(), tmp_path / "lanes", lanes=2)
+
+
+def test_samples_are_copied_into_columns_of_video_and_out_of_them(tmp_path: Path) -> None:
+    with record(tmp_path / "a", "ffv1") as source, create(tmp_path / "b", "ffv1") as target:
+        target.extend_from(source)
+        target.storage.settle()
+        assert_same(target.get_at(...), samples(range(18)))
+        assert target.get_segments() == source.get_segments()
+        plain = ReplayBuffer.create(space(), keep_episodes=True)
+        plain.extend_from(target)
+        plain.set_at(2, sample(99))
+        assert_same(plain.get_at(...), samples([0, 1, 99, *range(3, 18)]))
+        source.clear()
+        assert not list((tmp_path / "a").rglob("*.avi"))
+        source.extend(samples(range(3)))
+        assert_same(source.get_at(...), samples(range(3)))
+
+
+def test_a_conversion_tells_of_the_frames_that_are_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "a", "ffv1").close()
+    told: list[tuple[int, int]] = []
+    first_told, encode = threading.Event(), _episode_encoder.encode_video
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+        if total > 18:
+            first_told.set()
+
+    def wait(*arguments: Any) -> int:
+        assert first_told.wait(60)
+        return encode(*arguments)
+
+    monkeypatch.setattr(_episode_encoder, "encode_video", wait)
+    monkeypatch.setattr(_convert, "_SETTLE_SECONDS", 0.01)
+    convert(tmp_path / "a", tmp_path / "b", "packed", progress=progress)
+    assert (18, 18) in told
+    assert told[-1][1] == 18 + 3 * 18  # three columns
+    assert all(earlier <= later for earlier, later in itertools.pairwise(told))

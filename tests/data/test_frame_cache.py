@@ -137,11 +137,18 @@ def test_what_was_put_is_there_until_another_takes_its_place(tmp_path: Path) -> 
     assert np.array_equal(read(again, [15])[1], pictures([15]))
     files = list(tmp_path.rglob("*.bin"))
     assert sum(path.stat().st_size for path in files) <= 10 * (np.prod(SHAPE) + 8)
-    cache_of(tmp_path, 4).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["cache-form-4"]
-    assert np.array_equal(read(again, [15])[1], pictures([15]))  # who has it open goes on
     for one in (cache, again):
         one.close()
+
+
+def test_a_cache_of_another_size_is_deleted_once_nobody_uses_it(tmp_path: Path) -> None:
+    first, second = cache_of(tmp_path, 10), cache_of(tmp_path, 4, "other")
+    put(first, [3])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache-form-10", "cache-other-4"]
+    first.close()
+    second.close()
+    cache_of(tmp_path, 4).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["cache-form-4"]
 
 
 def test_a_damaged_frame_is_not_there(tmp_path: Path) -> None:

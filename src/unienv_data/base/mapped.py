@@ -201,5 +201,12 @@ def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) 
             # else an older kernel
 
 
+def unmap_pages(items: np.ndarray) -> None:
+    """Have no page of a mapped file count as this process's memory. They are mapped again when they are read."""
+    mapping: Any = items.base
+    if isinstance(mapping, mmap.mmap):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
 def _received(descriptor: Any, dtype: np.dtype, path: Path | None, writable: bool) -> MappedFile:
     return MappedFile(descriptor.detach(), dtype, path, writable=writable)

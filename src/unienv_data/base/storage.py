@@ -349,8 +349,9 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """The rule by which a column is kept in such a storage (`Image`, `Video`); None if there is none."""
         return None
 
-    def settle(self) -> None:
-        """Wait for what the storage does in the background."""
+    def settle(self, timeout: float | None = None) -> int:
+        """Wait for what the storage does in the background, at most so many seconds; how many samples are left."""
+        return 0
 
     def raw_rows(self, slots: Any) -> Any:
         """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""

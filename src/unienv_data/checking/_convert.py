@@ -33,6 +33,7 @@ FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz
 LEROBOT = "lerobot"
 #: All formats of `convert`.
 TARGETS = (*FORMATS, LEROBOT)
+_SETTLE_SECONDS = 0.2
 
 
 class NewRecording:
@@ -92,6 +93,13 @@ class NewRecording:
         add_samples(self._buffer, batch, count, ended, are_cut)
         self.written += count
         self.episodes += len(ended)
+
+    def settle(self, progress: ProgressCallback) -> None:
+        """Wait until the frames that were added are encoded; `progress` gets how many samples are, of how many."""
+        storage = self._buffer.storage
+        total = storage.settle(0)
+        while left := storage.settle(_SETTLE_SECONDS):
+            progress(total - left, total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -181,6 +189,7 @@ def convert(
                 raise RuntimeError(
                     f"{source}: samples were dropped while they were copied; convert it when nobody writes to it"
                 )
+            new.settle(lambda done, total: progress(count + done, count + total))
     episodes = None if table is None else len(ends)
     return ConvertReport(str(source), str(target), fmt, count, episodes, bytes_on_disk(target))
 

@@ -124,6 +124,7 @@ def repair(
                 kept_ends = ends if keeps_episodes else as_ranges([])
                 new.add(old.read(positions), len(positions), kept_ends, are_cut[: len(kept_ends)])
                 progress(old.count + new.written, old.count + kept)
+            new.settle(lambda done, total: progress(old.count + kept + done, old.count + kept + total))
         episodes = new.episodes if keeps_episodes else None
         paths = (str(source), str(target))
         return RepairReport(*paths, old.count, kept, episodes, split, old.lost, old.notes)

@@ -20,6 +20,9 @@ from ..base.files import PathLike
 from ..batches.statistics import is_image_shape, usable_columns
 from ..integrations.lerobot import LeRobotAsUniEnvDataset
 from ..integrations.lerobot_check import is_dataset
+from ..replay_buffer import ReplayBuffer
+from ..storages.columns import column_rules
+from ..storages.video_storage import Video
 from ._reading import ProgressCallback, columns_of, open_folder, unwatched
 
 _CHUNK_FRAMES = 32
@@ -61,7 +64,7 @@ def show(
     columns
         The columns of images to show side by side; by default all.
     fps
-        Frames per second of the video; by default those of the LeRobot dataset, or 30.
+        Frames per second of the video; by default those of the LeRobot dataset or of the columns of video, or 30.
     frames
         How many frames the sheet has, spread over the episode.
 
@@ -77,9 +80,9 @@ def show(
     folder = Path(path)
     dataset = LeRobotAsUniEnvDataset.from_local(folder, NumpyComputeBackend) if is_dataset(folder) else None
     with dataset if dataset is not None else open_folder(folder) as batch:
-        rate = fps if fps is not None else 30.0 if dataset is None else dataset.fps
         indices = _episode(batch, episode)
         reader = _Cameras(batch, columns)
+        rate = fps if fps is not None else _rate(batch, reader.names)
         show_done = progress or unwatched
         if mp4 is not None:
             _write_video(Path(mp4), reader, indices, rate, lambda done: show_done(done, len(indices)))
@@ -101,6 +104,15 @@ def _episode(batch: BatchBase, number: int) -> np.ndarray:
     if not -len(starts) <= number < len(starts):
         raise ValueError(f"there is no episode {number}: there are {len(starts)}, counted from 0")
     return np.arange(starts[number], stops[number], strides[number])
+
+
+def _rate(batch: BatchBase, names: Sequence[str]) -> float:
+    """The frames per second that a recording was made with, 30 where it does not say."""
+    if isinstance(batch, LeRobotAsUniEnvDataset):
+        return float(batch.fps)
+    rules = column_rules(batch.storage) if isinstance(batch, ReplayBuffer) else {}
+    rates = [rule.fps for name, rule in rules.items() if name in names and isinstance(rule, Video)]
+    return rates[0] if rates else 30.0
 
 
 class _Cameras:

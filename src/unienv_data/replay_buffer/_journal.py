@@ -65,6 +65,9 @@ class Edit:
             self._next = (number + 1, None)
         if self.segments is not None:
             index.replace_all(self.segments)
+        head = self.counters.get("head", counters.head)
+        if head < counters.head:  # what was dropped must not pass for the next samples, which have its numbers
+            storage.forget_rows(head)
         for name, value in self.counters.items():
             setattr(counters, name, int(value))
 
@@ -187,7 +190,7 @@ def removal(
     """
     tail, closed, head = bounds
     count, first, last = len(removed), int(removed[0]), int(removed[-1])
-    moves_older = last + 1 - tail <= head - first
+    moves_older = last + 1 - tail <= head - first and count < head - tail
     if moves_older:
         # from the newest to the oldest, so that no sample is overwritten before it is moved
         kept = np.setdiff1d(np.arange(tail, last + 1), removed, assume_unique=True)[::-1]
@@ -223,9 +226,6 @@ def removal(
         )
     numbers = moved(kept)
     sources, targets = slots_of(kept), slots_of(numbers)
-    vacated = slots_of(np.arange(head, bounds[2]))
-    sources, targets = np.concatenate([sources, vacated]), np.concatenate([targets, vacated])
-    numbers = np.concatenate([numbers, np.full(len(vacated), NONE)])
     row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
     return Edit(targets, numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)
 

@@ -375,7 +375,7 @@ class BufferWriter:
     def remove_at(self, idx: Any, join: bool) -> None:
         """Remove samples and close the gaps; an episode is split there, unless its parts are to `join`."""
         self.check()
-        counters, state = self._counters, self._state
+        counters = self._counters
         head, tail = counters.head, counters.tail
         removed = np.unique(np.atleast_1d(resolve_index(self._storage.backend, idx, head - tail))) + tail
         if not removed.size:
@@ -389,9 +389,14 @@ class BufferWriter:
         if is_oldest:
             counters.tail = tail + removed.size  # nothing has to be moved
             return
-        bounds = (tail, min(max(counters.closed, tail), head), head)
+        self._remove(removed, join=join or not self._maintains)
+
+    def _remove(self, removed: np.ndarray, *, join: bool) -> None:
+        """Remove samples by their numbers, and move others to close the gaps."""
+        state, head, tail = self._state, self._counters.head, self._counters.tail
+        bounds = (tail, min(max(self._counters.closed, tail), head), head)
         alive = state.segments.alive_and_cut(tail, head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join or not self._maintains))
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join))
 
     def discard_open_segment(self) -> int:
         """Remove the samples of the open episode; how many there were."""
@@ -401,8 +406,8 @@ class BufferWriter:
             raise TypeError(f"discard_open_segment: the buffer cannot drop an open episode, since {why}")
         count = self._state.open_length()
         if count:
-            length = self._counters.head - self._counters.tail
-            self.remove_at(range(length - count, length), False)
+            head = self._counters.head
+            self._remove(np.arange(head - count, head), join=False)
         return count
 
     def _edit(self, edit: Edit) -> None:

@@ -7,20 +7,20 @@ works: it may take a third of a second to give room, to rename or to delete.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from ..base.files import sync_folder
 from ..base.storage import ROW_WHOLE, StorageCorruptedError
-from ._frame_places import ENCODED, RAW, FramePlaces
+from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
 from ._raw_frames import RawFrames
 from ._video_clips import Clip, VideoClips
 from ._video_encoding import VideoSettings, crc_of, encode_video, verify_video
@@ -37,11 +37,24 @@ def _threads(task: str, count: int) -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_POOLS.clear)
 
 
-class _Job(NamedTuple):
-    """Frames to be encoded: those in these slots, which are of consecutive samples from `number` on."""
+class _Job:
+    """Frames to encode: those in these slots, of consecutive samples from `number` on."""
 
-    slots: np.ndarray
-    number: int
+    def __init__(self, slots: np.ndarray, number: int) -> None:
+        self.slots, self.number = slots, number
+        self.is_wanted = np.ones(len(slots), bool)  # False for frames that were overwritten or dropped since
+        self.is_running = False
+        self.encoded = 0  # frames so far
+        self._bounds = int(slots.min()), int(slots.max()) + 1
+
+    def overwrite(self, start: int, stop: int) -> None:
+        """Leave out the frames in slots [start, stop)."""
+        if start < self._bounds[1] and self._bounds[0] < stop:
+            self.is_wanted[(self.slots >= start) & (self.slots < stop)] = False
+
+
+class _UnwantedError(Exception):
+    """All frames of a job were overwritten or dropped while it was running."""
 
 
 class EpisodeEncoder:
@@ -63,9 +76,12 @@ class EpisodeEncoder:
         self._capacity, self._bound = capacity, bound
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._jobs: dict[Future[None], _Job] = {}
-        self._failure: BaseException | None = None
+        self._jobs: list[_Job] = []  # that wait or run
+        self._failed: list[_Job] = []  # that the next flush tries again
+        self._failure: BaseException | None = None  # the newest of theirs
+        self._unreported: BaseException | None = None
         self._has_warned = False
+        self._temporaries = itertools.count()
         self._begun: tuple[int, int] | None = None  # slot and number of the first frame that no job has
         # Of the pieces: the one that was reserved last, those that are to be written yet, those being deleted.
         self._last_piece, self._reserved, self._dropping = -1, set[int](), set[int]()
@@ -74,7 +90,10 @@ class EpisodeEncoder:
     # -- pieces ----------------------------------------------------------------------------------------------
 
     def reserve(self, start: int, stop: int) -> None:
-        """Have pieces for the slots [start, stop); this waits while too many frames wait to be encoded."""
+        """Have pieces for the slots [start, stop), the next ones; this waits while too many frames wait to be encoded.
+
+        The frames in the slots before `start` count by now.
+        """
         pieces = range(start // self._raw.piece_slots, -(-stop // self._raw.piece_slots))
         if len(pieces) == 1 and pieces[0] == self._last_piece:
             self._reserved.add(pieces[0])  # others may be reserved before it is written to
@@ -86,10 +105,14 @@ class EpisodeEncoder:
             self._last_piece = pieces[-1]
             while not self._dropping.isdisjoint(pieces):
                 self._changed.wait()
-        for number in pieces:
-            self._wait_for_room()
-            if not self._raw.has(number):
-                self._raw.make(number)
+        try:
+            for number in pieces:
+                self._wait_for_room(start)
+                if not self._raw.has(number):
+                    self._raw.make(number)
+        except BaseException:
+            self._last_piece = -1  # the next try begins anew
+            raise
         self.prepare(pieces.stop * self._raw.piece_slots, before)
 
     def prepare(self, slot: int, before: int = -1) -> None:
@@ -103,7 +126,8 @@ class EpisodeEncoder:
                 if not self._raw.has(number):
                     self._raw.make(number)
 
-        self._coming = _threads("reserve", 1).submit(make)
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+            self._coming = _threads("reserve", 1).submit(make)
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """Have pieces for any slots, of samples that are written again."""
@@ -142,14 +166,21 @@ class EpisodeEncoder:
         for number in self._raw.numbers():
             self._drop_if_empty(number, at_the_end=True)
 
-    def _wait_for_room(self) -> None:
-        """Wait while more raw frames are kept than may be; frames that cannot be encoded are an OSError then."""
+    def _wait_for_room(self, slot: int) -> None:
+        """Wait while more raw frames are kept than may be; frames that cannot be encoded are an OSError then.
+
+        `slot` is the next one to be written.
+        """
         if 2 * self._raw.nbytes >= self._bound and not self._jobs:
-            self._split_open_episode()
+            self._split_open_episode(slot)
+        has_retried = False
         while self._raw.nbytes >= self._bound:
-            if self._failure is not None:
-                raise OSError(f"{self._folder}: frames cannot be encoded, and no more may wait: {self._failure}")
-            if not self._jobs and not self._split_open_episode():
+            if self._failed:
+                if has_retried:
+                    raise OSError(f"{self._folder}: frames cannot be encoded, and no more may wait: {self._failure}")
+                self._retry()
+                has_retried = True
+            if not self._jobs and not self._split_open_episode(slot):
                 return
             if not self._has_warned:
                 self._has_warned = True
@@ -175,16 +206,41 @@ class EpisodeEncoder:
                 self._reserved.difference_update(range(start // size, -(-stop // size)))
             if self._begun is None:
                 self._begun = (start, number)
+            for job in (*self._jobs, *self._failed):
+                job.overwrite(start, stop)
         clips = self._clips.all
         oldest = 0 if self._capacity is None else number + stop - start - self._capacity
         if clips and clips[0].stop <= oldest:  # its samples were all overwritten
-            with self._changed:
-                self._clips.remove([clip for clip in self._clips.all if clip.stop <= oldest])
+            self._delete_clips(lambda clip: clip.stop <= oldest)
 
     def wrote_at(self, slots: np.ndarray) -> None:
         """Frames in any slots were written again."""
         with self._changed:
             self._places.array[slots] = RAW
+
+    def forget(self, head: int) -> bool:
+        """Drop the frames of samples with numbers from `head` on; whether there were any in a video."""
+        with self._changed:
+            for job in (*self._jobs, *self._failed):
+                job.is_wanted[max(0, head - job.number) :] = False
+            self._failed = [job for job in self._failed if job.is_wanted.any()]
+            if self._begun is not None and self._begun[1] >= head:
+                self._begun = None
+            while any(job.is_running and not job.is_wanted.any() for job in self._jobs):
+                self._changed.wait()  # it stops at its next frame; no other job may have its numbers before
+            array = self._places.array
+            is_dropped = array >= np.uint64(head + ENCODED)
+            has_dropped = bool(is_dropped.any())
+            if has_dropped:
+                array[is_dropped] = NOTHING
+        self._delete_clips(lambda clip: clip.first >= head)
+        return has_dropped
+
+    def _delete_clips(self, is_unwanted: Callable[[Clip], bool]) -> None:
+        with self._changed:
+            unwanted = [clip for clip in self._clips.all if is_unwanted(clip)]
+            self._clips.all = [clip for clip in self._clips.all if not is_unwanted(clip)]
+        self._clips.delete(unwanted)
 
     def is_closed(self, slots: np.ndarray) -> bool:
         """Whether frames in these slots are of episodes that have ended."""
@@ -193,7 +249,8 @@ class EpisodeEncoder:
             return bool((self._places.array[slots] >= ENCODED).any() or np.isin(slots, waiting).any())
 
     def _waiting(self) -> np.ndarray:
-        return np.concatenate([np.zeros(0, np.int64), *(job.slots for job in self._jobs.values())])
+        jobs = [*self._jobs, *self._failed]
+        return np.concatenate([np.zeros(0, np.int64), *(job.slots[job.is_wanted] for job in jobs)])
 
     def end_episode(self, slots: np.ndarray, number: int) -> None:
         """Encode what of these frames is not yet; `number` is that of the first sample."""
@@ -204,45 +261,71 @@ class EpisodeEncoder:
         for start, stop in edges.tolist():
             self._submit(_Job(slots[start:stop], number + start))
 
-    def _split_open_episode(self) -> bool:
-        """Encode what there is of a long episode that is still open; False if there is nothing."""
+    def _split_open_episode(self, stop: int) -> bool:
+        """Encode the frames of the open episode up to slot `stop`; False if there are none."""
         with self._changed:
             begun, self._begun = self._begun, None
             if begun is None:
                 return False
             slot, number = begun
-            is_raw = self._places.array == RAW
-            slots = slot + np.arange(_leading(is_raw[slot:]))
-            if self._capacity is not None and slot + len(slots) == self._capacity:  # around the end of the ring
-                slots = np.concatenate([slots, np.arange(_leading(is_raw[:slot]))])
+            if self._capacity is None or stop >= slot:
+                slots = np.arange(slot, stop)
+            else:  # around the end of the ring
+                slots = np.concatenate([np.arange(slot, self._capacity), np.arange(stop)])
+            is_raw = self._places.array[slots] == RAW
         states = self._raw.check(slots, number + np.arange(len(slots)), numbers_only=True)
-        slots = slots[: _leading(states == ROW_WHOLE)]
+        slots = slots[: _leading(is_raw & (states == ROW_WHOLE))]
         if len(slots):
             self._submit(_Job(slots, number))
         return len(slots) > 0
 
-    def forget_open_episode(self) -> None:
-        self._begun = None
+    # -- encoding --------------------------------------------------------------------------------------------
 
     def _submit(self, job: _Job) -> None:
         with self._changed:
+            self._jobs.append(job)
+        try:
             # half as many as there are cores, so that the others can record
-            future = _threads("encode", max(1, (os.cpu_count() or 2) // 2)).submit(self._encode, job)
-            self._jobs[future] = job
-        future.add_done_callback(self._finished)
+            _threads("encode", max(1, (os.cpu_count() or 2) // 2)).submit(self._run, job)
+        except RuntimeError as error:  # the interpreter is shutting down: the next writer encodes these frames
+            self._finish(job, error)
 
-    def _finished(self, future: Future[None]) -> None:
+    def _retry(self) -> None:
+        """Try once more what could not be encoded."""
         with self._changed:
-            self._jobs.pop(future)
-            self._failure = self._failure or (None if future.cancelled() else future.exception())
+            failed, self._failed, self._unreported = self._failed, [], None
+        for job in failed:
+            if job.is_wanted.any():
+                self._submit(job)
+
+    def _run(self, job: _Job) -> None:
+        failure: BaseException | None = None
+        with self._changed:
+            job.encoded, job.is_running = 0, bool(job.is_wanted.any())
+        try:
+            if job.is_running:
+                self._encode(job)
+        except _UnwantedError:
+            pass
+        except BaseException as error:  # nobody would see it in a thread of a pool
+            failure = error
+        self._finish(job, failure)
+
+    def _finish(self, job: _Job, failure: BaseException | None) -> None:
+        with self._changed:
+            job.is_running = False
+            self._jobs.remove(job)
+            if failure is not None:
+                self._failed.append(job)
+                self._failure = self._unreported = failure
             self._changed.notify_all()
 
     def _encode(self, job: _Job) -> None:
         """Encode frames, and drop the raw ones once the video has been verified and counts."""
         count = len(job.slots)
-        temporary = self._folder / f".{job.number}.{os.getpid()}.tmp"
+        temporary = self._folder / f".{job.number}-{next(self._temporaries)}.{os.getpid()}.tmp"
         try:
-            encode_video(temporary, self._raw_frames(job.slots), self._settings, self._format)
+            encode_video(temporary, self._raw_frames(job), self._settings, self._format)
             verify_video(temporary, count)
             clip = Clip.named(self._folder, job.number, count, crc_of(temporary), self._settings.extension)
             temporary.rename(clip.path)
@@ -251,40 +334,60 @@ class EpisodeEncoder:
         sync_folder(self._folder)
         numbers = job.number + np.arange(count)
         with self._changed:
-            kept = self._places.array[job.slots] == RAW
-            if self._capacity is not None:  # some of the slots may hold newer frames by now
-                kept &= self._raw.check(job.slots, numbers, numbers_only=True) == ROW_WHOLE
+            kept = job.is_wanted
             self._clips.add(clip)
             self._places.array[job.slots[kept]] = (numbers[kept] + ENCODED).astype(np.uint64)
         self._places.file.sync()
+        if kept.any():  # a process that was killed may have left another video of these frames
+            self._delete_clips(lambda other: other != clip and clip.first <= other.first and other.stop <= clip.stop)
+        else:
+            self._delete_clips(lambda other: other == clip)
         for number in np.unique(job.slots // self._raw.piece_slots).tolist():
             self._drop_if_empty(number)
 
-    def _raw_frames(self, slots: np.ndarray) -> Iterator[np.ndarray]:
+    def _raw_frames(self, job: _Job) -> Iterator[np.ndarray]:
         frame = np.empty((1, *self._raw.shape), self._raw.dtype)
-        for slot in slots:
+        for slot in job.slots:
+            if not job.is_wanted.any():
+                raise _UnwantedError
             if self._raw.read(slot[None], frame).any():
                 raise StorageCorruptedError(f"{self._folder}: the frame in slot {slot} is gone, and was to be encoded")
             yield frame.reshape(self._shape)
+            job.encoded += 1
 
-    def settle(self) -> None:
-        """Wait until all episodes that have ended are encoded; a warning says if some could not be."""
+    def settle(self, timeout: float | None = None) -> int:
+        """Wait until all episodes that have ended are encoded, at most so many seconds; how many frames are left.
+
+        Without a timeout, what could not be encoded before is tried once more, and a warning says if it cannot be.
+        """
         if self._process != os.getpid():  # a fork, whose parent encodes
-            return
+            return 0
+        if timeout is not None:
+            return self._wait_for_jobs(timeout)
+        self._retry()
+        self._wait_for_jobs()
+        self._warn_of_failure()
+        return 0
+
+    def _wait_for_jobs(self, timeout: float | None = None) -> int:
         with self._changed:
-            while self._jobs:
-                self._changed.wait()
-            failure, self._failure = self._failure, None
+            self._changed.wait_for(lambda: not self._jobs, timeout)
+            return sum(len(job.slots) - job.encoded for job in self._jobs)
+
+    def _warn_of_failure(self) -> None:
+        failure, self._unreported = self._unreported, None
         if failure is not None:
             warnings.warn(
-                f"{self._folder}: frames could not be encoded, and are kept as they are until the folder is opened to "
-                f"write again: {failure}",
+                f"{self._folder}: frames could not be encoded, and are kept as they are until flush(), or whoever "
+                f"opens the folder to write, can encode them: {failure}",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     def close(self) -> None:
-        self.settle()
+        if self._process == os.getpid():
+            self._wait_for_jobs()
+            self._warn_of_failure()
         self._await_piece()
 
 

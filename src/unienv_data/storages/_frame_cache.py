@@ -1,13 +1,18 @@
 """Decoded frames on disk, cropped and resized, which processes share.
 
-A file of so many places as the budget has room for; the frame of a sample has one place, which it may take from
-another frame. An entry for each place says whose frame is there, with a checksum of it: so whatever several processes
-write at once, and wherever they are killed, what does not match is not there. Frames are read into the caller's memory,
-not mapped, so that no more of them is resident than is asked for.
+A file has as many slots as the budget has room for; the frame of a sample has one slot, which it may take from
+another frame. An entry for each slot says whose frame is there, with a checksum of it. So a frame that does not match
+counts as missing, whatever several processes write at once, and wherever they are killed. Frames are read into the
+caller's memory, not mapped, so that no more of them is resident than is asked for.
+
+Whoever uses a cache has a lock on it. A cache of another form or budget that nobody uses is deleted, so that the budget
+bounds what the folder takes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -15,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.files import open_regular
+from ..base.files import check_in_place, open_regular
 from ..base.mapped import MappedFile
+from ..base.storage import StorageCorruptedError
 from ._checks import _constants, _word_dtype
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?\s*\Z", re.IGNORECASE)
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_HALF = np.uint64(32)
 
 
 def bytes_of(size: int | str) -> int:
@@ -42,12 +48,11 @@ class FrameCache:
         if self._count < 1:
             raise ValueError(f"frame_cache of {budget} bytes, a frame takes {self._nbytes + 8}")
         folder = parent / f"cache-{form}-{self._count}"
-        for other in parent.glob(f"cache-{form}-*"):  # of another budget; who has it open goes on with it
+        for other in parent.glob("cache-*"):
             if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
-        folder.mkdir(exist_ok=True)
+                _delete_unused(other)
+        entries = _open_locked(folder / "entries.bin", "<u8", self._count)
         self._frames = _open(folder / "frames.bin", np.uint8, self._count * self._nbytes)
-        entries = _open(folder / "entries.bin", "<u8", self._count)
         entries.reserve(0, self._count)
         self._entries, self._file = entries.map(self._count), entries
         self._word = _word_dtype(self._nbytes)
@@ -63,35 +68,65 @@ class FrameCache:
 
         `marks` tell the frame of a sample from that of another which had its number.
         """
-        places = numbers % self._count
-        entries = self._entries[places]
-        is_there = (entries >> _HALF) == _tags(numbers, marks)
-        for index in np.flatnonzero(is_there).tolist():
-            os.preadv(self._frames.fd, [out[index].data.cast("B")], int(places[index]) * self._nbytes)
-        found = np.flatnonzero(is_there)
-        is_there[found] = self._sums(out[found]) == entries[found] & _LOW
+        slots, keys = numbers % self._count, _keys(numbers, marks)
+        entries = self._entries[slots]
+        is_there = entries >> _HALF == keys >> _HALF
+        there = np.flatnonzero(is_there)
+        for index in there.tolist():
+            os.preadv(self._frames.fd, [out[index].data.cast("B")], int(slots[index]) * self._nbytes)
+        is_there[there] = entries[there] == keys[there] ^ self._sums(out[there])
         return is_there
 
     def put(self, numbers: np.ndarray, marks: np.ndarray, frames: np.ndarray) -> None:
         """Keep frames, as long as there is room on the disk."""
-        places = numbers % self._count
-        entries = _tags(numbers, marks) << _HALF | self._sums(frames)
+        slots, entries = numbers % self._count, _keys(numbers, marks) ^ self._sums(frames)
         try:
-            for index, place in enumerate(places.tolist()):
-                self._frames.write_bytes(frames[index], place * self._nbytes)
-                self._entries[place] = entries[index]
+            for index, slot in enumerate(slots.tolist()):
+                self._frames.write_bytes(frames[index], slot * self._nbytes)
+                self._entries[slot] = entries[index]
         except OSError:
             return  # a full disk only makes the next read slower
 
     def close(self) -> None:
+        self._entries = np.zeros(0, np.uint64)  # the mapping holds the lock too
         self._frames.close()
         self._file.close()
 
 
-def _tags(numbers: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """What stands for the frame of a sample in an entry, in 32 bits and never 0."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ marks.astype(np.uint64)
-    return (mixed ^ mixed >> _HALF) & _LOW | np.uint64(1)
+def _keys(numbers: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """What stands for the frame of a sample in an entry, whose lower half has the checksum as well; never 0."""
+    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ marks.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ mixed >> np.uint64(31)) * np.uint64(0x94D049BB133111EB)
+    return (mixed ^ mixed >> _HALF) | np.uint64(2**32)
+
+
+def _open_locked(path: Path, dtype: object, length: int) -> MappedFile:
+    """`_open` of a file in a folder that nobody deletes until the file is closed."""
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError, StorageCorruptedError):  # deleted meanwhile
+            file = _open(path, dtype, length)
+            fcntl.flock(file.fd, fcntl.LOCK_SH)
+            with contextlib.suppress(OSError):
+                check_in_place(file.fd, path)
+                return file
+            file.close()
+
+
+def _delete_unused(folder: Path) -> None:
+    """Delete a cache that nobody has open."""
+    try:
+        fd = os.open(folder / "entries.bin", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # it is in use, or the file system has no locks
+        pass
+    finally:
+        os.close(fd)
 
 
 def _open(path: Path, dtype: object, length: int) -> MappedFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,41 @@ class FramePlaces:
     def open(cls, folder: Path, *, writable: bool) -> FramePlaces:
         return cls(MappedFile.open(folder / FILE, "<u8", writable=writable))
 
+    @classmethod
+    def rebuilt(
+        cls,
+        folder: Path,
+        capacity: int | None,
+        videos: Sequence[tuple[int, int]],
+        pieces: Sequence[tuple[int, int]],
+    ) -> FramePlaces:
+        """The places that a damaged file has, with those that it lacks by the files that there are; in memory.
+
+        `videos` are ranges [first, stop) of samples, `pieces` of slots. This takes sample n to be in slot n, so the
+        number of the sample in a slot has to be compared before its frame is taken for that.
+        """
+        try:
+            file = MappedFile.open(folder / FILE, "<u8", writable=False)
+            known = file.map(file.length)
+            file.close()
+        except StorageCorruptedError:
+            known = np.zeros(0, np.uint64)
+        length = capacity
+        if length is None:
+            length = max([len(known), *(stop for _, stop in (*videos, *pieces))])
+        places = cls(MappedFile.create(None, "<u8", length))
+        array = places.array
+        array[: len(known)] = known[:length]
+        is_lost = array == NOTHING
+        for first, stop in videos:
+            numbers = np.arange(first, stop)
+            slots = numbers if capacity is None else numbers % capacity
+            array[slots[is_lost[slots]]] = (numbers[is_lost[slots]] + ENCODED).astype(np.uint64)
+        for start, stop in pieces:
+            piece = array[start:stop]
+            piece[piece == NOTHING] = RAW
+        return places
+
     def grow(self, length: int) -> None:
         """Have places for so many slots."""
         if length <= len(self.array):
@@ -48,8 +84,3 @@ class FramePlaces:
         """Have nothing in the slots from `start` on."""
         self.file.reserve(start, len(self.array))
         self.array[start:] = NOTHING
-
-    def encoded(self) -> np.ndarray:
-        """The numbers of all samples whose frames are in videos."""
-        found: np.ndarray = (self.array[self.array >= ENCODED] - ENCODED).astype(np.int64)
-        return found

@@ -25,6 +25,7 @@ from .packed import PackedStorage
 from .row_memory import MappedMemory
 
 _PIECE_BYTES, _PIECE_SLOTS = 64 * 2**20, 256
+_MOST_OPEN = 8  # by a reader
 _NAME = re.compile(r"raw-([0-9]+)\Z")
 
 
@@ -66,12 +67,16 @@ class RawFrames:
         """Have a piece to write to, all of its room reserved. It appears whole or not at all."""
         temporary, path = self._folder / f".raw-{number}-{time.monotonic_ns()}", self._path(number)
         temporary.mkdir()
-        memory = MappedMemory.create(self.layout, None, temporary, self.piece_slots)
-        sums = RowSums.create(memory, temporary)
-        memory.reserve(0, self.piece_slots)
-        sums.reserve(0, self.piece_slots)
-        memory.populate(0, self.piece_slots)
-        temporary.rename(path)
+        try:
+            memory = MappedMemory.create(self.layout, None, temporary, self.piece_slots)
+            sums = RowSums.create(memory, temporary)
+            memory.reserve(0, self.piece_slots)
+            sums.reserve(0, self.piece_slots)
+            memory.populate(0, self.piece_slots)
+            temporary.rename(path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)  # on a full disk its room is wanted
+            raise
         piece = PackedStorage(self.layout.space, memory, capacity=self.piece_slots, path=path, sums=sums)
         self._open[number] = (piece, _mark_of(path))
 
@@ -90,6 +95,9 @@ class RawFrames:
                 raise
             return None  # it was deleted meanwhile
         self._open[number] = (loaded, mark)
+        if not self._writable:  # a piece that stays open takes room on the disk after it is deleted
+            while len(self._open) > _MOST_OPEN:
+                self._open.pop(next(iter(self._open)), None)
         return loaded
 
     def parts(self, slots: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
@@ -163,10 +171,25 @@ class RawFrames:
         """Make all pieces durable."""
         for number in self.numbers():
             piece = self.piece(number)
-            if piece is not None:
+            if piece is None:
+                continue
+            try:
                 piece.flush()
                 sync_folder(self._path(number))
+            except OSError:
+                if self.has(number):
+                    raise
+                # else its frames were encoded meanwhile, and are durable
         sync_folder(self._folder)
+
+    def forget(self, head: int) -> bool:
+        """Have no checksum for frames of samples with numbers from `head` on; whether there was one."""
+        has_forgotten = False
+        for number in self.numbers():
+            piece = self.piece(number)
+            if piece is not None and piece.forget_rows(head):
+                has_forgotten = True
+        return has_forgotten
 
     def close(self) -> None:
         pieces, self._open = [piece for piece, _ in self._open.values()], {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from bisect import bisect_right
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
 from ._frame_cache import FrameCache
@@ -60,23 +63,11 @@ class VideoClips:
     def add(self, clip: Clip) -> None:
         self.all = sorted([*self.all, clip])
 
-    def remove(self, clips: Iterable[Clip]) -> None:
-        """Delete videos."""
-        gone = set(clips)
-        self.all = [clip for clip in self.all if clip not in gone]
-        for clip in gone:
+    def delete(self, clips: Iterable[Clip]) -> None:
+        """Delete videos, which are in the list no more."""
+        for clip in clips:
             clip.path.unlink(missing_ok=True)
             self._reader.forget(clip.path)
-
-    def without(self, numbers: np.ndarray) -> list[Clip]:
-        """The videos that have the frames of none of these samples."""
-        numbers = np.sort(numbers)
-        found = []
-        for clip in self.all:
-            place = int(np.searchsorted(numbers, clip.first))
-            if place == len(numbers) or numbers[place] >= clip.stop:
-                found.append(clip)
-        return found
 
     def read(self, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Read the frames of samples into `out`; of which of them there is no video."""
@@ -104,7 +95,7 @@ class VideoClips:
             self.look()
             is_missing[found] = True
             return is_missing
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, need("av", extra="video").FFmpegError) as error:
             raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
         out[found] = decoded
         if self._cache is not None:
@@ -112,7 +103,11 @@ class VideoClips:
         return is_missing
 
     def nbytes(self) -> int:
-        return sum(clip.path.stat().st_size for clip in self.all if clip.path.exists())
+        total = 0
+        for clip in self.all:
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                total += clip.path.stat().st_size
+        return total
 
     def close(self) -> None:
         self._reader.close()

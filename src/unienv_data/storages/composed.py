@@ -206,9 +206,8 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
         for part in self.parts:
             part.check_rewritable(slots)
 
-    def settle(self) -> None:
-        for part in self.parts:
-            part.settle()
+    def settle(self, timeout: float | None = None) -> int:
+        return sum(part.settle(timeout) for part in self.parts)
 
     # -- raw rows --------------------------------------------------------------------------------------------
 

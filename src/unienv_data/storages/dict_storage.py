@@ -123,17 +123,17 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
             known = {name: value for name, value in kwargs.items() if takes_option(classes[key], name)}
             return {**known, **options_of(key)}
 
+        def make_part(key: str, space: Space, folder: Path | None) -> SpaceStorage:
+            path = None if folder is None else folder / names[key]
+            options: dict[str, Any] = {"capacity": capacity, "cache_path": path, "multiprocessing": multiprocessing}
+            try:
+                return classes[key].create(space, *args, **options, **options_for(key))
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from error
+
         def make_parts(folder: Path | None) -> dict[str, SpaceStorage]:
             return {
-                names[key]: classes[key].create(
-                    space,
-                    *args,
-                    capacity=capacity,
-                    cache_path=None if folder is None else folder / names[key],
-                    multiprocessing=multiprocessing,
-                    **options_for(key),
-                )
-                for key, space in zip(plan.keys, plan.spaces(), strict=True)
+                names[key]: make_part(key, space, folder) for key, space in zip(plan.keys, plan.spaces(), strict=True)
             }
 
         def compose(parts: dict[str, SpaceStorage], folder: Path | None) -> DictStorage:

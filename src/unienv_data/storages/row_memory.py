@@ -14,7 +14,10 @@ import numpy as np
 from unienv_interface.space.row_layout import Heap, RowLayout, RowLeaf, Rows
 
 from ..base.files import check_disk, check_memory, reserve
-from ..base.mapped import RESERVE_CHUNK, MappedFile, populate_pages
+from ..base.mapped import RESERVE_CHUNK, MappedFile, populate_pages, unmap_pages
+
+# Pages of blocks are resident memory once they are read, and would be all of a large file some time.
+_MOST_READ = 128 * 2**20
 
 
 class RowMemory:
@@ -111,7 +114,7 @@ class MappedMemory(RowMemory):
         self, layout: RowLayout, heap: Heap | None, files: list[MappedFile], length: int, used: int = 0
     ) -> None:
         super().__init__(layout, heap, used)
-        self.files = files
+        self.files, self._bytes_read = files, 0
         self._map(length)
 
     @classmethod
@@ -198,10 +201,16 @@ class MappedMemory(RowMemory):
 
     def prefetch(self, leaves: Sequence[RowLeaf], slots: np.ndarray, count: int = 1) -> None:
         blocks = [file for leaf, file in zip(self.layout.block_leaves, self.files[1:], strict=True) if leaf in leaves]
-        if blocks and len(self.rows):
-            slots = slots % len(self.rows)
-            for file in blocks:
-                file.prefetch(slots, count)
+        if not blocks or not len(self.rows):
+            return
+        slots = slots % len(self.rows)
+        for file in blocks:
+            file.prefetch(slots, count)
+            self._bytes_read += slots.size * count * file.dtype.itemsize
+        if self._bytes_read > _MOST_READ and self.files[0].path is not None:
+            self._bytes_read = 0
+            for column in self.rows.blocks.values():
+                unmap_pages(column)
 
     def trim(self, length: int) -> None:
         """Cut the files to so many rows, the first ones."""

@@ -475,6 +475,10 @@ class SharedNextObsStorage(SpaceStorage):
         self._firsts.flush()
         self._rows.flush()
 
+    def forget_rows(self, head: int) -> bool:
+        found = [part.forget_rows(head) for part in (self._rows, self._firsts)]
+        return any(found)
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         """As of every storage; a sample is whole if its row is, and what its observation lies in."""
         rows, firsts = self._rows, self._firsts

@@ -23,6 +23,7 @@ _SEEK_COST = 2
 # So many frames at least are worth a thread of their own.
 _FRAMES_PER_THREAD = 4
 _MOST_TABLES = 1024
+_CONTAINERS = {".mp4": "mp4", ".avi": "avi"}
 
 
 class FrameTimestampError(ValueError):
@@ -88,7 +89,9 @@ class VideoFile:
     def __init__(self, path: Path, form: FrameForm | None = None, table: FrameTable | None = None) -> None:
         av = need("av", extra="video")
         self.path = path
-        self._container = av.open(os.fspath(path))
+        # A file that is not what its name says may be a list of other files, or of addresses.
+        options = {"protocol_whitelist": "file"}
+        self._container = av.open(os.fspath(path), format=_CONTAINERS.get(path.suffix), options=options)
         if not self._container.streams.video:
             self._container.close()
             raise ValueError(f"{path}: there is no video stream in it")

@@ -14,10 +14,11 @@ to write encodes them again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,90 +27,30 @@ import numpy as np
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
-from unienv_interface.space.spaces import ArraySpace, BoxSpace
+from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
 from ..base.index import resolve_index
-from ..base.storage import ROW_WHOLE, ROW_WRONG, SpaceStorage, StorageCorruptedError, UnsupportedFormatError
+from ..base.storage import SpaceStorage, UnsupportedFormatError
 from ._episode_encoder import EpisodeEncoder
 from ._frame_cache import FrameCache, bytes_of
-from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
+from ._frame_places import ENCODED, RAW, FramePlaces
 from ._image_codec import pixel_shape
 from ._options import checks_options
 from ._raw_frames import RawFrames
 from ._reference_frames import IMAGE_METADATA, VIDEO_METADATA, PathLike, ReferenceVideos
+from ._stored_frames import StoredFrames, form_space
 from ._video_clips import Clip, VideoClips
 from ._video_encoding import VideoSettings, array_format, settings_for
+from ._video_rules import RAW_BYTES, Decode, Video
 from .registry import register_storage
-from .video_frames import FrameConverter, FrameForm
+from .video_frames import FrameForm
 
 __all__ = ["Decode", "Video", "VideoStorage"]
 
 _VERSION = 1
 _ATTEMPTS = 5
 _COPIED_AT_ONCE = 16
-_RAW_BYTES = 2 * 2**30
-
-
-@dataclass(frozen=True)
-class Video:
-    """A rule for a column: the frames of each episode are kept as a video, in a `VideoStorage`.
-
-    Parameters
-    ----------
-    codec : str
-        "h264", "hevc", "av1", or "ffv1", which keeps every bit, of 16-bit depth too.
-    fps : float
-        Frames a second.
-    gop : int
-        Every so many frames one is encoded by itself. A frame is decoded from the last such one on, so more of them
-        are read faster and take more room.
-    crf : int, optional
-        The constant rate factor: 0 is best, and 30 the default, as in LeRobot.
-    pixel_format : str, optional
-        The pixel format in the file; by default "yuv420p" for colours, and what keeps every bit for ffv1.
-    raw_bytes : int
-        How many bytes of frames may wait to be encoded, about. A writer that is ahead of that has to wait.
-
-    Examples
-    --------
-    >>> ReplayBuffer.create(space, columns={"obs/cam_*": Video(fps=30)}, cache_path="data/")
-    """
-
-    codec: str = "h264"
-    fps: float = 30.0
-    gop: int = 4
-    crf: int | None = None
-    pixel_format: str | None = None
-    raw_bytes: int = _RAW_BYTES
-
-    def __str__(self) -> str:
-        return f"{self.codec} video"
-
-    def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
-        """The storage of the column, and its options."""
-        return VideoStorage, asdict(self)
-
-
-@dataclass(frozen=True)
-class Decode:
-    """How frames of a column of video are wanted when a buffer is loaded to be read.
-
-    Parameters
-    ----------
-    resize : (height, width), optional
-        Their size; what is cropped first.
-    crop : (top, left, height, width), optional
-        The part of them.
-
-    Examples
-    --------
-    >>> wanted = {"obs/cam_*": Decode(resize=(96, 128))}
-    >>> ReplayBuffer.load_from("data/", backend=backend, columns=wanted, frame_cache="20GB")
-    """
-
-    resize: tuple[int, int] | None = None
-    crop: tuple[int, int, int, int] | None = None
 
 
 @register_storage("video")
@@ -133,7 +74,7 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         space: ArraySpace,
         folder: Path,
         settings: VideoSettings,
-        places: FramePlaces,
+        places: FramePlaces | None,
         *,
         capacity: int | None,
         raw_bytes: int,
@@ -141,27 +82,34 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         form: FrameForm | None = None,
         cache_bytes: int = 0,
     ) -> None:
-        super().__init__(space if form is None else _form_space(space, form))
+        """Without `places` they are rebuilt from the files that there are, to read."""
+        super().__init__(space if form is None else form_space(space, form))
         self.capacity, self.cache_filename, self.is_mutable = capacity, folder, mutable
         self.is_multiprocessing_safe = not mutable
         self.settings, self._folder, self._raw_bytes = settings, folder, raw_bytes
         self._source, self._cache_bytes = space, cache_bytes
         self._is_as_stored = form is None
         self._form = form or FrameForm(array_format(space))
-        self._places, self._used = places, places.file.length
+        shape = pixel_shape(self.single_instance_space)
         self._raw = RawFrames(space.to(NumpyComputeBackend), folder, capacity, raw_bytes, writable=mutable)
         cache = None
         if cache_bytes:
-            name = "-".join(map(str, (*(self._form.crop or ()), *self._wanted_shape)))
-            cache = FrameCache(folder, name, self._wanted_shape, self._raw.dtype, cache_bytes)
+            name = "-".join(map(str, (*(self._form.crop or ()), *shape)))
+            cache = FrameCache(folder, name, shape, self._raw.dtype, cache_bytes)
         self._clips = VideoClips(folder, settings.fps, self._form, cache)
-        state = (places, self._raw, self._clips)
+        if places is None:
+            pieces = [self._raw.bounds(number) for number in self._raw.numbers()]
+            places = FramePlaces.rebuilt(
+                folder, capacity, [(clip.first, clip.stop) for clip in self._clips.all], pieces
+            )
+        self._places, self._used = places, places.file.length
+        parts = (places, self._raw, self._clips)
+        self._frames = StoredFrames(folder, space, form, parts)
         pixels = (self._form.pixels, pixel_shape(space))
-        self._encoder = EpisodeEncoder(folder, settings, pixels, state, capacity=capacity, bound=raw_bytes)
+        self._encoder = EpisodeEncoder(folder, settings, pixels, parts, capacity=capacity, bound=raw_bytes)
         if mutable:  # what a process that was killed has left goes
             for path in folder.glob(".*.tmp"):
                 path.unlink()
-            self._clips.remove(self._clips.without(places.encoded()))
             self._encoder.prepare(0 if capacity is not None else self._used)
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -177,7 +125,7 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         gop: int = 4,
         crf: int | None = None,
         pixel_format: str | None = None,
-        raw_bytes: int = _RAW_BYTES,
+        raw_bytes: int = RAW_BYTES,
         capacity: int | None = None,
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
@@ -257,9 +205,11 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
             if not read_only:
                 raise ValueError("frames are resized and cropped to be read only: load with read_only=True")
             form = FrameForm(array_format(single_instance_space), crop, resize)
-        places = FramePlaces.open(folder, writable=not read_only)
-        if capacity is not None and not (accept_damaged and read_only):
-            places.file.check_length(capacity, exactly=True)
+        places = None
+        if not (accept_damaged and read_only):
+            places = FramePlaces.open(folder, writable=not read_only)
+            if capacity is not None:
+                places.file.check_length(capacity, exactly=True)
         raw_bytes = json_field(content, "raw_bytes", int, file)
         return cls(
             single_instance_space,
@@ -295,12 +245,8 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if self.capacity is None:
             self._places.grow(length)
         if isinstance(slots, int):
-            return self.layout.assemble([self._frames(np.array([slots]))[0]])
-        wanted = slots.reshape(-1) if self.capacity is None else slots.reshape(-1) % self.capacity
-        distinct, inverse = np.unique(wanted, return_inverse=True)
-        frames = self._frames(distinct)
-        if len(distinct) < len(wanted) or not np.array_equal(distinct, wanted):
-            frames = frames[inverse]
+            return self.layout.assemble([self._read(np.array([slots]))[0]])
+        frames = self._read(slots.reshape(-1) if self.capacity is None else slots.reshape(-1) % self.capacity)
         return self.layout.assemble([frames.reshape(*slots.shape, *frames.shape[1:])])
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
@@ -328,19 +274,16 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._check_mutable()
         if not 0 <= length <= self._used:
             raise ValueError(f"cannot shrink by {length}, there are {self._used} slots")
-        self._encoder.settle()
         self._used -= length
+        self._encoder.forget(self._used)
         self._places.forget(self._used)
-        self._encoder.forget_open_episode()
 
     def clear(self) -> None:
         self._check_mutable()
-        self._encoder.settle()
         self._used = 0 if self.capacity is None else self.capacity
+        self._encoder.forget(0)
         self._places.forget(0)
-        self._encoder.forget_open_episode()
         self._encoder.drop_empty_pieces()
-        self._clips.remove(self._clips.all)
 
     def _check_mutable(self) -> None:
         if not self.is_mutable:
@@ -348,44 +291,13 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _frames(self, slots: np.ndarray) -> np.ndarray:
-        """The frames in these slots, which are in order and without duplicates, as they are wanted."""
-        out = np.zeros((len(slots), *self._wanted_shape), self._raw.dtype)
-        pending = np.arange(len(slots))
-        for _ in range(_ATTEMPTS):
-            places = self._places.array[slots[pending]]
-            raw, encoded = pending[places == RAW], pending[places >= ENCODED]
-            missing = [self._read_raw(slots, raw, out)]
-            if len(encoded):
-                numbers = (places[places >= ENCODED] - ENCODED).astype(np.int64)
-                frames = np.empty((len(encoded), *out.shape[1:]), out.dtype)
-                is_missing = self._clips.read(numbers, frames)
-                out[encoded] = frames
-                missing.append(encoded[is_missing])
-            pending = np.concatenate(missing)
-            if not len(pending):
-                return out.reshape(len(slots), *self.layout.leaves[0].codec.shape)
-            # else they were encoded meanwhile, or written again
-        raise StorageCorruptedError(f"{self._folder}: the frame in slot {slots[pending[0]]} is in no file")
-
-    @property
-    def _wanted_shape(self) -> tuple[int, ...]:
-        return pixel_shape(self.single_instance_space)
-
-    def _read_raw(self, slots: np.ndarray, wanted: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Read those of the wanted that are in pieces; the others."""
-        if not len(wanted):
-            return wanted
-        found = np.empty((len(wanted), *self._raw.shape), out.dtype)
-        is_missing = self._raw.read(slots[wanted], found)
-        found = found.reshape(len(wanted), *pixel_shape(self._source))
-        if self._is_as_stored:
-            out[wanted] = found
-        else:
-            converter = FrameConverter(self._form)
-            for place, frame in zip(wanted.tolist(), found, strict=True):
-                out[place] = converter.fit(frame)
-        return wanted[is_missing]
+    def _read(self, slots: np.ndarray) -> np.ndarray:
+        """The frames in any slots, in the shape of the space."""
+        distinct, inverse = np.unique(slots, return_inverse=True)
+        frames = self._frames.read(distinct)
+        if not np.array_equal(distinct, slots):
+            frames = frames[inverse]
+        return frames.reshape(len(slots), *self.layout.leaves[0].codec.shape)
 
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
@@ -417,8 +329,7 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
             )
 
     def raw_rows(self, slots: np.ndarray) -> bytes:
-        distinct, inverse = np.unique(slots, return_inverse=True)
-        return self._frames(distinct)[inverse].tobytes()
+        return self._read(slots).tobytes()
 
     def encoded_as_raw_rows(self, encoded: Sequence[Any], count: int | None) -> bytes:
         return np.asarray(encoded[0]).tobytes()
@@ -438,8 +349,8 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def end_episode(self, slots: np.ndarray, number: int) -> None:
         self._encoder.end_episode(slots, number)
 
-    def settle(self) -> None:
-        self._encoder.settle()
+    def settle(self, timeout: float | None = None) -> int:
+        return self._encoder.settle(timeout)
 
     def column_rule(self) -> Video:
         return Video(**asdict(self.settings), raw_bytes=self._raw_bytes)
@@ -467,22 +378,12 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
             self._places.file.sync()
             sync_folder(self._folder)
 
+    def forget_rows(self, head: int) -> bool:
+        in_videos, in_pieces = self._encoder.forget(head), self._raw.forget(head)
+        return in_videos or in_pieces
+
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
-        states = np.full(len(slots), ROW_WRONG, np.int8)
-        places = np.full(len(slots), NOTHING, np.uint64)
-        is_known = slots < len(self._places.array)
-        places[is_known] = self._places.array[slots[is_known]]
-        is_raw = places == RAW
-        states[is_raw] = self._raw.check(slots[is_raw], numbers[is_raw], numbers_only=numbers_only)
-        self._clips.look()
-        sound: dict[Clip, bool] = {}
-        for place in np.flatnonzero(places == (numbers + ENCODED).astype(np.uint64)).tolist():
-            clip = self._clips.find(int(numbers[place]))
-            if clip is not None:
-                if clip not in sound:
-                    sound[clip] = clip.path.exists() if numbers_only else clip.is_sound()
-                states[place] = ROW_WHOLE if sound[clip] else ROW_WRONG
-        return states
+        return self._frames.check(slots, numbers, numbers_only=numbers_only)
 
     def verify(self) -> list[str]:
         self._clips.look()
@@ -510,8 +411,9 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
                     used |= self._copy_frames(copy, part, number + np.arange(len(part)))
                     number += len(part)
             for clip in used:
-                shutil.copyfile(clip.path, copy._folder / clip.path.name)
-                sync_file(copy._folder / clip.path.name)
+                with contextlib.suppress(FileNotFoundError):  # its samples were overwritten meanwhile
+                    shutil.copyfile(clip.path, copy._folder / clip.path.name)
+                    sync_file(copy._folder / clip.path.name)
             copy.flush()
         finally:
             copy.close()
@@ -539,23 +441,6 @@ class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._clips.close()
         self._raw.close()
         self._places.file.close()
-
-
-def _form_space(space: ArraySpace, form: FrameForm) -> ArraySpace:
-    """The space of frames that are cropped and resized."""
-    height, width = pixel_shape(space)[:2]
-    if form.crop is not None:
-        top, left, rows, columns = form.crop
-        if min(top, left) < 0 or min(rows, columns) < 1 or top + rows > height or left + columns > width:
-            raise ValueError(f"crop is {form.crop} (top, left, height, width), the frames are {height} x {width}")
-        height, width = rows, columns
-    if form.resize is not None:
-        height, width = form.resize
-        if min(height, width) < 1:
-            raise ValueError(f"resize is {form.resize}, it must be (height, width)")
-    shape, backend = (height, width, *space.shape[2:]), space.backend
-    high = 255 if space.dtype_name == "uint8" else 65535
-    return BoxSpace(backend, 0, high, space.dtype, space.device, shape)
 
 
 def _loaded(folder: Path, space: Space, capacity: int | None, form: FrameForm, cache_bytes: int) -> Any:
