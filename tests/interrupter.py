@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import os
 import signal
 import sys
@@ -29,12 +30,14 @@ class Interrupter:
         self._folders = tuple(os.path.join(folder, "") for module in modules for folder in _folders(module))
 
     def __enter__(self) -> Self:
+        gc.disable()  # a finalizer that it ran at some point would be interrupted, which Python reports and swallows
         sys._getframe().f_trace_opcodes = True  # else Python 3.12 has no such events before the next `settrace`
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         sys.settrace(None)
+        gc.enable()
 
     def _enter(self, frame: Any, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename

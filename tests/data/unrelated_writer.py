@@ -39,19 +39,21 @@ def main() -> None:
     parser.add_argument("--die", type=int)
     arguments = parser.parse_args()
     chance, which, points = random.Random(arguments.who), 1, 0
-    last = None if arguments.die is None else random.Random(arguments.die).randrange(2, 20)
+    fate = random.Random(arguments.die)
+    last = MOST_EPISODES if arguments.die is None else fate.randrange(2, 20)
     buffer = ReplayBuffer.load_from(
         arguments.folder, backend=NumpyComputeBackend, read_only=False, multiprocessing=True
     )
     for episode in range(MOST_EPISODES):
         count = chance.choice([1, 2, 7])
         rows = hashed(arguments.who, which, count, PAYLOAD)
-        is_counted = last is not None and episode in (1, last)
-        at = random.Random(arguments.die).randrange(1, points) if is_counted and episode == last else 0
-        if is_counted:
+        if arguments.die is not None and episode in (last - 1, last):
+            at = fate.randrange(1, points) if episode == last else 0
             with Interrupter((unienv_data,), at, die) as interrupter:
                 buffer.extend(rows)
             points = interrupter.count
+            if episode == last:  # this write had fewer points than the one before
+                last += 1
         else:
             buffer.extend(rows)
         print(which, count, flush=True)
