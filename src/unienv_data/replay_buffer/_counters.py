@@ -19,7 +19,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +47,15 @@ _MAGIC = b"UNIENV\x00\x01"
 PAGE_SIZE = 4096
 _LIVE, _HALVES, _SEAL = 64, (1024, 2048), 4088
 _COUNT = 16  # integers on disk; those without a name are zero
+_NUMBERS = struct.Struct(f"<{_COUNT}q")
 _HALF = struct.Struct(f"<Q{8 * _COUNT}s")  # a sequence number and the counters; their CRC32 follows
 _SEAL_TAG = 0x5EA1ED << 32  # a seal is never 0, nor one bit away from it
 
 Sizes = tuple[int, int, int]
 
 
-class Counters(ctypes.Structure):
-    """The counters by name, each one aligned 64-bit integer, in memory of their own or over a page."""
+class Counters:
+    """The counters by name: aligned 64-bit integers over a page, or attributes in this process's memory."""
 
     head: int
     tail: int
@@ -69,21 +70,24 @@ class Counters(ctypes.Structure):
     segments_size: int
     coming: int
 
-    _fields_ = [(name, ctypes.c_int64) for name in COUNTER_NAMES] + [
-        ("unused", ctypes.c_int64 * (_COUNT - len(COUNTER_NAMES)))
-    ]
-
     def copy(self) -> Counters:
         """The same numbers in memory of their own."""
-        return Counters.from_buffer_copy(self)
+        copied = PrivateCounters()
+        copied.assign(self)
+        return copied
 
     def assign(self, other: Counters) -> None:
         """Take over the numbers of another."""
         for name in COUNTER_NAMES:
             setattr(self, name, getattr(other, name))
 
+    def as_stored(self) -> bytes:
+        """The bytes that stand for them on disk."""
+        numbers = [getattr(self, name) for name in COUNTER_NAMES]
+        return _NUMBERS.pack(*numbers, *[0] * (_COUNT - len(numbers)))
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Counters) and bytes(self) == bytes(other)
+        return isinstance(other, Counters) and self.as_stored() == other.as_stored()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -93,7 +97,23 @@ class Counters(ctypes.Structure):
         return self.storage_size, self.heap_size, self.segments_size
 
 
-class _ReadOnlyCounters(Counters):
+class PrivateCounters(Counters):
+    """Counters in this process's memory, `numbers` in their order on disk."""
+
+    def __init__(self, numbers: Iterable[int] = (0,) * len(COUNTER_NAMES)) -> None:
+        for name, number in zip(COUNTER_NAMES, numbers):  # noqa: B905 - on disk there is room for more
+            setattr(self, name, number)
+
+
+class _MappedCounters(Counters, ctypes.Structure):
+    """Counters over a page."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in COUNTER_NAMES] + [
+        ("unused", ctypes.c_int64 * (_COUNT - len(COUNTER_NAMES)))
+    ]
+
+
+class _ReadOnlyCounters(_MappedCounters):
     """Counters over a page that is mapped to be read, where a store would end the process."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -109,7 +129,7 @@ class Header:
     is_of_another_boot = False
 
     def __init__(self, counters: Counters | None = None) -> None:
-        self.counters = Counters() if counters is None else counters
+        self.counters = PrivateCounters() if counters is None else counters
 
     def is_closed(self) -> bool:
         """Whether the buffer was closed in order, and has not been written since."""
@@ -143,7 +163,7 @@ class MappedHeader(Header):
         self._file = file
         self._page = memoryview(file.map(PAGE_SIZE))  # type: ignore[arg-type]
         if file.writable:
-            super().__init__(Counters.from_buffer(self._page, _LIVE))
+            super().__init__(_MappedCounters.from_buffer(self._page, _LIVE))
         else:
             super().__init__(_mapped_read_only(self._page))
 
@@ -223,7 +243,7 @@ class MappedHeader(Header):
         sound = [_is_sound_half(self._page, start) for start in _HALVES]
         # the half that is not the newest sound one, which a commit that was cut short may have left
         older = sequences.index(min(sequences)) if all(sound) else sound.index(False)
-        start, half = _HALVES[older], _HALF.pack(max(sequences) + 1, bytes(self.counters))
+        start, half = _HALVES[older], _HALF.pack(max(sequences) + 1, self.counters.as_stored())
         crc, crc_range = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
         self._page[crc_range] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
         self._page[start : start + _HALF.size] = half
@@ -249,7 +269,7 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
             raise StorageCorruptedError(f"{path}: {size} bytes, it must have {PAGE_SIZE}")
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
-        counters = Counters.from_buffer_copy(page, _LIVE)
+        counters = PrivateCounters(_NUMBERS.unpack_from(page, _LIVE))
         _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which compares the checksum
         return counters.head, counters.tail
     finally:
@@ -291,7 +311,7 @@ def _newest_half(page: bytes | memoryview, file: object) -> Counters:
     sound = [_HALF.unpack(page[start : start + _HALF.size]) for start in _HALVES if _is_sound_half(page, start)]
     if not sound:
         raise StorageCorruptedError(f"{file}: neither copy of the counters matches its checksum")
-    return Counters.from_buffer_copy(max(sound)[1])
+    return PrivateCounters(_NUMBERS.unpack(max(sound)[1]))
 
 
 def _is_sound_half(page: bytes | memoryview, start: int) -> bool:

@@ -42,10 +42,9 @@ class RowSums:
         self._memory, self.file = memory, file
         layout = memory.layout
         self._is_simple = not layout.block_leaves and not layout.has_heap
-        self._records: Any = None  # those that `_words` are the words of
         self._word = _word_dtype(layout.itemsize)
         self._constants = _constants(layout.itemsize // self._word.itemsize)
-        self._words = np.zeros((0, len(self._constants)), self._word)
+        self._records: Any = None  # which `_words` are the words of
         self._hold(np.zeros(0, _ENTRY))
         self.fit()
 
@@ -66,7 +65,10 @@ class RowSums:
 
     def fit(self) -> None:
         """Map an entry for every row; a reader maps those that are in the file."""
-        count = len(self._memory.rows)
+        records, count = self._memory.rows.records, len(self._memory.rows)
+        if records is not self._records:  # the memory has grown or was trimmed
+            as_bytes = records.view(np.uint8).reshape(count, records.itemsize)
+            self._records, self._words = records, as_bytes.view(self._word)
         if count > len(self._entries):
             if self.file.writable and count > self.file.length:
                 self._extend(count)
@@ -85,6 +87,7 @@ class RowSums:
         """Cut the file to its first `length` entries."""
         self.file.trim(length)
         self._hold(self.file.map(length))
+        self.fit()
 
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that the entries of rows [start, stop) can be written; those around them that can be."""
@@ -96,10 +99,11 @@ class RowSums:
     def put(self, slots: int | slice, number: int) -> None:
         """Store the checksums of rows that were just written, for samples with consecutive numbers."""
         if type(slots) is int:
-            total = int(np.vdot(self._row_words()[slots], self._constants))
+            total = int(self._words[slots].dot(self._constants))
             if not self._is_simple:
                 total += self._sum_of_blocks(slots) + self._sum_of_heap(self._memory.rows.records[slots : slots + 1])
-            self._entries[slots] = (number + 1 & _LOW) << 32 | (total & _ALL) >> 32
+                total &= _ALL
+            self._entries[slots] = (number + 1 & _LOW) << 32 | total >> 32
         else:
             count = slots.stop - slots.start  # type: ignore[union-attr]
             self._put(slots, np.arange(number + 1, number + 1 + count, dtype=np.uint64), None)
@@ -156,7 +160,7 @@ class RowSums:
 
     def _sums(self, slots: Any, heap_sums: np.ndarray | None = None) -> np.ndarray:
         """The checksums of rows."""
-        totals: np.ndarray = self._row_words()[slots].dot(self._constants)
+        totals: np.ndarray = self._words[slots].dot(self._constants)
         if not self._is_simple:
             chosen = np.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
             if heap_sums is None:
@@ -166,14 +170,6 @@ class RowSums:
             totals += heap_sums
         totals >>= _HALF
         return totals
-
-    def _row_words(self) -> np.ndarray:
-        """The records as words, a row of these for each."""
-        records = self._memory.rows.records
-        if records is not self._records:  # the memory has grown
-            self._words = records.view(np.uint8).reshape(len(records), -1).view(self._word)
-            self._records = records
-        return self._words
 
     def _sum_of_blocks(self, slot: int) -> int:
         """What the blocks of a row add to its checksum."""
