@@ -16,7 +16,7 @@ from power_cut import SHARED, another_boot, batch, run, sample, space_of
 
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
-from unienv_data.base.storage import ROW_WHOLE, ROW_WRONG
+from unienv_data.base.row_storage import ROW_WHOLE, ROW_WRONG
 from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
 

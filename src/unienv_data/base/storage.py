@@ -9,22 +9,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
 
-import numpy as np
-
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import Space
-from unienv_interface.space.row_layout import RowLayout, Rows
-from unienv_interface.space.space_utils import batch_space, get_at
+from unienv_interface.space.row_layout import RowLayout
 
 from .common import BatchT
 from .index import IndexableType
-from .windows import Spans, split_axis
 
-__all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "SpaceStorage", "StorageCorruptedError"]
-
-#: The state of a row by `check_rows`: as it was written, unknown, or not as it was written.
-ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
-
+__all__ = ["SpaceStorage", "StorageCorruptedError", "UnsupportedFormatError"]
 
 # Which buffer writes to a storage. Beside the storages, which are copied and pickled without it.
 _BUFFERS: weakref.WeakKeyDictionary[SpaceStorage, weakref.WeakMethod[Callable[[], int]]] = weakref.WeakKeyDictionary()
@@ -77,22 +69,10 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     takes_columns: ClassVar[bool] = False
     #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
     is_segment_aware: ClassVar[bool] = False
-    #: The slots [start, stop) that can be written without another `reserve`.
-    reserved: tuple[int, int] = (0, 0)
-    #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
-    has_raw_rows: bool = False
     #: What `set` has written is read back by another process after this one was killed.
     survives_kill: bool = False
-    #: `check_rows` compares a checksum of each row.
-    has_row_sums: bool = False
     #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
     checks_when_read: ClassVar[bool] = False
-    #: The buffer calls `end_episode` for episodes that end, so that the storage can keep their samples in another form.
-    wants_episodes: bool = False
-    #: `load_from` takes `resize`, `crop` and `frame_cache`.
-    decodes_frames: ClassVar[bool] = False
-    #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
-    slots_read_as_one: int = 1
 
     def __init__(self, single_instance_space: Space) -> None:
         """Bind the storage to the space of one stored element."""
@@ -104,11 +84,6 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def layout(self) -> RowLayout:
         """The leaves of a sample, and how they lie in a row."""
         return RowLayout(self.single_instance_space)
-
-    @property
-    def ring(self) -> int | None:
-        """How many slots a buffer goes round in: the capacity, and those that must stay a while after their sample."""
-        return self.capacity
 
     @property
     def backend(self) -> ComputeBackend:
@@ -238,47 +213,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self.cache_filename is not None and self.is_mutable:
             self.dumps(self.cache_filename)
 
-    def trim(self) -> None:
-        """Cut the files to the slots in use, while nobody writes."""
-
-    def sizes(self) -> tuple[int, int]:
-        """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
-        return (0, 0)
-
-    def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
-        """Take over how many slots are in use; a StorageCorruptedError if there cannot be so many.
-
-        `sizes` is what `sizes()` said when the buffer was closed; None if it was not closed in order.
-        """
-        if length > len(self):
-            raise StorageCorruptedError(f"{self.cache_filename}: {len(self)} slots, the buffer has {length}")
-
-    def replace_block_sums(self, numbers: np.ndarray) -> None:
-        """Have a checksum for each row where the files are of an earlier version; `numbers` are those of the samples.
-
-        A slot that holds none has -1. A storage without such files has nothing to do.
-        """
-
-    def forget_rows(self, head: int) -> bool:
-        """Have no checksum for rows of samples with numbers from `head` on; whether there was one.
-
-        A storage without checksums of rows has nothing to do.
-        """
-        return False
-
-    def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
-        """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.
-
-        With `numbers_only` rows are not compared with their checksums, only the numbers that stand beside those.
-        """
-        return np.full(len(slots), ROW_UNKNOWN, np.int8)
-
     def verify(self) -> list[str]:
         """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
-        return []
-
-    def absent_slots(self) -> list[tuple[int, int]]:
-        """Ranges [start, stop) of slots that read as empty because the files have nothing for them, if known."""
         return []
 
     @property
@@ -289,105 +225,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def close(self) -> None:
         """Release files and memory. May be called more than once."""
 
-    # -- how a replay buffer reads and writes --------------------------------------------------------------
-    #
-    # Over the verbs above; a storage overrides them where it knows a shorter way. Slots are known to be in range.
-
-    def gather(self, slots: Any, length: int) -> Any:
-        """`get` for a slot or an array of slots; of a growing storage `length` slots are in use by now.
-
-        With a capacity, slots may be counted on beyond the `ring` once around: then they are meant modulo the ring.
-        """
-        return self.get(slots if self.ring is None else slots % self.ring)
-
-    def gather_windows(self, slots: np.ndarray, length: int) -> Any:
-        """`gather` for windows (B, T) of slots, with these two axes in front."""
-        return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
-
-    def encode(self, value: Any, count: int | None) -> Any:
-        """A sample, or a batch of `count`, checked and made ready for `write`; a ValueError with the path of a misfit.
-
-        Nothing that can be read changes.
-        """
-        self.layout.check(value, () if count is None else (count,))
-        return value
-
-    def part(self, encoded: Any, count: int, start: int, stop: int) -> Any:
-        """The samples [start, stop) of an encoded batch of `count`."""
-        return get_at(batch_space(self.single_instance_space, count), encoded, slice(start, stop))
-
-    def reserve(self, start: int, stop: int) -> None:
-        """Make sure that slots [start, stop) can be written; an OSError or MemoryError if there is no room.
-
-        What was reserved before is no longer, unless `reserved` says so.
-        """
-        if self.capacity is None and stop > len(self):
-            self.extend_length(stop - len(self))
-
-    def write(self, slots: int | slice, encoded: Any, number: int) -> None:
-        """Write an encoded sample to its slot, or a batch to a slice of slots; `number` is that of the (first) sample.
-
-        To repeat it does no harm, but where the storage keeps episodes by itself: a sample is appended to the open one.
-        """
-        if self.is_segment_aware and isinstance(slots, int):
-            if self._next_slot is None:
-                self.mark_segment_start(slots)
-            self.append(encoded)
-        else:
-            self.set(slots, encoded)
-
-    def end_episode(self, slots: np.ndarray, number: int) -> None:
-        """The samples in these slots, of which `number` is the first one's, are an episode; see `wants_episodes`.
-
-        They count by now. The storage may be told of an episode more than once.
-        """
-
-    def check_rewritable(self, slots: np.ndarray) -> None:
-        """A PermissionError with the way out unless samples in these slots can be overwritten, or moved there."""
-
-    def column_rule(self) -> Any:
-        """The rule by which a column is kept in such a storage (`Image`, `Video`); None if there is none."""
-        return None
-
-    def settle(self, timeout: float | None = None) -> int:
-        """Wait for what the storage does in the background, at most so many seconds; how many samples are left."""
-        return 0
-
-    def raw_rows(self, slots: Any) -> Any:
-        """What lies in these slots, an array, to be moved by `write_raw_rows`; bytes if `has_raw_rows`."""
-        return self.get(slots)
-
-    def write_raw_rows(self, slots: Any, raw: Any, numbers: np.ndarray) -> None:
-        """Write what `raw_rows` gave to these slots, as the samples of these numbers."""
-        self.set(slots, raw)
-
-    def encoded_as_raw_rows(self, encoded: Any, count: int | None) -> bytes:
-        """A sample, or a batch of `count`, as `encode` gave it, for `write_raw_rows`; see `has_raw_rows`."""
-        raise NotImplementedError(f"{type(self).__name__} has no raw rows")
-
-    @property
-    def row_nbytes(self) -> int:
-        """The bytes of one raw row; see `has_raw_rows`."""
-        raise NotImplementedError(f"{type(self).__name__} has no raw rows")
-
-    def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
-        """`dumps` of which only the slots in these ranges [start, stop), some of them empty, are wanted.
-
-        They hold consecutive samples, of which `number` is the first one's.
-
-        A growing storage must have all slots up to the last `stop`.
-        """
-        self.dumps(path)
-
     # -- optional access -------------------------------------------------------------------------------------
 
     def get_flattened(self, index: IndexableType | BArrayType) -> BArrayType:
         """Read samples in flat form; see `has_flattened_access`."""
         raise NotImplementedError(f"{type(self).__name__} has no flattened access")
-
-    def gather_flattened(self, slots: Any, length: int) -> Any:
-        """`gather` in flat form; see `has_flattened_access`."""
-        return self.get_flattened(slots if self.capacity is None else slots % self.capacity)
 
     def set_flattened(self, index: IndexableType | BArrayType, value: BArrayType) -> None:
         """Write samples in flat form; see `has_flattened_access`."""
@@ -448,33 +290,3 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     def abort_segment(self) -> None:
         """Close the open segment and forget what was appended, where the storage has not made it visible yet."""
         self._next_slot, self._pending = None, 0
-
-
-class RowStorage(SpaceStorage):
-    """A storage whose samples are rows of its `layout`, in memory that this process can address.
-
-    A replay buffer writes to it in place: `encode` looks at every leaf, `reserve` makes sure of room, and `write`
-    assigns the leaves to their columns.
-    """
-
-    #: The rows of all slots. Replaced when the memory grows; what was read before stays valid.
-    rows: Rows
-
-    def encode(self, value: Any, count: int | None) -> Sequence[Any]:
-        """The leaves of a sample or of a batch, each as it is where it has the column's dtype and shape."""
-        return self.layout.encode(value, () if count is None else (count,))
-
-    def part(self, encoded: Sequence[Any], count: int, start: int, stop: int) -> list[Any]:
-        return [leaf[start:stop] for leaf in encoded]
-
-    @abc.abstractmethod
-    def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        """`gather` for an array of slots of any shape, as rows of the layout; None if values lie in a heap."""
-
-    @abc.abstractmethod
-    def can_gather_spans(self, count: int) -> bool:
-        """Whether `gather_spans` gains anything for windows of `count` samples."""
-
-    @abc.abstractmethod
-    def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
-        """`gather_windows` for windows of slots one after the other, which are `shift` more than `spans` says."""

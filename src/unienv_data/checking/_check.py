@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from ..base.files import PathLike
+from ..base.row_storage import rows_of
 from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import HEADER_FILE, METADATA_FILE, blocks_of, is_being_written, lost_checksums, slots_of
+from ..replay_buffer.inspection import HEADER_FILE, METADATA_FILE, is_being_written, lost_checksums, slots_of
 from ._content import KINDS, Finding, content_checks
 from ._reading import (
     Chunk,
@@ -197,7 +198,8 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
     def read(some: np.ndarray) -> Chunk:
         return reader.read(int(some[0]), int(some[-1]) + 1, after=numbers.start + unread[-1][1] if unread else 0)
 
-    patient = PatientReader(read, lambda some: blocks_of(buffer.storage, slots_of(buffer, some)), _MOST_TRIES)
+    size = rows_of(buffer.storage).slots_read_as_one
+    patient = PatientReader(read, lambda some: slots_of(buffer, some) // size, _MOST_TRIES)
     progress(0, len(numbers))
     for first, last in reader.ranges():
         for some, chunk, why in patient.read(np.arange(first, last)):

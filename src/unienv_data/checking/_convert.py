@@ -18,11 +18,12 @@ from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space
 
 from ..base.files import PathLike, remove_leftovers, replace_folder
+from ..base.row_storage import rows_of
 from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot import LeRobotAsUniEnvDataset, export_lerobot
 from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import add_samples, shares_next_obs
+from ..replay_buffer.inspection import add_samples
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
 from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
@@ -96,7 +97,7 @@ class NewRecording:
 
     def settle(self, progress: ProgressCallback) -> None:
         """Wait until the frames that were added are encoded; `progress` gets how many samples are, of how many."""
-        storage = self._buffer.storage
+        storage = rows_of(self._buffer.storage)
         total = storage.settle(0)
         while left := storage.settle(_SETTLE_SECONDS):
             progress(total - left, total)
@@ -179,7 +180,8 @@ def convert(
         count = len(buffer)
         progress(0, count)
         options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
-        options |= {"columns": column_rules(buffer.storage), "shares_next_obs": shares_next_obs(buffer.storage)}
+        storage = rows_of(buffer.storage)
+        options |= {"columns": column_rules(storage), "shares_next_obs": storage.shares_next_obs}
         with NewRecording(target, fmt, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")

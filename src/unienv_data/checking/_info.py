@@ -15,8 +15,9 @@ from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import PathLike
+from ..base.row_storage import rows_of
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import bytes_per_sample, is_being_written, read_metadata, shares_next_obs
+from ..replay_buffer.inspection import is_being_written, read_metadata
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
@@ -116,8 +117,8 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
             returns=returns,
             is_durable=buffer.is_durable,
             is_being_written=is_being_written(path),
-            bytes_per_sample=bytes_per_sample(buffer.storage),
-            shares_next_obs=shares_next_obs(buffer.storage),
+            bytes_per_sample=rows_of(buffer.storage).row_nbytes,
+            shares_next_obs=rows_of(buffer.storage).shares_next_obs,
             bytes_on_disk=bytes_on_disk(path),
             last_written=_last_written(path),
             format_version=read_metadata(path).version,

@@ -19,7 +19,8 @@ from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
-from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, RowStorage, rows_of
+from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer, inspection
 from ..replay_buffer.inspection import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ..storages.columns import ColumnRule, column_rules
@@ -76,7 +77,7 @@ class Salvage:
         self.is_lost |= new
 
     def lose_damaged(
-        self, storage: SpaceStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
+        self, storage: RowStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
     ) -> None:
         """Leave out what does not match its checksum, unless reading it tells.
 
@@ -85,8 +86,8 @@ class Salvage:
         """
         for part in inspection.storage_parts(storage):
             length = len(part)
-            self.lose(_in_ranges(slots, inspection.absent_slots(part), length), _ABSENT)
-            states = inspection.row_states(part, slots, numbers)
+            self.lose(_in_ranges(slots, part.absent_slots(), length), _ABSENT)
+            states = part.check_rows(slots, numbers)
             self.lose(states == ROW_WRONG, _DAMAGED)
             if flushed is not None and part.has_row_sums:
                 self.lose((states == ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
@@ -135,7 +136,7 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
 def _of_buffer(buffer: ReplayBuffer) -> Salvage:
     present, table = buffer.sample_numbers, episode_table(buffer)
     numbers = np.arange(present.start, present.stop)
-    slots = inspection.slots_of(buffer, numbers)
+    slots, storage = inspection.slots_of(buffer, numbers), rows_of(buffer.storage)
     salvaged = Salvage(
         space=buffer.single_space,
         count=len(numbers),
@@ -143,15 +144,15 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
         rows_at_once=rows_per_chunk(buffer),
         read=buffer.get_at,
         close=buffer.close,
-        shares_next_obs=inspection.shares_next_obs(buffer.storage),
+        shares_next_obs=storage.shares_next_obs,
         episodes=None if table is None else table.all,
         endless_stops=as_ranges([])[:, 1] if table is None else table.endless_stops,
         gaps=as_ranges([]) if table is None else table.gaps,
-        blocks=inspection.blocks_of(buffer.storage, slots),
+        blocks=slots // storage.slots_read_as_one,
         is_lost=np.zeros(len(numbers), bool),
-        columns=column_rules(buffer.storage),
+        columns=column_rules(storage),
     )
-    salvaged.lose_damaged(buffer.storage, slots, numbers)
+    salvaged.lose_damaged(storage, slots, numbers)
     return salvaged
 
 
@@ -177,12 +178,12 @@ def _of_folder(path: Path, trouble: str, like: Path | None) -> Salvage:
 
 
 def _of_storage(
-    storage: SpaceStorage, metadata: Metadata, counters: Counters, records: np.ndarray, notes: list[str]
+    storage: RowStorage, metadata: Metadata, counters: Counters, records: np.ndarray, notes: list[str]
 ) -> Salvage:
     numbers = np.arange(counters.tail, counters.head)
     slots = numbers - counters.base
     if metadata.capacity is not None:
-        slots %= inspection.ring_of(storage, metadata.capacity)
+        slots %= metadata.capacity + storage.spare_slots
     episodes, gaps = None, as_ranges([])
     endless_stops = gaps[:, 1]
     if metadata.maintains_segments:
@@ -198,18 +199,18 @@ def _of_storage(
         count=len(numbers),
         stride=metadata.lanes,
         rows_at_once=rows_of_size(RowLayout(space).nbytes),
-        read=lambda positions: inspection.read_slots(storage, slots[positions]),
+        read=lambda positions: storage.gather(slots[positions], storage.slots_there),
         close=storage.close,
-        shares_next_obs=inspection.shares_next_obs(storage),
+        shares_next_obs=storage.shares_next_obs,
         episodes=episodes,
         endless_stops=endless_stops,
         gaps=gaps,
-        blocks=inspection.blocks_of(storage, slots),
+        blocks=slots // storage.slots_read_as_one,
         is_lost=np.zeros(len(numbers), bool),
         columns=column_rules(storage),
         notes=notes,
     )
-    salvaged.lose(slots >= inspection.slots_there(storage), "the files end before them")
+    salvaged.lose(slots >= storage.slots_there, "the files end before them")
     salvaged.lose_damaged(storage, slots, numbers, counters.flushed)
     return salvaged
 
@@ -247,7 +248,7 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
     return metadata
 
 
-def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> SpaceStorage:
+def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> RowStorage:
     """What is left of the storage, on NumPy unless it wants PyTorch; a StorageCorruptedError if it does not open.
 
     By a description of another recording it must be whole, since its sizes have to tell whether they fit; those of
@@ -286,7 +287,7 @@ def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: 
 
 
 def _refuse_misfit(
-    path: Path, like: Path, metadata: Metadata, storage: SpaceStorage, counters: Counters, notes: list[str]
+    path: Path, like: Path, metadata: Metadata, storage: RowStorage, counters: Counters, notes: list[str]
 ) -> None:
     """Raise a ValueError if anything in the folder contradicts the description taken from another folder."""
     wrong = (
@@ -299,7 +300,7 @@ def _refuse_misfit(
     notes.append("columns that take as many bytes look alike: whether they mean the same there, nobody has checked")
 
 
-def _counters_misfit(header: Path, metadata: Metadata, storage: SpaceStorage, counters: Counters) -> str | None:
+def _counters_misfit(header: Path, metadata: Metadata, storage: RowStorage, counters: Counters) -> str | None:
     used, lanes = counters.head - counters.base, metadata.lanes
     if any(number % lanes for number in (counters.head, counters.tail, counters.base)):
         return f"{header}: head {counters.head} and tail {counters.tail} are no multiples of {lanes} lanes"
@@ -310,7 +311,7 @@ def _counters_misfit(header: Path, metadata: Metadata, storage: SpaceStorage, co
     return None
 
 
-def _files_misfit(storage: SpaceStorage, metadata: Metadata, counters: Counters) -> str | None:
+def _files_misfit(storage: RowStorage, metadata: Metadata, counters: Counters) -> str | None:
     """The misfit of the files of packed rows, in words; None for other storages, which compare them when they open."""
     files = inspection.row_files(storage)
     if files is None:
@@ -332,7 +333,7 @@ def _files_misfit(storage: SpaceStorage, metadata: Metadata, counters: Counters)
     return None
 
 
-def _checksum_misfit(storage: SpaceStorage, notes: list[str]) -> str | None:
+def _checksum_misfit(storage: RowStorage, notes: list[str]) -> str | None:
     if inspection.row_files(storage) is None:
         return None
     checksums, wrong = inspection.checksum_counts(storage)

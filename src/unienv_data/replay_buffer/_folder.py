@@ -27,9 +27,9 @@ from ..base.files import (
     replace_folder,
     sync_folder,
 )
+from ..base.row_storage import RowStorage, rows_of
 from ..base.storage import SpaceStorage, StorageCorruptedError, UnsupportedFormatError
 from ..storages.backend_compat import NarrowedStorage, in_stored_form, is_narrowed
-from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
@@ -87,7 +87,7 @@ def create(
                 f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
                 f"cache_path and write it with dumps"
             )
-        if storage.wants_episodes:
+        if rows_of(storage).wants_episodes:
             if options.lanes > 1:
                 storage.close()
                 raise ValueError(
@@ -131,7 +131,7 @@ def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int
 
 def _is_plain_ring(buffer: ReplayBuffer) -> bool:
     """Whether the buffer goes round in its capacity, as the reference's do."""
-    return buffer.storage.ring == buffer.capacity
+    return buffer._state.storage.ring == buffer.capacity
 
 
 def load(
@@ -160,7 +160,7 @@ def load(
         )
     cls = storage_by_name(metadata.storage, folder / FILE_NAME)
     wanted = sorted(_OF_FRAMES & storage_options.keys())
-    if wanted and not (cls.decodes_frames or issubclass(cls, DictStorage)):
+    if wanted and not (issubclass(cls, RowStorage) and (cls.decodes_frames or cls.decodes_columns)):
         raise ValueError(f"{folder} has no columns of video, which {wanted} is for")
     with contextlib.ExitStack() as undo:
         lock = None
@@ -180,15 +180,15 @@ def load(
         except (ValueError, RecursionError) as error:  # storages may lie in storages
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
-        storage = NarrowedStorage(space, storage) if has_fewer_bits else storage
-        buffer = _assemble(folder, metadata, storage, lock, shared)
+        rows = NarrowedStorage(space, storage) if has_fewer_bits else rows_of(storage)
+        buffer = _assemble(folder, metadata, rows, lock, shared)
         buffer._storage_options = storage_options
         undo.pop_all()
     return buffer
 
 
 def _assemble(
-    folder: Path, metadata: Metadata, storage: SpaceStorage, lock: FolderLock | None, shared: bool
+    folder: Path, metadata: Metadata, storage: RowStorage, lock: FolderLock | None, shared: bool
 ) -> ReplayBuffer:
     from .replay_buffer import ReplayBuffer
 
@@ -200,7 +200,7 @@ def _assemble(
         )
     if lock is not None and (storage.cache_filename is None or not storage.is_mutable):
         raise PermissionError(
-            f"{folder}: its storage, {type(storage).__name__}, can only be read from there: open it with "
+            f"{folder}: its storage, {type(storage.original).__name__}, can only be read from there: open it with "
             f"read_only=True, and copy it with extend_from to write"
         )
     if metadata.version > 0:
@@ -335,7 +335,7 @@ def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
     What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
     is made.
     """
-    counters, storage = buffer._counters, in_stored_form(buffer.storage)
+    counters, storage = buffer._counters, rows_of(in_stored_form(buffer.storage))
     edit = counters.edit
     if edit & 1:
         buffer._state.wait_for_edit()

@@ -19,7 +19,8 @@ import numpy as np
 
 from ..base.files import reserve
 from ..base.mapped import MappedFile
-from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.row_storage import ROW_WRONG, RowStorage
+from ..base.storage import StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
 from ._segments import SegmentIndex, ranges_of_edit
 
@@ -53,7 +54,7 @@ class Edit:
         self.counters, self.segments = counters or {}, segments
         self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
 
-    def make(self, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
+    def make(self, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
         """Make the edit; a second call after an interrupt continues it."""
         while self._next[0] < len(self.chunks):
             number, rows = self._next
@@ -101,7 +102,7 @@ class Journal:
         numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
         self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
-    def read(self, storage: SpaceStorage, live: Counters) -> Edit:
+    def read(self, storage: RowStorage, live: Counters) -> Edit:
         """The edit in the journal; a StorageCorruptedError if it is not whole."""
         row_nbytes = storage.row_nbytes
         total, _, slot_count, segment_count, counter_count = self._header()
@@ -160,7 +161,7 @@ def _mark(number: int) -> int:
     return (number & 0xFFFFFFFF) << 32
 
 
-def finish(journal: Journal, storage: SpaceStorage, counters: Counters, index: SegmentIndex) -> None:
+def finish(journal: Journal, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
     """Make the edit in the journal, which `edit` says is due, and say that it is made."""
     journal.read(storage, counters).make(storage, counters, index)
     counters.edit += 1
@@ -172,7 +173,7 @@ def numbers_in(slots: np.ndarray, capacity: int | None, base: int, tail: int) ->
 
 
 def removal(
-    storage: SpaceStorage,
+    storage: RowStorage,
     slots_of: Callable[[np.ndarray], np.ndarray],
     removed: np.ndarray,
     bounds: tuple[int, int, int],

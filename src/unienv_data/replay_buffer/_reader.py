@@ -16,7 +16,7 @@ from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base.index import resolve_index
 from ..base.nested import columns_under, nested_item
-from ..base.storage import RowStorage, SpaceStorage
+from ..base.row_storage import RowStorage, rows_of
 from ..base.windows import (
     ColumnMask,
     EpisodeMarks,
@@ -315,18 +315,18 @@ def _newest(position: Any) -> int:
 # -- columns of a storage ----------------------------------------------------------------------------------
 
 
-def column_source(storage: SpaceStorage, keys: Sequence[Any]) -> Any:
+def column_source(storage: RowStorage, keys: Sequence[Any]) -> Any:
     """What has the `gather` and `gather_windows` of the field under these keys, which may end in `Columns`."""
     above, columns = columns_under(keys)
     if columns is None or storage.takes_columns:
-        return storage.get_column(keys)
-    return _ColumnByColumn({path: storage.get_column((*above, *path)) for path in columns.paths()})
+        return rows_of(storage.get_column(keys))
+    return _ColumnByColumn({path: rows_of(storage.get_column((*above, *path))) for path in columns.paths()})
 
 
 class _ColumnByColumn:
     """Several columns of a storage that reads them one at a time."""
 
-    def __init__(self, columns: dict[tuple[Any, ...], SpaceStorage]) -> None:
+    def __init__(self, columns: dict[tuple[Any, ...], RowStorage]) -> None:
         self._columns = columns
 
     def gather(self, slots: Any, length: int) -> Any:
@@ -335,7 +335,7 @@ class _ColumnByColumn:
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self._together(lambda column: column.gather_windows(slots, length))
 
-    def _together(self, read: Callable[[SpaceStorage], Any]) -> dict[Any, Any]:
+    def _together(self, read: Callable[[RowStorage], Any]) -> dict[Any, Any]:
         values: dict[Any, Any] = {}
         for (*above, last), column in self._columns.items():
             parent = values

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..base.storage import ROW_WHOLE, ROW_WRONG
+from ..base.row_storage import ROW_WHOLE, ROW_WRONG
 from ._counters import Counters
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import numpy as np
 
 from unienv_interface.utils.channel import no_interrupt
 
-from ..base.storage import ROW_UNKNOWN, ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, rows_of
+from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
 from ._journal import NONE, Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
@@ -62,7 +63,7 @@ class BufferState:
         folder_lock: FolderLock | None = None,
         write_lock: WriteLock | None = None,
     ) -> None:
-        self.storage, self.segments, self.journal = storage, segments, journal
+        self.storage, self.segments, self.journal = rows_of(storage), segments, journal
         self.header, self.counters = header, header.counters
         self.options, self.maintains, self.durable = options, options.maintains, options.durable
         self.shared, self.folder, self.folder_lock = shared, folder, folder_lock

@@ -17,13 +17,13 @@ from unienv_interface.backends import ComputeBackend
 
 from ..base.files import contained, open_regular
 from ..base.mapped import MappedFile
-from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, SpaceStorage, StorageCorruptedError
+from ..base.row_storage import ROW_UNKNOWN, RowStorage, rows_of
+from ..base.storage import StorageCorruptedError
 from ..storages.composed import ComposedStorage
 from ..storages.image_storage import IMAGE_METADATA, ImageStorage
 from ..storages.packed import BLOCKS_FILE, SUMS_FILE, PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.row_memory import file_parts
-from ..storages.shared_next_obs import SharedNextObsStorage
 from ._counters import PAGE_SIZE, MappedHeader
 from ._counters import Counters as HeaderCounters
 from ._locks import BeingWrittenError as BeingWrittenError
@@ -65,12 +65,12 @@ def episode_problems(buffer: ReplayBuffer) -> list[str]:
 
 def lost_checksums(buffer: ReplayBuffer) -> list[str]:
     """Which files lack checksums of samples, where `verify` of the buffer does not say so."""
-    if buffer.storage.has_row_sums:
-        return []
     state, numbers = buffer._state, np.asarray(buffer.sample_numbers)
+    if state.storage.has_row_sums:
+        return []
     lost, slots = [], state.slots(numbers)
-    for part in storage_parts(buffer.storage):
-        count = int((row_states(part, slots, numbers) == ROW_UNKNOWN).sum())
+    for part in storage_parts(state.storage):
+        count = int((part.check_rows(slots, numbers) == ROW_UNKNOWN).sum())
         if count:
             lost.append(without_checksum(part, count))
     return lost
@@ -88,15 +88,15 @@ def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray,
 # -- storages ------------------------------------------------------------------------------------------------
 
 
-def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, accept_damaged: bool) -> SpaceStorage:
+def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, accept_damaged: bool) -> RowStorage:
     """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
     storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
-    return storage_cls.load_from(path, space, capacity=metadata.capacity, **options)
+    return rows_of(storage_cls.load_from(path, space, capacity=metadata.capacity, **options))
 
 
-def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
+def storage_parts(storage: RowStorage) -> Iterator[RowStorage]:
     """The storages that one is made of, each of which has all of its slots; or it alone."""
     if isinstance(storage, ComposedStorage):
         for part in storage.parts:
@@ -105,59 +105,15 @@ def storage_parts(storage: SpaceStorage) -> Iterator[SpaceStorage]:
         yield storage
 
 
-def absent_slots(part: SpaceStorage) -> Ranges:
-    """Slots [start, stop) that have no bytes on disk, though reading them gives values."""
-    return part.absent_slots()
-
-
-def row_states(part: SpaceStorage, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Of each sample whether its row is whole, wrong, or unknown; whole where reading it is_told."""
-    if not part.has_row_sums and not isinstance(part, PackedStorage):
-        return np.full(len(slots), ROW_WHOLE, np.int8)
-    return part.check_rows(slots, numbers)
-
-
-def unplaced_damage(part: SpaceStorage) -> list[str]:
+def unplaced_damage(part: RowStorage) -> list[str]:
     """Damage, in words, that neither ranges of slots nor reading them tell."""
     is_told = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
     return [] if is_told else part.verify()
 
 
-def shares_next_obs(storage: SpaceStorage) -> bool:
-    """Whether each observation is stored once."""
-    return isinstance(storage, SharedNextObsStorage)
-
-
-def bytes_per_sample(storage: SpaceStorage) -> int:
-    """The bytes of a sample, without what has no fixed size or is stored only for some."""
-    return storage.row_nbytes if isinstance(storage, SharedNextObsStorage) else storage.layout.nbytes
-
-
-def ring_of(storage: SpaceStorage, capacity: int) -> int:
-    """How many slots a buffer of this capacity goes round in, whatever its files are cut to."""
-    return storage.ring or capacity if isinstance(storage, SharedNextObsStorage) else capacity
-
-
-def slots_there(storage: SpaceStorage) -> int:
-    """How many slots can be read, those to spare too."""
-    return storage.slots_there if isinstance(storage, SharedNextObsStorage) else len(storage)
-
-
-def read_slots(storage: SpaceStorage, slots: np.ndarray) -> Any:
-    """The samples in slots that can be read."""
-    if isinstance(storage, SharedNextObsStorage):
-        return storage.gather(slots, storage.slots_there)
-    return storage.get(slots)
-
-
-def without_checksum(part: SpaceStorage, count: int) -> str:
+def without_checksum(part: RowStorage, count: int) -> str:
     """That samples have no checksum, in words."""
     return f"{part.cache_filename}: {count:,} samples have no checksum, damage to them cannot be told"
-
-
-def blocks_of(storage: SpaceStorage, slots: np.ndarray) -> np.ndarray:
-    """A number for each slot; either all slots with the same number can be read, or none of them."""
-    return slots // storage.slots_read_as_one
 
 
 class RowFiles(NamedTuple):
@@ -168,7 +124,7 @@ class RowFiles(NamedTuple):
     heap_bytes: int
 
 
-def row_files(storage: SpaceStorage) -> RowFiles | None:
+def row_files(storage: RowStorage) -> RowFiles | None:
     """The files that packed rows should have, and the bytes of the heap there is; None of a storage of another kind."""
     if not isinstance(storage, PackedStorage):
         return None
@@ -181,7 +137,7 @@ def row_files(storage: SpaceStorage) -> RowFiles | None:
     return RowFiles({name: dtype.itemsize for name, dtype in file_parts(layout)}, others, heap_bytes)
 
 
-def checksum_counts(storage: SpaceStorage) -> tuple[int, int]:
+def checksum_counts(storage: RowStorage) -> tuple[int, int]:
     """How many rows of packed rows have a checksum, and how many of these do not match."""
     if not isinstance(storage, PackedStorage):
         return 0, 0
@@ -207,7 +163,7 @@ class Counters(NamedTuple):
     flushed: int | None = None
 
 
-def read_counters(path: Path, storage: SpaceStorage, notes: list[str]) -> Counters | None:
+def read_counters(path: Path, storage: RowStorage, notes: list[str]) -> Counters | None:
     """What the header says, or its newest copy that is sound; None if there is none."""
     try:
         header = MappedHeader.open(path, writable=False)

@@ -27,7 +27,8 @@ from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, chunks_of, resolve_index
 from ..base.files import local_path
-from ..base.storage import RowStorage, SpaceStorage
+from ..base.row_storage import rows_of
+from ..base.storage import SpaceStorage
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ..storages.columns import ColumnRule, storages_of_columns
 from ..storages.dict_storage import DictStorage
@@ -96,7 +97,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         disk use `create` and `load_from`.
         """
         super().__init__(storage.single_instance_space)
-        self.storage = storage
+        self.storage = rows_of(storage).original
         self._storage_path_relative = storage_path_relative
         self._cache_path = None if cache_path is None else Path(cache_path)
         self._closed = False
@@ -113,8 +114,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._maintains = state.maintains
         self._reader = BufferReader(state, maintains=state.maintains)
         self._writer, self._locked = BufferWriter(state), state.write_lock.run
-        self._read_samples = self._reader.by_slots(storage.gather)
-        self._read_rows = self._reader.by_slots(storage.gather_rows) if isinstance(storage, RowStorage) else None
+        self._rows = state.storage
+        self._read_samples = self._reader.by_slots(self._rows.gather)
+        self._read_rows = self._reader.by_slots(self._rows.gather_rows)
         self._last_windows: WindowReader | None = None
         self._last_column_windows: list[WindowReader] = []
         self.is_segment_aware = state.maintains or storage.is_segment_aware
@@ -387,20 +389,18 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        if self._read_rows is None:
-            return None
         rows: Rows | None = self._reader.read(positions, self._read_rows)
         return rows
 
     def get_flattened_at(self, idx: Any) -> Any:
         if not self.storage.has_flattened_access:
             return super().get_flattened_at(idx)
-        return self._reader.read(idx, self._reader.by_slots(self.storage.gather_flattened))
+        return self._reader.read(idx, self._reader.by_slots(self._rows.gather_flattened))
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
-        return self._reader.read(idx, self._reader.by_slots(column_source(self.storage, nested_keys).gather))
+        return self._reader.read(idx, self._reader.by_slots(column_source(self._rows, nested_keys).gather))
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
@@ -637,7 +637,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             findings = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
             if not findings or self._counters == before:  # else a writer may have been what was found
                 break
-        is_covered = self.storage.has_row_sums
+        is_covered = self._rows.has_row_sums
         return [*state.findings, *findings, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..base.files import reserve
 from ..base.mapped import MappedFile
-from ..base.storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
+from ..base.row_storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
 from .row_memory import FileHeap, RowMemory
 
 SUMS_FILE, BLOCKS_FILE = "sums.bin", "checks.bin"

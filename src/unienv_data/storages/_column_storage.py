@@ -21,14 +21,14 @@ from ..base.common import BatchT
 from ..base.files import remove
 from ..base.index import resolve_index
 from ..base.nested import nested_item
-from ..base.storage import SpaceStorage
+from ..base.row_storage import RowStorage
 from ._column_view import ColumnView, leaf_indices
 
 DEFAULT_KEY = "data"
 _COPY_BYTES = 2**22
 
 
-class ColumnStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+class ColumnStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage over columns, one per leaf of the space.
 
     A column is an array of the leaf's dtype in a row (see `RowLayout`), with the samples along its first axis. A

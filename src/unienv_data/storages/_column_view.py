@@ -11,7 +11,7 @@ from unienv_interface.space.row_layout import RowLayout
 
 from ..base.index import resolve_index
 from ..base.nested import columns_under
-from ..base.storage import SpaceStorage
+from ..base.row_storage import RowStorage
 
 
 def leaf_indices(layout: RowLayout, keys: Sequence[Any], column: RowLayout) -> list[int]:
@@ -21,7 +21,7 @@ def leaf_indices(layout: RowLayout, keys: Sequence[Any], column: RowLayout) -> l
     return [index_of[above + leaf.path] for leaf in column.leaves]
 
 
-class ColumnView(SpaceStorage):
+class ColumnView(RowStorage):
     """A read-only storage of one field of another storage's samples, over the same data.
 
     A subclass implements `__len__` and `gather`. Closing it leaves the other storage open.
@@ -30,11 +30,11 @@ class ColumnView(SpaceStorage):
     is_mutable = False
 
     @classmethod
-    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> SpaceStorage:
+    def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> RowStorage:
         raise TypeError("a column is got from its storage: storage.get_column(keys)")
 
     @classmethod
-    def load_from(cls, path: Any, single_instance_space: Space, **kwargs: Any) -> SpaceStorage:
+    def load_from(cls, path: Any, single_instance_space: Space, **kwargs: Any) -> RowStorage:
         raise TypeError("a column is got from its storage: storage.get_column(keys)")
 
     def get(self, index: Any) -> Any:

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from ..base.files import sync_folder
-from ..base.storage import ROW_WHOLE, StorageCorruptedError
+from ..base.row_storage import ROW_WHOLE
+from ..base.storage import StorageCorruptedError
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
 from ._raw_frames import RawFrames
 from ._video_clips import Clip, VideoClips

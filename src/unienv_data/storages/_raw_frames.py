@@ -19,7 +19,8 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
 from ..base.files import sync_folder
-from ..base.storage import ROW_WRONG, StorageCorruptedError
+from ..base.row_storage import ROW_WRONG
+from ..base.storage import StorageCorruptedError
 from ._checks import RowSums
 from .packed import PackedStorage
 from .row_memory import MappedMemory

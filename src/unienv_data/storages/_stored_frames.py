@@ -8,7 +8,8 @@ import numpy as np
 
 from unienv_interface.space.spaces import ArraySpace, BoxSpace
 
-from ..base.storage import ROW_WHOLE, ROW_WRONG, StorageCorruptedError
+from ..base.row_storage import ROW_WHOLE, ROW_WRONG
+from ..base.storage import StorageCorruptedError
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
 from ._image_codec import pixel_shape
 from ._raw_frames import RawFrames

@@ -137,10 +137,10 @@ class NarrowedStorage(ToBackendOrDeviceStorage):
         self.is_mutable = False
 
     def sizes(self) -> tuple[int, int]:
-        return self.inner_storage.sizes()
+        return self.parts[0].sizes()
 
     def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
-        self.inner_storage.fit_to(length, sizes)
+        self.parts[0].fit_to(length, sizes)
 
 
 def is_narrowed(space: Space, stored_space: Space) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
@@ -24,6 +24,14 @@ class ColumnRule(Protocol):
 
     def storage(self) -> tuple[type[SpaceStorage], dict[str, Any]]:
         """The storage of such a leaf, and its options."""
+
+
+@runtime_checkable
+class KeptByRule(Protocol):
+    """A storage of one column that a rule has made."""
+
+    def column_rule(self) -> ColumnRule:
+        """The rule that makes such a storage."""
 
 
 def storages_of_columns(
@@ -81,7 +89,7 @@ def column_rules(storage: SpaceStorage) -> dict[str, ColumnRule]:
     names = {leaf.path: leaf.name for leaf in storage.layout.leaves}
     found = {}
     for key, part in storage.storage_map.items():
-        name, rule = names.get(tuple(key.split(storage.nested_separator))), part.column_rule()
-        if name is not None and rule is not None:
-            found[name] = rule
+        name = names.get(tuple(key.split(storage.nested_separator)))
+        if name is not None and isinstance(part, KeptByRule):
+            found[name] = part.column_rule()
     return found

@@ -19,6 +19,7 @@ from unienv_interface.space.space_utils import batch_space, flatten_data, is_fla
 from ..base.common import BatchT
 from ..base.files import format_version, json_field, new_folder, read_json, write_json
 from ..base.index import resolve_index
+from ..base.row_storage import RowStorage, rows_of
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from .registry import current_name, name_of
 
@@ -62,7 +63,7 @@ class _Moved(NamedTuple):
     parts: list[Any]
 
 
-class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage whose samples lie in other storages, its parts: every slot is a slot of each of them.
 
     A subclass takes values apart, puts them together, and describes itself in the metadata file. All else follows from
@@ -79,9 +80,9 @@ class ComposedStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, 
     def __init__(self, single_instance_space: Space, parts: Mapping[str, SpaceStorage], path: PathLike | None) -> None:
         """`parts` are by their paths in the folder `path`; None if all of them are in memory."""
         super().__init__(single_instance_space)
-        self._names, self.parts = list(parts), list(parts.values())
+        self._names, self.parts = list(parts), [rows_of(part) for part in parts.values()]
         self.capacity = _common_capacity(parts)
-        for name, part in parts.items():
+        for name, part in zip(self._names, self.parts, strict=True):
             if part.ring != part.capacity:
                 raise ValueError(f"{name}: a {type(part).__name__} cannot lie inside another storage")
         self.cache_filename = path

@@ -12,6 +12,7 @@ from unienv_interface.space import Space
 
 from ..base.files import contained, json_field
 from ..base.nested import nested_item
+from ..base.row_storage import RowStorage, rows_of
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._column_view import ColumnView
 from ._dict_plan import REST, DictPlan, KeyPath, assemble
@@ -54,6 +55,7 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
 
     metadata_file = "dict_storage_metadata.json"
     has_column_access = True
+    decodes_columns = True
 
     def __init__(
         self,
@@ -230,8 +232,7 @@ class _DictColumn(ColumnView):
         self.capacity = storage.capacity
         self._storage = storage
         sources, self._pieces = plan.column(keys)
-        parts = list(storage.storage_map.values())
-        self._sources = [_field_reader(parts[number], inner_keys) for number, inner_keys in sources]
+        self._sources = [_field_reader(storage.parts[number], inner_keys) for number, inner_keys in sources]
 
     def __len__(self) -> int:
         return len(self._storage)
@@ -240,12 +241,12 @@ class _DictColumn(ColumnView):
         return assemble(self._pieces, [read(slots, length) for read in self._sources])
 
 
-def _field_reader(part: SpaceStorage, keys: KeyPath) -> Callable[[Any, int], Any]:
+def _field_reader(part: RowStorage, keys: KeyPath) -> Callable[[Any, int], Any]:
     """The `gather` of a field of a storage."""
     if not keys:
         return part.gather
     if part.has_column_access:
-        return part.get_column(keys).gather
+        return rows_of(part.get_column(keys)).gather
     return lambda slots, length: nested_item(part.gather(slots, length), keys)
 
 
@@ -294,7 +295,8 @@ def decoding_options(
 
     They share the bytes of the cache.
     """
-    names = {key: "/".join(key.split(separator)) for key, cls in classes.items() if cls.decodes_frames}
+    of_video = [key for key, cls in classes.items() if issubclass(cls, RowStorage) and cls.decodes_frames]
+    names = {key: "/".join(key.split(separator)) for key in of_video}
     for pattern in columns:
         if not any(fnmatchcase(name, pattern) for name in names.values()):
             raise ValueError(f"columns {pattern!r} names no column of video, these are {list(names.values())}")

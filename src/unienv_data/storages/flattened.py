@@ -115,7 +115,7 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
         return unflatten_data(self._spaces.of(count), value, start_dim=0 if count is None else 1)
 
     def gather_flattened(self, slots: Any, length: int) -> Any:
-        flat = self.inner_storage.gather(slots, length)
+        flat = self.parts[0].gather(slots, length)
         return flat if self._narrow_dtype is None else self.backend.astype(flat, self._flat_dtype)
 
     def set_flattened(self, index: Any, value: Any) -> None:

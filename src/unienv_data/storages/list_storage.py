@@ -13,7 +13,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
 from ..base.index import resolve_index
-from ..base.storage import SpaceStorage
+from ..base.row_storage import RowStorage
 from ._options import checks_options
 from .packed import PackedStorage
 from .registry import register_storage
@@ -24,7 +24,7 @@ _COPY_COUNT = 256
 
 
 @register_storage("list")
-class ListStorage(SpaceStorage):
+class ListStorage(RowStorage):
     """Samples in a list, each with memory of its own: only what was written takes any, and growing moves nothing.
 
     It is always in memory, whatever `cache_path` says: `dumps` writes the samples as a `PackedStorage` would, and

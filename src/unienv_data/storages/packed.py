@@ -18,7 +18,8 @@ from unienv_interface.space.row_layout import RowLayout, Rows
 
 from ..base.files import new_folder, sync_folder
 from ..base.index import resolve_index
-from ..base.storage import ROW_WRONG, RowStorage, StorageCorruptedError
+from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, RowStorage
+from ..base.storage import StorageCorruptedError
 from ..base.windows import Spans
 from ._checks import BLOCKS_FILE as BLOCKS_FILE
 from ._checks import SUMS_FILE as SUMS_FILE
@@ -296,12 +297,16 @@ class PackedStorage(RowStorage):
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
     @property
-    def rows(self) -> Rows:  # type: ignore[override]
+    def rows(self) -> Rows:
+        """The rows of all slots. Replaced when the memory grows; what was read before stays valid."""
         return self._memory.rows
 
     def encode(self, value: Any, count: int | None) -> Sequence[Any]:
         leaves = self.layout.encode(value, () if count is None else (count,))
         return leaves if self._memory.heap is None else self.layout.store(leaves, self._memory.heap)
+
+    def part(self, encoded: Sequence[Any], count: int, start: int, stop: int) -> list[Any]:
+        return [leaf[start:stop] for leaf in encoded]
 
     def reserve(self, start: int, stop: int) -> None:
         memory = self._memory
@@ -452,7 +457,7 @@ class PackedStorage(RowStorage):
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         if self._sums is None:
-            return super().check_rows(slots, numbers)
+            return np.full(len(slots), ROW_UNKNOWN, np.int8)
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
     def call_wrong(self, slots: np.ndarray) -> None:

@@ -19,7 +19,7 @@ from unienv_interface.space.spaces.array import array_mismatch
 from ..base.files import check_memory, replacing
 from ..base.index import resolve_index
 from ..base.nested import nested_item
-from ..base.storage import SpaceStorage
+from ..base.row_storage import RowStorage
 from ._column_storage import columns_from_raw, is_increasing, last_of_each
 from ._column_view import ColumnView
 from ._options import checks_options
@@ -33,7 +33,7 @@ PathLike = str | os.PathLike[str]
 
 
 @register_storage("pytorch")
-class PytorchTensorStorage(SpaceStorage):
+class PytorchTensorStorage(RowStorage):
     """Samples as tensors, one per leaf of a space on PyTorch: where the space's device is, or in a mapped file.
 
     The capacity is fixed. With `is_memmap` (on the CPU, with a `cache_path`) the tensors are a file. Otherwise they are

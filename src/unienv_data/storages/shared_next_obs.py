@@ -34,7 +34,8 @@ from unienv_interface.space.spaces import DictSpace
 from ..base.files import format_version, json_field, new_folder, read_json, sync_folder, write_json
 from ..base.index import resolve_index
 from ..base.nested import nested_item
-from ..base.storage import ROW_WRONG, SpaceStorage, StorageCorruptedError
+from ..base.row_storage import ROW_WRONG, RowStorage
+from ..base.storage import StorageCorruptedError
 from ._column_view import ColumnView
 from ._options import checks_options
 from ._packed_column import take_column
@@ -78,7 +79,7 @@ def _(node: Any) -> Space:
 
 
 @register_storage("shared_next_obs")
-class SharedNextObsStorage(SpaceStorage):
+class SharedNextObsStorage(RowStorage):
     """Transitions with the keys `obs` and `next_obs`, of which each observation is stored once; see the module.
 
     In memory, in a folder of mapped files, or in shared memory, like `PackedStorage`, in which the rows lie. A buffer
@@ -91,6 +92,7 @@ class SharedNextObsStorage(SpaceStorage):
     """
 
     has_column_access = True
+    shares_next_obs = True
 
     def __init__(
         self,
@@ -105,6 +107,7 @@ class SharedNextObsStorage(SpaceStorage):
     ) -> None:
         super().__init__(single_instance_space)
         self.capacity, self.lanes, self.cache_filename = capacity, lanes, path
+        self.spare_slots = lanes
         self.is_mutable = rows.is_mutable
         self.is_multiprocessing_safe = rows.is_multiprocessing_safe
         self.survives_kill = rows.survives_kill
@@ -219,12 +222,7 @@ class SharedNextObsStorage(SpaceStorage):
         return len(self._rows) if self.capacity is None else min(len(self._rows), self.capacity)
 
     @property
-    def ring(self) -> int | None:
-        return None if self.capacity is None else self.capacity + self.lanes
-
-    @property
     def slots_there(self) -> int:
-        """How many slots there are, those to spare too; fewer than the `ring` where files were cut."""
         return len(self._rows)
 
     @property
@@ -350,7 +348,7 @@ class SharedNextObsStorage(SpaceStorage):
         for place, column in columns:
             column[own] = firsts.rows.columns[1 + self._obs.index(place)][places]
 
-    def get_column(self, nested_keys: Sequence[Any]) -> SpaceStorage:
+    def get_column(self, nested_keys: Sequence[Any]) -> RowStorage:
         keys = tuple(nested_keys)
         if keys not in self._columns:
             self._columns[keys] = _Column(self, keys)

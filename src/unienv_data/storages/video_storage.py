@@ -31,7 +31,8 @@ from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
 from ..base.index import resolve_index
-from ..base.storage import SpaceStorage, UnsupportedFormatError
+from ..base.row_storage import RowStorage
+from ..base.storage import UnsupportedFormatError
 from ._episode_encoder import EpisodeEncoder
 from ._frame_cache import FrameCache, bytes_of
 from ._frame_places import ENCODED, RAW, FramePlaces
@@ -54,7 +55,7 @@ _COPIED_AT_ONCE = 16
 
 
 @register_storage("video")
-class VideoStorage(SpaceStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Frames as video, one stream per episode; see the module's docstring.
 
     A replay buffer says which samples are an episode. Until an episode is encoded its frames are read as they were

@@ -13,6 +13,7 @@ from unienv_interface.space.spaces import DictSpace
 from unienv_interface.testing.clauses import require
 from unienv_interface.testing.snapshots import snapshot
 
+from ..base.row_storage import rows_of
 from ..base.storage import SpaceStorage
 from ._storage_probe import SLOTS, Maker, clause, require_error, require_same
 
@@ -193,8 +194,8 @@ def segments_are_appended(maker: Maker) -> None:
 
 @clause
 def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
-    storage, values = maker.filled()
-    others = maker.values(4, seed=1)
+    filled, values = maker.filled()
+    storage, others = rows_of(filled), maker.values(4, seed=1)
     one, some = storage.encode(others[0], None), storage.encode(maker.batch(others[1:]), 3)
     require_error(lambda: storage.encode(None, None), ValueError, "encoding None")
     require_error(lambda: storage.encode(maker.batch(others), 3), ValueError, "encoding 4 samples as 3")
@@ -211,7 +212,8 @@ def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
 
 @clause
 def raw_rows_can_be_moved(maker: Maker) -> None:
-    storage, values = maker.filled()
+    filled, values = maker.filled()
+    storage = rows_of(filled)
     storage.write_raw_rows(np.array([4, 0]), storage.raw_rows(np.array([1, 2])), np.array([4, 0]))
     _require_samples(storage, [values[2], values[1], values[2], values[3], values[1]], "a sample")
     if storage.has_raw_rows:
