@@ -24,7 +24,7 @@ from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
 from ._recording_modes import ReplayMode
-from ._transition import COUNTED, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
+from ._transition import COUNTED, DONE, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
 from .replay_buffer import ReplayBuffer
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
@@ -205,11 +205,7 @@ class _LaneRecorder(_BatchRecorder):
     may_be_open = True
 
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        flags = None
-        if ended:
-            flags = np.zeros(self._buffer.lanes, np.bool_)
-            flags[ended] = True
-        self._buffer.extend_lanes(self._build(data), flags)
+        self._buffer.extend_lanes(self._build(data), data[DONE] if ended else None)
 
 
 class EpisodeCounts:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, describe_mismatch
 from unienv_interface.space.space_utils import batch_space, concatenate, unbatch_spaces
@@ -36,6 +37,7 @@ FIELDS = (
     "info",
     "extras",
 )
+DONE, _NEXT_OBS = FIELDS.index("done"), FIELDS.index("next_obs")
 #: Fields that are values of the environment's spaces; of the others, all but `info` and `extras` are numbers.
 OF_ENV_SPACES = ("obs", "context", "action", "next_obs")
 #: Fields that the environment knows nothing of.
@@ -103,17 +105,33 @@ class DictBuilder(Builder):
     def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool) -> None:
         """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker."""
         self._plan = [
-            (key, FIELDS.index(_known(setting, key)), _converter(setting, key, space, as_arrays))
+            (
+                key,
+                FIELDS.index(_known(setting, key)),
+                _converter(setting, key, space, as_arrays),
+                *_plain(setting, space),
+            )
             for key, space in keys.spaces.items()
         ]
         self.needs = frozenset(keys.spaces)
 
     def build(self, data: StepData) -> dict[str, Any]:
         transition = {}
-        for key, index, convert in self._plan:  # no comprehension: on this path a call more shows
+        for key, index, convert, dtype, shape in self._plan:
             value = data[index]
-            transition[key] = value if convert is None else convert(value)
+            if convert is not None and not (
+                type(value) is np.ndarray and value.dtype is dtype and value.shape == shape
+            ):
+                value = convert(value)
+            transition[key] = value
         return transition
+
+
+def _plain(setting: Setting, space: Space) -> tuple[np.dtype | None, tuple[int, ...]]:
+    """The dtype and the shape of an array that is a value of the space, or a batch, as it is; None if none is."""
+    if not isinstance(space, ArraySpace) or space.backend is not NumpyComputeBackend:
+        return None, ()
+    return space.dtype, tuple(space.shape) if setting.count is None else (setting.count, *space.shape)
 
 
 def _known(setting: Setting, key: str) -> str:
@@ -340,9 +358,6 @@ class ValidatingBuilder(Builder):
         if finding is not None:
             raise ValueError(f"the transition does not match target space {self._target}: {finding}")
         return transition
-
-
-_NEXT_OBS = FIELDS.index("next_obs")
 
 
 # -- the space of a transition ---------------------------------------------------------------------------------

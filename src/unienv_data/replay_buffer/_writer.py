@@ -102,25 +102,27 @@ class BufferWriter:
 
     def extend(self, value: Any) -> None:
         """Add a batch of samples as a segment of its own."""
-        self.check()
+        if self._is_refused:
+            raise self._refusal()
         count = _batch_length(value)
         if count is None:
             space = self._storage.single_instance_space
             raise ValueError(f"extend wants a batch of {space}, with a leading axis, not {value!r:.200}")
         if self._lanes > 1:
             raise self._wants_all_lanes("extend")
-        if self._state.open_start() is not None:
+        head, base, capacity = self._counters.head, None, self._capacity
+        if self._counters.closed < head and self._state.open_start() is not None:
             raise RuntimeError("extend while a segment of append is open: call mark_segment_end first")
         encoded = self._storage.encode(value, count)
         if not count:
             return
-        head, base, capacity = self._counters.head, None, self._capacity
         if capacity is not None and count >= capacity:
             encoded, count = self._storage.part(encoded, count, count - capacity, count), capacity
             base = head  # from slot 0, so that the oldest lies there
-        ended = [(head, head + count)] if self._maintains else []
+        ended = [(head, head + count)] if self._maintains else ()
         self._add(encoded, count, ended, head + count, base)
-        self._flush_if_durable()
+        if self._state.durable:
+            self._flush()
 
     def extend_episodes(
         self, value: Any, count: int, ended: Sequence[tuple[int, int]], are_cut: Sequence[bool] | None = None
@@ -149,8 +151,7 @@ class BufferWriter:
             if ended.shape != shape:
                 each = f"each of {lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
                 raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
-            if np.count_nonzero(ended):
-                closing = ended.reshape(-1).nonzero()[0].tolist()
+            closing = ended.reshape(-1).nonzero()[0].tolist()
         self._extend_open(encoded, count, closing)
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int], are_cut: list[bool]) -> None:
@@ -196,7 +197,8 @@ class BufferWriter:
             starts[lane] = head + place + lanes
         self._add(encoded, count, ranges, head + count, are_cut=are_cut)
         self._open_starts = starts
-        self._flush_if_durable()
+        if self._state.durable:
+            self._flush()
 
     # -- the one way in --------------------------------------------------------------------------------------
 
@@ -276,7 +278,8 @@ class BufferWriter:
             self._storage.mark_segment_end()
         self._segments.prepare(1)
         self._close([(start, head)], head, is_cut)
-        self._flush_if_durable()
+        if self._state.durable:
+            self._flush()
 
     def end_lanes(self, ended: np.ndarray, is_cut: bool) -> None:
         """Close the open segments of these lanes; of one that has none, nothing happens."""
@@ -291,7 +294,8 @@ class BufferWriter:
             self._close(ranges, None, is_cut)
             for lane in closing:
                 starts[lane] = head + lane
-            self._flush_if_durable()
+            if self._state.durable:
+                self._flush()
         self._open_starts = starts
 
     def _close(self, ranges: Sequence[tuple[int, int]], closed: int | None, is_cut: bool) -> None:
@@ -455,10 +459,6 @@ class BufferWriter:
         except OSError as error:
             self._fail(error)  # the system has forgotten what it could not write
             raise
-
-    def _flush_if_durable(self) -> None:
-        if self._state.durable:
-            self._flush()
 
     def close(self) -> None:
         """Refuse all writes from here on, also those of threads that wait for the lock."""

@@ -135,7 +135,6 @@ class ReplayBufferCollectionWrapper(
         self._clock = clock
         self._slots = 1 if env.batch_size is None else env.batch_size
         self._every_slot = np.ones(self._slots, bool)
-        self._no_flags = bytes(2 * self._slots)
         self._batch_size, self._env_backend = env.batch_size, env.backend  # each a call through every wrapper
         self._is_batched = env.batch_size is not None
         self._has_context = env.context_space is not None
@@ -364,12 +363,10 @@ class ReplayBufferCollectionWrapper(
         done: Any = None
         ended: list[int] = []
         if self._is_batched:
-            if type(terminated) is not np.ndarray or type(truncated) is not np.ndarray:
-                done = self._to_numpy(terminated | truncated)
-                ended = done.nonzero()[0].tolist()
-            elif "done" in recorder.needs or terminated.tobytes() + truncated.tobytes() != self._no_flags:
-                done = terminated | truncated
-                ended = done.nonzero()[0].tolist()
+            done = terminated | truncated
+            if type(done) is not np.ndarray:
+                done = self._to_numpy(done)
+            ended = done.nonzero()[0].tolist()
         else:
             done = bool(terminated) or bool(truncated)
             ended = [0] if done else []
