@@ -152,7 +152,10 @@ class BufferWriter:
                 each = f"each of {lanes} lanes" + ("" if steps is None else f" at each of {steps} steps")
                 raise ValueError(f"ended has shape {ended.shape}, wanted one boolean for {each}")
             closing = ended.reshape(-1).nonzero()[0].tolist()
-        self._extend_open(encoded, count, closing)
+        if closing or steps is not None:
+            self._extend_open(encoded, count, closing)
+        else:
+            self._add(encoded, count, (), self._counters.head + count)
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int], are_cut: list[bool]) -> None:
         """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
