@@ -1,25 +1,257 @@
-"""Recovery of a buffer that was not closed, on another boot than its writer's.
+"""What brings a buffer back to a whole state: a journal for edits in place, and what a power cut has taken.
 
-The machine may have been restarted in order, or the folder copied: then everything is there. Or the power was cut: then
-what was written since the last flush has reached the disk in part, in any order. The checksum of a row covers the
-number of its sample, and that of an episode's record its index, so each of them shows whether it is whole. What
-cannot be shown to be whole is kept out of reads.
+An edit (overwriting, removing) changes rows that readers may be reading and that were acknowledged before. So on disk
+the edit is written down first (the rows, the segments and the counters as they shall be); then the counter `edit`
+becomes odd, the edit is made, and `edit` becomes even. Making an edit twice does no harm: a process that finds `edit`
+odd, and no writer, makes the edit again from the journal.
+
+A buffer that was not closed may be opened on another boot than its writer's. The machine may have been restarted in
+order, or the folder copied: then everything is there. Or the power was cut: then what was written since the last flush
+has reached the disk in part, in any order. The checksum of a row covers the number of its sample, and that of an
+episode's record its index, so each of them shows whether it is whole. What cannot be shown to be whole is kept out of
+reads.
 """
 
 from __future__ import annotations
 
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.row_storage import ROW_WHOLE, ROW_WRONG
-from ._counters import Counters
+from ..base.files import reserve
+from ..base.mapped import MappedFile
+from ..base.row_storage import ROW_WHOLE, ROW_WRONG, RowStorage
+from ..base.storage import StorageCorruptedError
+from ._counters import COUNTER_NAMES, Counters
+from ._segments import SegmentIndex, ranges_of_edit
 
 if TYPE_CHECKING:
     from ._state import BufferState
 
-_CHUNK = 65536
+# The length of the rest in bytes; its CRC32, with the number of the edit in the upper half; then the numbers of slots,
+# of segments (-1: they stay) and of counters.
+_HEADER = struct.Struct("<QQqqq")
+_CHUNK_BYTES = 2**20
+# The number in the checksum of a row without a sample: the next sample in this row may get the old number again.
+NONE = -1
+_SAMPLES_AT_A_TIME = 65536
+
+
+# -- edits ----------------------------------------------------------------------------------------------------
+
+
+class Edit:
+    """Rows for some slots, the numbers of the samples in them afterwards, and with them counters and segments.
+
+    The rows are read and written in chunks of the slots; `read_rows(chunk)` gives the raw rows of a chunk, and is
+    called for one chunk after the other, each once the rows of the chunk before it are written.
+    """
+
+    def __init__(
+        self,
+        slots: np.ndarray,
+        numbers: np.ndarray,
+        row_nbytes: int,
+        read_rows: Callable[[slice], Any],
+        counters: Mapping[str, int] | None = None,
+        segments: np.ndarray | None = None,
+    ) -> None:
+        size = max(1, _CHUNK_BYTES // max(row_nbytes, 1))
+        self.slots, self.numbers, self.read_rows = slots, numbers, read_rows
+        self.chunks = [slice(start, start + size) for start in range(0, len(slots), size)]
+        self.counters, self.segments = counters or {}, segments
+        self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
+
+    def make(self, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
+        """Make the edit; a second call after an interrupt continues it."""
+        while self._next[0] < len(self.chunks):
+            number, rows = self._next
+            if rows is None:
+                rows = self.read_rows(self.chunks[number])
+                self._next = (number, rows)  # what is moved may lie where it is moved to: it is not read twice
+            chunk = self.chunks[number]
+            storage.write_raw_rows(self.slots[chunk], rows, self.numbers[chunk])
+            self._next = (number + 1, None)
+        if self.segments is not None:
+            index.replace_all(self.segments)
+        head = self.counters.get("head", counters.head)
+        if head < counters.head:  # what was dropped must not pass for the next samples, which have its numbers
+            storage.forget_rows(head)
+        for name, value in self.counters.items():
+            setattr(counters, name, int(value))
+
+
+class Journal:
+    """One edit, in a file with a name or without."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+
+    @classmethod
+    def create(cls, path: Path | None) -> Journal:
+        return cls(MappedFile.create(path, "u1"))
+
+    @classmethod
+    def open(cls, path: Path, *, writable: bool = True) -> Journal:
+        return cls(MappedFile.open(path, "u1", writable=writable))
+
+    def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
+        """Write an edit and its number to the journal; an OSError if there is no room, and then nothing has changed."""
+        segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
+        pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
+        counters = np.array(pairs, np.int64).reshape(-1, 2)
+        fixed = b"".join(part.astype("<i8").tobytes() for part in (edit.slots, segments, counters))
+        total = len(fixed) + len(edit.slots) * row_nbytes
+        reserve(self._file.fd, 0, _HEADER.size + total, self._file.path)
+        crc, offset = zlib.crc32(fixed), self._file.write_bytes(fixed, _HEADER.size)
+        for chunk in edit.chunks:
+            rows = edit.read_rows(chunk)
+            crc, offset = zlib.crc32(rows, crc), self._file.write_bytes(rows, offset)
+        numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
+        self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
+
+    def read(self, storage: RowStorage, live: Counters) -> Edit:
+        """The edit in the journal; a StorageCorruptedError if it is not whole."""
+        row_nbytes = storage.row_nbytes
+        total, _, slot_count, segment_count, counter_count = self._header()
+        kept = max(segment_count, 0)
+        fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
+        if fixed_size + slot_count * row_nbytes != total or not self.holds(live.edit):
+            raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
+        numbers = np.frombuffer(self._file.read_bytes(fixed_size, _HEADER.size), "<i8").astype(np.int64)
+        slots = numbers[:slot_count]
+        segments = numbers[slot_count : slot_count + 2 * kept].reshape(-1, 2)
+        pairs = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
+        counters = {COUNTER_NAMES[index]: int(value) for index, value in pairs}
+        first = _HEADER.size + fixed_size
+
+        def read_rows(chunk: slice) -> bytes:
+            count = len(slots[chunk])
+            return self._file.read_bytes(count * row_nbytes, first + chunk.start * row_nbytes)
+
+        numbers_after = numbers_in(slots, storage.capacity, live.base, counters.get("tail", live.tail))
+        numbers_after[numbers_after >= counters.get("head", live.head)] = NONE
+        kept_segments = None if segment_count < 0 else segments
+        return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
+
+    def holds(self, number: int) -> bool:
+        """Whether the journal has the whole edit of this number."""
+        total, mark, *_ = self._header()
+        crc = mark & 0xFFFFFFFF
+        is_due = mark >> 32 == 0 or mark ^ crc == _mark(number)  # earlier versions wrote no number
+        return is_due and self._crc(total) == crc
+
+    def _header(self) -> tuple[int, ...]:
+        numbers = _HEADER.unpack(self._file.read_bytes(_HEADER.size, 0))
+        if numbers[0] > self._file.nbytes or min(numbers[2], numbers[4]) < 0:
+            raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
+        return numbers
+
+    def _crc(self, total: int) -> int:
+        crc = 0
+        for start in range(0, total, _CHUNK_BYTES):
+            crc = zlib.crc32(self._file.read_bytes(min(_CHUNK_BYTES, total - start), _HEADER.size + start), crc)
+        return crc
+
+    def sync(self) -> None:
+        """Make the journal durable."""
+        self._file.sync()
+
+    def empty(self) -> None:
+        """Forget the edit; it was made."""
+        os.ftruncate(self._file.fd, 0)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _mark(number: int) -> int:
+    return (number & 0xFFFFFFFF) << 32
+
+
+def finish(journal: Journal, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
+    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
+    journal.read(storage, counters).make(storage, counters, index)
+    counters.edit += 1
+
+
+def numbers_in(slots: np.ndarray, capacity: int | None, base: int, tail: int) -> np.ndarray:
+    """The numbers of the samples in these slots of a buffer."""
+    return slots + base if capacity is None else tail + (slots - (tail - base)) % capacity
+
+
+def removal(
+    storage: RowStorage,
+    slots_of: Callable[[np.ndarray], np.ndarray],
+    removed: np.ndarray,
+    bounds: tuple[int, int, int],
+    segments: tuple[np.ndarray, np.ndarray],
+    *,
+    join: bool,
+) -> Edit:
+    """The edit that removes samples and closes the gaps, by moving the side of the buffer with less to be moved.
+
+    `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
+    the closed segments alive and which of them are cut. A segment of which samples are taken out is split there, or
+    with `join` only shrinks; it is gone when nothing is left.
+
+    A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
+    """
+    tail, closed, head = bounds
+    count, first, last = len(removed), int(removed[0]), int(removed[-1])
+    moves_older = last + 1 - tail <= head - first and count < head - tail
+    if moves_older:
+        # from the newest to the oldest, so that no sample is overwritten before it is moved
+        kept = np.setdiff1d(np.arange(tail, last + 1), removed, assume_unique=True)[::-1]
+        tail += count
+    else:
+        kept = np.setdiff1d(np.arange(first, head), removed, assume_unique=True)
+        head -= count
+
+    def moved(numbers: np.ndarray) -> np.ndarray:
+        return numbers - np.searchsorted(removed, numbers) + (count if moves_older else 0)
+
+    ranges, is_cut = segments
+    shrunk = moved(ranges.reshape(-1)).reshape(-1, 2)
+    cut_stops = shrunk[is_cut & (shrunk[:, 0] < shrunk[:, 1]), 1]  # no two of those that are left stop together
+    closed = int(moved(np.array([closed]))[0])
+    if not join:
+        cuts = moved(removed[np.diff(removed, prepend=-1) > 1])  # what follows each gap, by its new number
+        inside = cuts[(cuts > closed) & (cuts < head)]
+        shrunk = np.concatenate([shrunk, _split(closed, int(inside[-1]), inside[:-1])]) if len(inside) else shrunk
+        closed = int(inside[-1]) if len(inside) else closed
+        parts = [_split(start, stop, cuts[(cuts > start) & (cuts < stop)]) for start, stop in shrunk.tolist()]
+        shrunk = np.concatenate([np.zeros((0, 2), np.int64), *parts])
+    shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
+    shrunk = ranges_of_edit(shrunk, np.isin(shrunk[:, 1], cut_stops))
+    counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
+    is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
+    if is_wrong.any():
+        damaged = kept[is_wrong] - bounds[0]
+        raise StorageCorruptedError(
+            f"{storage.cache_filename}: samples {damaged.min()} to {damaged.max()} would have to be moved, and "
+            f"{len(damaged)} of them do not match their checksum: first keep what is whole with `unienv repair` "
+            f"(unienv_data.repair), or overwrite or remove those as well"
+        )
+    numbers = moved(kept)
+    sources, targets = slots_of(kept), slots_of(numbers)
+    row_nbytes = storage.row_nbytes if storage.has_raw_rows else 2**12
+    return Edit(targets, numbers, row_nbytes, lambda chunk: storage.raw_rows(sources[chunk]), counters, shrunk)
+
+
+def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
+    """The ranges that cuts within a range split it into."""
+    edges = np.array([start, *cuts.tolist(), stop], np.int64)
+    return np.stack([edges[:-1], edges[1:]], axis=1)
+
+
+# -- after a power cut ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -79,8 +311,8 @@ def _sentences(state: BufferState, live: Counters, kept: Counters) -> list[str]:
 
 def _without_overwritten(state: BufferState, tail: int, first: int, head: int) -> tuple[int, int]:
     """Tail and head such that no sample between tail and `first` lies in a slot that holds another one."""
-    for start in range(tail, first, _CHUNK):
-        numbers = np.arange(start, min(start + _CHUNK, first))
+    for start in range(tail, first, _SAMPLES_AT_A_TIME):
+        numbers = np.arange(start, min(start + _SAMPLES_AT_A_TIME, first))
         is_wrong = state.storage.check_rows(state.slots(numbers), numbers, numbers_only=True) == ROW_WRONG
         if not is_wrong.any():
             continue
@@ -92,8 +324,8 @@ def _without_overwritten(state: BufferState, tail: int, first: int, head: int) -
 
 def _first_not_whole(state: BufferState, first: int, head: int) -> int:
     """The first of the samples from `first` to `head` whose row does not match its checksum; `head` if all do."""
-    for start in range(first, head, _CHUNK):
-        numbers = np.arange(start, min(start + _CHUNK, head))
+    for start in range(first, head, _SAMPLES_AT_A_TIME):
+        numbers = np.arange(start, min(start + _SAMPLES_AT_A_TIME, head))
         not_whole = state.storage.check_rows(state.slots(numbers), numbers) != ROW_WHOLE
         if not_whole.any():
             return int(numbers[not_whole][0])

@@ -17,10 +17,9 @@ from unienv_interface.utils.channel import no_interrupt
 from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, rows_of
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
-from ._journal import NONE, Edit, Journal, finish, numbers_in
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
-from ._recovery import find_loss
+from ._recovery import NONE, Edit, Journal, find_loss, finish, numbers_in
 from ._segments import SegmentIndex, logical_segments
 
 HEADER, SEGMENT_FILE, JOURNAL = "header.bin", "segments.bin", "journal.bin"

@@ -23,8 +23,8 @@ from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space_utils import batch_size_data, batch_space, get_at
 
 from ..base.index import resolve_index
-from ._journal import Edit, removal
 from ._lanes import LanedSegmentIndex
+from ._recovery import Edit, removal
 from ._state import BufferState
 
 _WRITERS: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those that write for this process alone
