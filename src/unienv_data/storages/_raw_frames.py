@@ -127,10 +127,12 @@ class RawFrames:
             piece.write(slice(start - begin, stop - begin), [leaf[part] for leaf in encoded], number + part.start)
 
     def write_raw_rows(self, slots: np.ndarray, raw: Any, numbers: np.ndarray) -> None:
-        """Write the bytes of frames to any slots. The pieces exist."""
-        rows = np.frombuffer(raw, np.uint8).reshape(len(slots), -1)
+        """Write the bytes of frames, one after the other, to any slots. The pieces exist."""
+        frames = np.frombuffer(raw, self.dtype).reshape(len(slots), *self.shape)
         for which, places, within in self.parts(slots):
-            self._wanted(which).write_raw_rows(within, rows[places].tobytes(), numbers[places])
+            piece = self._wanted(which)
+            piece.reserve_at(within)
+            piece.write_at(within, [frames[places]], numbers[places])
 
     def _wanted(self, number: int) -> PackedStorage:
         piece = self.piece(number)

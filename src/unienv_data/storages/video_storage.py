@@ -245,9 +245,11 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
     def gather(self, slots: Any, length: int) -> Any:
         if self.capacity is None:
             self._places.grow(length)
+        else:
+            slots = slots % self.capacity
         if isinstance(slots, int):
             return self.layout.assemble([self._read(np.array([slots]))[0]])
-        frames = self._read(slots.reshape(-1) if self.capacity is None else slots.reshape(-1) % self.capacity)
+        frames = self._read(slots.reshape(-1))
         return self.layout.assemble([frames.reshape(*slots.shape, *frames.shape[1:])])
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
