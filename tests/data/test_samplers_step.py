@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from buffers import number_space, numbers, read
@@ -158,6 +159,36 @@ def test_a_billion_samples_begin_at_once() -> None:
     found = np.concatenate([next(batches) for _ in range(20)])
     assert len(np.unique(found)) == 20 * 256
     assert sampler.sample().max() < 10**9
+
+
+@pytest.mark.parametrize("backend", [NumpyComputeBackend, JaxComputeBackend], ids=lambda b: b.simplified_name)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_draw_while_jax_traces_is_refused(backend: Any, prefetch: int) -> None:
+    sampler = StepSampler(filled(20, backend), 4, seed=0, prefetch=prefetch)
+    epoch = sampler.epoch_iter()
+    draws: list[Any] = [getattr(sampler, form) for form in SAMPLE_FORMS]
+    draws += [sampler.sample_index, MultiprocessingSampler(sampler, n_workers=0).sample, lambda: next(epoch)]
+    for draw in draws:
+        draw()  # what is fetched in advance must not come out of a trace either
+        for trace in (jax.jit, jax.eval_shape, lambda f: jax.lax.scan(lambda c, _: (c, f()), 0, None, length=2)):
+            with pytest.raises(RuntimeError, match=r"JAX traces a function.*pass the batch in.*FuncReplayBuffer"):
+                trace(draw)() if trace is jax.jit else trace(draw)
+        draw()
+
+
+def test_a_draw_where_jax_computes_at_once_is_allowed() -> None:
+    sampler = StepSampler(filled(20), 4, seed=0)
+    drawn: list[list[int]] = []
+
+    def loss(scale: Any) -> Any:
+        drawn.append(read(sampler.sample()))
+        return scale * sum(drawn[-1])
+
+    for _ in range(3):
+        jax.grad(loss)(1.0)
+        jax.vmap(loss)(np.ones(2))
+    assert len(drawn) == 6
+    assert len({tuple(numbers) for numbers in drawn}) == 6
 
 
 def test_it_is_read_only() -> None:

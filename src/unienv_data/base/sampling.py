@@ -23,6 +23,7 @@ from unienv_interface.space.space_utils import batch_space
 from .common import BatchBase, BatchT
 from .epoch_order import Epoch
 from .random_state import fresh_seed, generator_from_state, generator_state, uniform_indices
+from .tracing import refuse_trace
 
 SamplerBatchT = TypeVar("SamplerBatchT", default=Any)
 SamplerArrayType = TypeVar("SamplerArrayType", default=Any)
@@ -114,6 +115,8 @@ class BatchSampler(
     ------
     TypeError, ValueError
         The batch size is no integer, or less than 1.
+    RuntimeError
+        When drawing: JAX is tracing a function to compile it, which would return the same samples in every call.
     """
 
     is_mutable = False
@@ -219,6 +222,7 @@ class BatchSampler(
 
     def sample_index(self) -> SamplerArrayType:
         """Draw the next batch and return its indices as an array of the backend; the batch counts as handed out."""
+        refuse_trace("sample_index()")
         backend = self.backend
         return backend.from_numpy(self.draw().index, dtype=backend.default_index_dtype, device=self.device, copy=True)
 
@@ -226,19 +230,23 @@ class BatchSampler(
 
     def sample(self) -> SamplerBatchT:
         """Sample a structured batch."""
-        return self._sample(STRUCTURED)
+        return self._sample_as(STRUCTURED)
 
     def sample_with_metadata(self) -> tuple[SamplerBatchT, dict[str, Any] | None]:
         """Sample a structured batch together with optional metadata."""
-        return self._sample(STRUCTURED_WITH_METADATA)
+        return self._sample_as(STRUCTURED_WITH_METADATA)
 
     def sample_flat(self) -> SamplerArrayType:
         """Sample a flattened batch."""
-        return self._sample(FLAT)
+        return self._sample_as(FLAT)
 
     def sample_flat_with_metadata(self) -> tuple[SamplerArrayType, dict[str, Any] | None]:
         """Sample a flattened batch together with optional metadata."""
-        return self._sample(FLAT_WITH_METADATA)
+        return self._sample_as(FLAT_WITH_METADATA)
+
+    def _sample_as(self, form: Form) -> Any:
+        refuse_trace("sample()")
+        return self._sample(form)
 
     def _sample(self, form: Form) -> Any:
         return self.fetch(self.draw(), form)
@@ -384,6 +392,7 @@ class EpochIterator(Iterator[Any]):
         self._drawn: deque[tuple[np.ndarray, int]] = deque()  # with the position after it
 
     def __next__(self) -> Any:
+        refuse_trace("next() of an epoch")
         if self._epoch is None:
             epoch = self._sampler.begin_epoch()
             self._drawn_to = epoch.position
