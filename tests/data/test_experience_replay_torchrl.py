@@ -324,3 +324,19 @@ def test_a_trajectory_gets_the_highest_of_its_priorities() -> None:
     batch["td_error"] = torch.where(batch["index"] == 1, 7.0, 0.0) * torch.arange(5.0)
     replay.update_tensordict_priority(batch)
     assert set(replay.sample(64)["index"][:, 0].tolist()) == {1}
+
+
+class WeighingSampler(torchrl.RandomSampler):  # type: ignore[misc]
+    """Says the weight of a single sample without an axis, as TorchRL's prioritized sampler does."""
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        index, _ = super().sample(storage, batch_size)
+        return index, {"priority_weight": torch.ones(batch_size).squeeze()}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_sampler_says_has_an_axis_for_the_samples(count: int) -> None:
+    replay = ExperienceReplay(storage=8, sampler=WeighingSampler())
+    replay.extend(numbers(5))
+    batch, info = replay.sample(count, return_info=True)
+    assert info["priority_weight"].tolist() == batch[:]["priority_weight"].tolist() == [1.0] * count

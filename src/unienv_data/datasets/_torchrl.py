@@ -54,8 +54,8 @@ class TorchRLDrawer(Drawer):
         index, info = self.sampler.sample(self._view_of(storage), batch_size)
         if isinstance(index, tuple):
             (index,) = index  # one part for each axis of the storage
-        tensors = {key: torch.as_tensor(value) for key, value in info.items()}
         slots = torch.as_tensor(index, dtype=torch.int64).reshape(-1).numpy()
+        tensors = {key: _for_each(torch.as_tensor(value), len(slots)) for key, value in info.items()}
         return Draw(slots, tensors, bool(getattr(self.sampler, "ran_out", False)))
 
     def begin(self) -> None:
@@ -87,6 +87,11 @@ class TorchRLDrawer(Drawer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._told = None
+
+
+def _for_each(value: torch.Tensor, count: int) -> torch.Tensor:
+    """What a sampler says of each sample; of a single one some say it without an axis."""
+    return value if value.ndim else value.expand(count)
 
 
 class StorageView:
