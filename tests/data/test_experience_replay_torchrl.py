@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 
 from unienv_data import ReplayBuffer
 from unienv_data.datasets import ExperienceReplay, TensorDictStorage
@@ -340,3 +340,28 @@ def test_what_a_sampler_says_has_an_axis_for_the_samples(count: int) -> None:
     replay.extend(numbers(5))
     batch, info = replay.sample(count, return_info=True)
     assert info["priority_weight"].tolist() == batch[:]["priority_weight"].tolist() == [1.0] * count
+
+
+@pytest.mark.parametrize("name", ["RoundRobinWriter", "TensorDictRoundRobinWriter", "ImmutableDatasetWriter"])
+def test_writers_of_torchrl_stand_for_ours(name: str) -> None:
+    writer = getattr(torchrl, name)()
+    replay = ExperienceReplay(storage=4)
+    replay.extend(numbers(3))
+    replay.set_writer(writer)
+    if name == "ImmutableDatasetWriter":
+        with pytest.raises(RuntimeError, match="nothing can be added"):
+            replay.extend(numbers(3))
+    else:
+        assert replay.extend(numbers(3)).tolist() == [3, 0, 1]
+    assert type(ExperienceReplay(storage=4, writer=writer).writer).__name__ == name.removeprefix("TensorDict")
+    with pytest.raises(TypeError, match="writer is TensorDictMaxValueWriter: wanted a RoundRobinWriter"):
+        replay.set_writer(torchrl.TensorDictMaxValueWriter(rank_key="x"))
+
+
+def test_samples_of_different_shapes_are_refused() -> None:
+    replay = ExperienceReplay(storage=8)
+    samples = [TensorDict({"a": torch.zeros(length)}, []) for length in (2, 3)]
+    for data in (samples, lazy_stack(samples), lazy_stack([TensorDict({"in": sample}, []) for sample in samples])):
+        with pytest.raises(ValueError, match="pad what is shorter"):
+            replay.extend(data)
+    assert not replay.initialized

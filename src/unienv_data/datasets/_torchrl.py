@@ -1,4 +1,4 @@
-"""TorchRL's samplers and storages in a replay of ours, and a storage of ours in a replay of TorchRL's.
+"""TorchRL's samplers, writers and storages in a replay of ours, and a storage of ours in a replay of TorchRL's.
 
 Names with an underscore are TorchRL's own: its samplers and storages ask each other for them.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ._sampling import Draw, Drawer
-from ._storage import RingStorage, SampleStorage
+from ._storage import ImmutableDatasetWriter, RingStorage, RoundRobinWriter, SampleStorage
 from .tensordicts import Key, key_of, to_nested, torch
 
 if TYPE_CHECKING:
@@ -161,6 +161,19 @@ class _Columns:
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self[key] if key_of(key) in self._storage.entries() else default
+
+
+# -- writers -----------------------------------------------------------------------------------------------
+
+
+def writer_of_ours(writer: Any) -> Any:
+    """Make the writer of ours that does what one of TorchRL's does; what has no such writer is returned as it is."""
+    module = sys.modules.get("torchrl.data.replay_buffers.writers")
+    if module is not None and type(writer) in (module.RoundRobinWriter, module.TensorDictRoundRobinWriter):
+        return RoundRobinWriter()
+    if module is not None and type(writer) is module.ImmutableDatasetWriter:
+        return ImmutableDatasetWriter()
+    return writer
 
 
 # -- storages ----------------------------------------------------------------------------------------------
