@@ -82,7 +82,20 @@ def test_quality_goes_down_until_the_file_fits_or_it_is_an_error() -> None:
 def test_the_size_follows_from_the_quality() -> None:
     assert [get_jpeg_compression_ratio(quality) for quality in (10, 55, 57, 70, 100)] == [25, 25, 24, 18, 3]
     target = ImageCompressTransformation(70).get_target_space_from_source(images((20, 10, 3)))
+    assert target.shape == (600 // 18 + 1 + 1024,)
+    target = ImageCompressTransformation(70, compression_ratio=18).get_target_space_from_source(images((20, 10, 3)))
     assert target.shape == (600 // 18 + 1,)
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 32, 64, 128])
+def test_images_of_any_size_fit_by_default(size: int) -> None:
+    rows, columns = np.mgrid[:size, :size] / size
+    scene = (np.sin(9 * rows + 3 * columns) + (columns > 0.5))[..., None].repeat(3, -1) * 60 + 100
+    image = (scene + np.random.default_rng(0).normal(0, 4, scene.shape)).clip(0, 255).astype(np.uint8)
+    made, space = ImageCompressTransformation(), images((size, size, 3))
+    file = made.transform(space, image)
+    found = made.direction_inverse(space).transform(made.get_target_space_from_source(space), file)
+    assert np.abs(found.astype(int) - image).mean() < 12
 
 
 @pytest.mark.parametrize(
@@ -90,6 +103,7 @@ def test_the_size_follows_from_the_quality() -> None:
     [
         ({"max_size_bytes": 10, "compression_ratio": 2.0}, "give one"),
         ({"format": "PNG"}, "how small images get as PNG is not known: give max_size_bytes"),
+        ({"max_size_bytes": 10, "header_bytes": 5}, "header_bytes is 5 and max_size_bytes 10: give one"),
         ({"compression_ratio": 0}, "compression_ratio is 0, it must be above 0"),
     ],
     ids=str,
@@ -129,3 +143,4 @@ def test_json_and_pickles_give_it_back() -> None:
     kind = "unienv_data.transformations.image_compress.ImageCompressTransformation"
     found = json_to_transformation({**of_reference, "last_channel": True, "type": kind})
     assert transformation_to_json(found)["compression_ratio"] == 18
+    assert found.get_target_space_from_source(images((20, 10, 3))).shape == (600 // 18 + 1,)
