@@ -70,6 +70,8 @@ def test_entries_are_added(replay: ExperienceReplay) -> None:
     returns = torch.arange(6.0).flip(0)[:, None]
     assert replay.set_("return", returns) is replay
     replay.update_({"next": {"value": np.arange(12.0).reshape(6, 2)}, "flag": True})
+    with pytest.raises(TypeError, match="int, wanted a TensorDict or a dict of entries"):
+        replay.update_(3)
     replay.set_at_(("extra", "weight"), [0.5, 1.5], [4, 0])
     replay.set_at_("count", torch.tensor([7]), 5)
     assert torch.equal(replay["return"], returns)

@@ -96,6 +96,8 @@ def flat_items(data: Any, path: Key = ()) -> dict[Key, Any]:
     """Collect the values of a nested dict, or of a TensorDict, by their keys."""
     if isinstance(data, TensorDictBase):
         return {(*path, *key): value for key, value in leaves(data)}
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{type(data).__name__}, wanted a TensorDict or a dict of entries")
     found: dict[Key, Any] = {}
     for key, value in data.items():
         inner = (*path, *key_of(key))

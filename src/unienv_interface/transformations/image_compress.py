@@ -172,8 +172,8 @@ class ImageCompressTransformation(DataTransformation):
         return ImageDecompressTransformation(height, width, channels, self.mode, self.format)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
-        names = ("init_quality", "max_size_bytes", "compression_ratio", "mode", "format", "last_channel", "header_bytes")
-        return {name: getattr(self, name) for name in names}
+        sizes = ("max_size_bytes", "compression_ratio", "header_bytes")
+        return {name: getattr(self, name) for name in ("init_quality", *sizes, "mode", "format", "last_channel")}
 
     @classmethod
     def deserialize_from(
