@@ -113,6 +113,20 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], text:
         ImageCompressTransformation(**settings)
 
 
+def test_formats_that_there_are_none_of_are_refused() -> None:
+    for kind, options in ((ImageCompressTransformation, {"max_size_bytes": 9}), (ImageDecompressTransformation, {})):
+        for name in ("format", "mode"):
+            size = {} if options else {"target_height": 2, "target_width": 2}
+            with pytest.raises(TypeError, match=f"{name} is 7, wanted a name that Pillow knows"):
+                kind(**{**options, **size, name: 7})
+    with pytest.raises(ValueError, match="Pillow writes no format 'os"):
+        ImageCompressTransformation(max_size_bytes=99, format="os.system").transform(
+            images((2, 2, 3)), gradient((2, 2, 3))
+        )
+    with pytest.raises(ValueError, match="Pillow reads no format 'os"):
+        ImageDecompressTransformation(2, 2, format="os.system").decode_bytes(b"file")
+
+
 def test_what_holds_no_images_is_refused() -> None:
     made = ImageCompressTransformation(max_size_bytes=10)
     floats = BoxSpace(NumpyComputeBackend, 0.0, 1.0, np.float32, shape=(4, 4, 3))

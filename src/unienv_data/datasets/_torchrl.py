@@ -188,13 +188,20 @@ def is_torchrl_storage(storage: Any) -> bool:
 def adapted_to_torchrl(storage: SampleStorage) -> Any:
     """Make a `torchrl.data.TensorStorage` of the samples.
 
-    The samples of a storage on disk stay there: they are read from its files, and what TorchRL changes of them is kept
-    in memory. The samples of other storages are copied.
+    An empty `TensorDictStorage` with a `max_size` is written to and read by TorchRL. The samples of others stay as they
+    are: those of a storage on disk are read from its files, and what TorchRL changes of them is kept in memory; those
+    of other storages are copied.
     """
     from .tensordict_storage import TensorDictStorage
 
+    if isinstance(storage, TensorDictStorage) and storage.is_mutable and storage.capacity and not storage.entries():
+        from ._torchrl_storage import TorchRLWritableStorage
+
+        return TorchRLWritableStorage(storage)
     if not len(storage):
-        raise ValueError("the storage is empty: TorchRL's storages are made of their first samples")
+        raise ValueError(
+            "the storage is empty: TorchRL reads samples that are there, or writes to a new TensorDictStorage(max_size)"
+        )
     is_on_disk = isinstance(storage, TensorDictStorage) and storage.path is not None
     data = storage.mapped() if is_on_disk else storage.get(np.arange(len(storage)))  # type: ignore[attr-defined]
     return need("torchrl.data", extra="torch").TensorStorage(data)

@@ -87,6 +87,7 @@ class ImageCompressTransformation(DataTransformation):
         last_channel: bool = True,
         header_bytes: int | None = None,
     ) -> None:
+        _check_names(format=format, mode=mode)
         if max_size_bytes is not None and header_bytes:
             raise ValueError(f"header_bytes is {header_bytes} and max_size_bytes {max_size_bytes}: give one")
         if max_size_bytes is not None and compression_ratio is not None:
@@ -154,7 +155,10 @@ class ImageCompressTransformation(DataTransformation):
         quality = max(self.init_quality, min_quality)
         while True:
             file = io.BytesIO()
-            image.save(file, format=self.format, quality=quality)
+            try:
+                image.save(file, format=self.format, quality=quality)
+            except KeyError:
+                raise ValueError(f"Pillow writes no format {self.format!r}") from None
             if file.tell() <= max_bytes:
                 return file.getvalue(), quality
             if quality - _QUALITY_STEP < min_quality:
@@ -208,6 +212,7 @@ class ImageDecompressTransformation(DataTransformation):
         mode: str | None = None,
         format: str | None = None,  # noqa: A002 - the documented name
     ) -> None:
+        _check_names(format=format, mode=mode)
         if target_channels not in (None, 1, 3):
             raise ValueError(f"target_channels is {target_channels!r}, it must be 1, 3 or None")
         self.target_height = parse_integer(target_height, "target_height")
@@ -252,6 +257,8 @@ class ImageDecompressTransformation(DataTransformation):
                 if image.size != (self.target_width, self.target_height):  # known before anything is unpacked
                     raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
                 pixels = np.asarray(image.convert(mode or ("RGB" if self.target_channels == 3 else "L")))
+        except KeyError:
+            raise ValueError(f"Pillow reads no format {self.format!r}") from None
         except (OSError, ValueError, SyntaxError) as error:
             wanted = f"an image {self.target_height} high and {self.target_width} wide"
             raise ValueError(f"not the file of {wanted}: {error}") from error
@@ -275,3 +282,10 @@ class ImageDecompressTransformation(DataTransformation):
     ) -> ImageDecompressTransformation:
         read_setting(json_data, "target_height", cls)
         return cls(**json_data)
+
+
+def _check_names(**names: Any) -> None:
+    """Raise unless the names that Pillow is given are texts, where there are any."""
+    for option, name in names.items():
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"{option} is {name!r}, wanted a name that Pillow knows")
