@@ -246,13 +246,19 @@ def test_what_torchrl_saves_of_our_storage_it_loads(empty: TensorDictStorage, wr
 def test_samplers_of_torchrl_draw_from_our_storage(empty: TensorDictStorage) -> None:
     sampler = torchrl.SliceSampler(slice_len=3, end_key=("next", "done"))
     theirs = torchrl.TensorDictReplayBuffer(storage=empty, sampler=sampler, batch_size=6)
-    theirs.extend(plain(9).set(("next", "done"), torch.arange(9)[:, None] % 3 == 2))
+    done = torch.arange(10)[:, None] % 3 == 2
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
     for _ in range(3):
         slices = theirs.sample()["x"].reshape(2, 3)
         assert (slices[:, 0] % 3 == 0).all()
         assert (slices.diff(dim=1) == 1).all()
     theirs.set_sampler(torchrl.SamplerWithoutReplacement())
-    assert sorted(torch.cat([batch["x"] for batch in theirs]).tolist()) == list(range(9))
+    theirs.set_writer(torchrl.TensorDictMaxValueWriter(rank_key="x"))
+    theirs.empty()
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
+    theirs.add(plain(1, start=9).set(("next", "done"), done[9:])[0])  # to which the writer adds an entry
+    theirs.extend(plain(5, start=-5).set(("next", "done"), done[:5]))
+    assert sorted(torch.cat([batch["x"] for batch in theirs]).tolist()) == list(range(10))
 
 
 # -- preprocessing -----------------------------------------------------------------------------------------
