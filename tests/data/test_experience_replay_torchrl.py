@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -459,3 +460,17 @@ def test_samples_of_different_shapes_are_refused() -> None:
         with pytest.raises(ValueError, match="pad what is shorter"):
             replay.extend(data)
     assert not replay.initialized
+
+
+@pytest.mark.parametrize("kind", [SamplerWithoutReplacement, torchrl.SamplerWithoutReplacement], ids=["ours", "theirs"])
+def test_a_function_makes_the_sampler(kind: Any) -> None:
+    replay = ExperienceReplay(storage=8, sampler=kind, batch_size=2)
+    replay.extend(numbers(6))
+    for sampler in (kind, functools.partial(kind, drop_last=True), lambda: kind()):
+        replay.set_sampler(sampler)
+        assert isinstance(replay.sampler, kind)
+        assert sorted(torch.cat([batch["x"] for batch in replay]).tolist()) == list(range(6))
+    with pytest.raises(ValueError, match="drop_last=True need batches of one size"):
+        ExperienceReplay(storage=8, sampler=functools.partial(kind, drop_last=True))
+    with pytest.raises(TypeError, match="sampler is int: wanted one of"):
+        replay.set_sampler(lambda: 3)

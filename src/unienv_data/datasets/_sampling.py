@@ -77,13 +77,16 @@ class Drawer(abc.ABC):
 
 
 def drawer(sampler: Any) -> Drawer:
-    """Find the drawer of a sampler; a TypeError if the sampler is of neither kind."""
+    """Find the drawer of a sampler, or of what a function makes; a TypeError if the sampler is of neither kind."""
     if isinstance(sampler, IndexSampler):
         return IndexDrawer(sampler)
-    if callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None)):
+    has_methods = callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None))
+    if has_methods and not isinstance(sampler, type):
         from ._torchrl import TorchRLDrawer
 
         return TorchRLDrawer(sampler)
+    if callable(sampler):
+        return drawer(sampler())
     raise TypeError(
         f"sampler is {type(sampler).__name__}: wanted one of unienv_data.samplers, such as RandomSampler, or an "
         f"object with the methods of a TorchRL sampler"
