@@ -83,7 +83,7 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     @property
     def initialized(self) -> bool:
-        return self._editor.initialized
+        return self.samples.space is not None
 
     @property
     def _len(self) -> int:
@@ -133,8 +133,8 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     def _like_the_first(self, data: TensorDictBase, slots: np.ndarray) -> TensorDictBase:
         """Samples with the entry `index`, or without it: some writers add it, and some to a part of the samples."""
-        has_index = data.get("index", None) is not None
-        if not self.initialized or has_index == (("index",) in self.samples.entries()):
+        has_index, space = data.get("index", None) is not None, self.samples.space
+        if space is None or has_index == ("index" in space.spaces):
             return data
         if has_index:
             return data.exclude("index")
