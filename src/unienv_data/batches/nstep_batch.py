@@ -171,13 +171,13 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         sums = np.einsum("bn...,bn->b...", rewards, self._weights.take(steps, 0))
         discounts = self._powers.take(steps) * ~terminated[last]
 
-        found = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
         for keys in self._of_last:
-            _item(found, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
-        parent = _item(found, self._reward[:-1])
+            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(transitions, self._reward[:-1])
         parent[self._reward[-1]] = self._as_floats(sums)
         parent[self._discount[-1]] = self._as_floats(discounts.reshape(-1, *self._flag_shape))
-        return found
+        return transitions
 
     def _as_floats(self, values: np.ndarray) -> Any:
         backend, dtype = self.batch.backend, self._host_dtype
@@ -195,13 +195,13 @@ def _item(data: Any, keys: tuple[Any, ...]) -> Any:
 
 def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
     """The keys of those of the fields that the space has."""
-    found = []
+    paths = []
     for field in fields:
         with contextlib.suppress(KeyError):
             keys = path_keys(space, field)
             nested_item(space, keys)
-            found.append(keys)
-    return found
+            paths.append(keys)
+    return paths
 
 
 def _path(keys: tuple[Any, ...]) -> str:

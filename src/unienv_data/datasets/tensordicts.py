@@ -80,11 +80,11 @@ def flat_items(data: Any, path: Key = ()) -> dict[Key, Any]:
     """Collect the values of a nested dict, or of a TensorDict, by their keys."""
     if isinstance(data, TensorDictBase):
         return {(*path, *key): value for key, value in leaves(data)}
-    found: dict[Key, Any] = {}
+    items: dict[Key, Any] = {}
     for key, value in data.items():
         inner = (*path, *key_of(key))
-        found |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
-    return found
+        items |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
+    return items
 
 
 def key_of(key: Any) -> Key:
