@@ -264,7 +264,11 @@ class BufferWriter:
                     raise
                 interrupt = error
         if self._tells and ended:
-            self._tell(ended)
+            try:
+                self._tell(ended)
+            except BaseException:
+                self._tell(ended)  # which may be repeated, too
+                raise
         if interrupt is not None:
             raise interrupt
 
@@ -311,10 +315,17 @@ class BufferWriter:
             raise
         finally:
             if self._tells:
-                self._tell(ranges)
+                try:
+                    self._tell(ranges)
+                except BaseException:
+                    self._tell(ranges)
+                    raise
 
     def _tell(self, ended: Sequence[tuple[int, int]]) -> None:
-        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples."""
+        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples.
+
+        After an interrupt all of them are told again.
+        """
         tail = self._counters.tail
         for start, stop in ended:
             numbers = np.arange(max(start, tail), stop)
