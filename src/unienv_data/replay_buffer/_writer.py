@@ -414,7 +414,7 @@ class BufferWriter:
         state, head, tail = self._state, self._counters.head, self._counters.tail
         bounds = (tail, min(max(self._counters.closed, tail), head), head)
         alive = state.segments.alive_and_cut(tail, head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join))
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, self._counters.renumbered, join=join))
 
     def discard_open_segment(self) -> int:
         """Remove the samples of the open episode; how many there were."""
