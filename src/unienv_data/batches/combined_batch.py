@@ -108,6 +108,12 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def may_grow(self) -> bool:
         return bool(self._growing)
 
+    @property
+    def renumbered(self) -> int:
+        starts, _ = self._starts_and_total()
+        moved = sum(batch.renumbered + batch.sample_numbers.start for batch in self.batches)
+        return int(moved + starts.sum())  # where a batch begins moves with those before it
+
     def __len__(self) -> int:
         return self._starts_and_total()[1]
 

@@ -315,7 +315,7 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
             raise CommandError(
                 f"{plan.out} has room for {buffer.capacity:,} steps, and its storage ({kind}) cannot grow"
             )
-        buffer.mark_segment_end()  # of an episode that was cut when the run before was
+        buffer.mark_segment_end(cut=True)  # of an episode that was cut when the run before was
     except BaseException:
         buffer.close()
         raise
