@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -219,6 +219,8 @@ class OfflineMethods:
         --------
         >>> train, validation = data.split_episodes([0.9, 0.1])  # doctest: +SKIP
         """
+        if isinstance(fractions, (str, Mapping)):
+            raise TypeError(f"fractions is a {type(fractions).__name__}, wanted a list of numbers, such as [0.9, 0.1]")
         if not fractions or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
             raise ValueError(f"fractions are {list(fractions)}, wanted positive numbers that are 1 together")
         order = np.random.default_rng(seed).permutation(len(self._rows.ends))

@@ -252,7 +252,7 @@ def _file_ranges(folder: Path, suffix: str, capacity: int | None) -> list[tuple[
     if (folder / VIDEO_INDEX).exists():
         index = read_json(folder / VIDEO_INDEX, checksum=False)
         pairs = json_field(index, "file_ranges", list, folder / VIDEO_INDEX)
-        if sorted(pairs) != sorted(map(list, present)):
+        if len(pairs) != len(present) or any([*pair] not in pairs for pair in present):
             raise StorageCorruptedError(
                 f"{folder / VIDEO_INDEX}: it names the videos {pairs}, those there are {present}"
             )
