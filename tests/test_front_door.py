@@ -25,6 +25,8 @@ import unienv_interface
 from unienv_data import BatchBase, ReplayBuffer, transition_space
 from unienv_data.base.common import convert_index_to_backendarray
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_data.replay_buffer._state import BufferState
+from unienv_data.replay_buffer.inspection import clear_killed_create
 from unienv_data.replay_buffer.replay_buffer import index_with_offset
 from unienv_data.storages.backend_compat import ToBackendOrDeviceStorage
 from unienv_data.storages.registry import storage_by_name
@@ -262,6 +264,44 @@ os._exit(1)
     with ReplayBuffer.load_from(tmp_path / "r", backend="numpy") as buffer:
         assert_continuous(buffer)
         assert buffer.verify() == []
+
+
+KILLED_WHILE_CREATING = """
+import os, sys, unienv
+from unienv_data.replay_buffer import _folder
+setattr(*{place}, lambda *args, **kwargs: os.kill(os.getpid(), 9))
+unienv.record(unienv.make("CartPole-v1", num_envs=2, seed=0), sys.argv[1], 10)
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["_folder.BufferState, 'create'", "_folder, 'write_description'", "_folder, 'sync_folder'"]
+)
+def test_one_that_was_killed_while_it_was_created_is_begun_anew(tmp_path: Path, place: str) -> None:
+    code = KILLED_WHILE_CREATING.format(place=f"({place})")
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "r"], timeout=60, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (-9, b"")
+    assert list((tmp_path / "r").iterdir())
+    with unienv.record(batch(), tmp_path / "r", 20) as recording:
+        assert len(recording) == 20
+    assert unienv.check(tmp_path / "r").is_sound
+
+
+def test_a_folder_that_another_process_is_creating_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = BufferState.create
+
+    def slow(*args: Any, **kwargs: Any) -> BufferState:
+        clear_killed_create(tmp_path / "r")  # as a second recording would meanwhile
+        assert (tmp_path / "r" / "storage" / "rows.bin").exists()
+        with pytest.raises(FileExistsError, match="is there already and is not a recording"):
+            unienv.record(batch(), tmp_path / "r", 10)
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(BufferState, "create", slow)
+    unienv.record(batch(), tmp_path / "r", 10).close()
+    assert unienv.check(tmp_path / "r").is_sound
 
 
 def test_one_that_was_dropped_without_close_goes_on(tmp_path: Path) -> None:

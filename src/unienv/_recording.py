@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, SpaceStorage, transition_space
 from unienv_data.checking import describe_difference
+from unienv_data.replay_buffer.inspection import clear_killed_create
 from unienv_data.storages.registry import name_of
 from unienv_interface import Env
 from unienv_interface.backends.seeding import next_seed_rng
@@ -164,6 +165,7 @@ def record(
         raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")
     folder, space = Path(path), transition_space(env) if space is None else space
     lanes = env.batch_size or 1
+    clear_killed_create(folder)
     if _is_empty_folder(folder):
         folder.rmdir()  # the buffer makes its own
     if os.path.lexists(folder):
