@@ -193,6 +193,9 @@ def test_what_makes_an_environment() -> None:
         ((CARTPOLE, 2, -1), ValueError, "workers is -1, it must not be negative"),
         ((CARTPOLE, None, 2), ValueError, "workers is 2 without num_envs: say how many environments they share"),
         ((CARTPOLE, 2, 0, "nunpy"), ValueError, "unknown backend 'nunpy', .* did you mean 'numpy'?"),
+        ((CARTPOLE, "8"), TypeError, "num_envs is '8', it wants an integer"),
+        ((CARTPOLE, 8, 2.0), TypeError, "workers is 2.0, it wants an integer"),
+        ((3,), TypeError, "source: env is int, wanted a gymnasium.Env .*; an id or a function that makes an environ"),
         ((CARTPOLE, 2, 0, 3), TypeError, "backend is 3, wanted a ComputeBackend such as NumpyComputeBackend"),
     ],
 )
@@ -396,6 +399,18 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     unienv.record(batch(), tmp_path / "cartpole", 10).close()
     with pytest.raises(FileNotFoundError, match=r"there is no such recording or file, did you mean 'cartpole'\?"):
         unienv.load(tmp_path / "catpole")
+    for function in (unienv.info, unienv.stats, unienv.check):
+        with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
+            function(tmp_path / "catpole")
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
+        unienv.repair(tmp_path / "catpole", tmp_path / "repaired")
+    with pytest.raises(ValueError, match=r"'hfd5' is no format, .*, did you mean 'hdf5'\?"):
+        unienv.convert(tmp_path / "cartpole", tmp_path / "converted", "hfd5")
+    with (
+        unienv.load(tmp_path / "cartpole") as data,
+        pytest.raises(ValueError, match="before is -1, it must not be neg"),
+    ):
+        data.windows(before=-1)
     with pytest.raises(FileNotFoundError, match="not a replay buffer, it has no metadata"):
         unienv.load(tmp_path)
     (tmp_path / "a.csv").touch()

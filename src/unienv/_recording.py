@@ -212,7 +212,10 @@ def _check_goes_on(
     """A ValueError if what is recorded now is not what was recorded before; None and False were left out."""
     recorded = buffer.single_space
     if recorded != space:
-        raise ValueError(f"{folder} does not fit the environment: {describe_difference(recorded, space)}")
+        raise ValueError(
+            f"{folder} does not fit the environment: {describe_difference(recorded, space)}; give the environment and "
+            f"backend it was recorded with, or another path"
+        )
     wanted = name_of(storage) if isinstance(storage, type) else storage
     for name, before, now in (
         ("slots", buffer.lanes, lanes),
