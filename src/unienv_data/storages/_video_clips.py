@@ -14,6 +14,7 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
+from ..base.encoded_frames import EncodedFrames
 from ..base.storage import StorageCorruptedError
 from ._frame_cache import FrameCache
 from ._video_encoding import crc_of
@@ -60,6 +61,21 @@ class VideoClips:
         place = bisect_right(clips, number, key=lambda clip: clip.first) - 1
         return clips[place] if place >= 0 and number < clips[place].stop else None
 
+    def _find_all(self, numbers: np.ndarray) -> list[Clip | None]:
+        clips = [self.find(number) for number in numbers.tolist()]
+        if None in clips:
+            self.look()
+            clips = [self.find(number) for number in numbers.tolist()]
+        return clips
+
+    def where(self, numbers: np.ndarray) -> EncodedFrames | None:
+        """Where the frames of samples are; None if one of them is in no video."""
+        clips = [clip for clip in self._find_all(numbers) if clip is not None]
+        if len(clips) < len(numbers):
+            return None
+        frames = numbers - np.array([clip.first for clip in clips], np.int64)
+        return EncodedFrames([clip.path for clip in clips], frames / self._fps, self._fps)
+
     def add(self, clip: Clip) -> None:
         self.all = sorted([*self.all, clip])
 
@@ -71,10 +87,7 @@ class VideoClips:
 
     def read(self, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Read the frames of samples into `out`; of which of them there is no video."""
-        clips = [self.find(number) for number in numbers.tolist()]
-        if None in clips:
-            self.look()
-            clips = [self.find(number) for number in numbers.tolist()]
+        clips = self._find_all(numbers)
         is_missing = np.array([clip is None for clip in clips], bool)
         wanted = np.flatnonzero(~is_missing)
         marks = np.array([0 if clip is None else clip.crc for clip in clips], np.int64)
