@@ -49,9 +49,20 @@ class StatsReport:
 
 
 def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsReport:
-    """The statistics of all columns of the recording in a folder; memory stays bounded.
+    """Compute the statistics of all columns of the recording in a folder; memory stays bounded.
 
-    Those by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+    Statistics by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+
+    Parameters
+    ----------
+    path
+        The folder of the recording.
+    progress
+        Called with how many samples are done and how many there are.
+
+    Returns
+    -------
+    The statistics of each column.
     """
     show = progress or unwatched
     with open_folder(Path(path)) as buffer:
