@@ -196,11 +196,11 @@ class EpisodeRows:
         """Compare all files with their checksums; one sentence for each that was damaged."""
         findings = []
         for name, checksum in self.marker["checksums"].items():
-            found = 0
+            crc = 0
             with open(self.folder / name, "rb") as file:
                 while data := file.read(_CHECK_BYTES):
-                    found = zlib.crc32(data, found)
-            if found != checksum:
+                    crc = zlib.crc32(data, crc)
+            if crc != checksum:
                 findings.append(f"{self.folder / name}: the checksum does not match, the file was damaged")
         return findings
 

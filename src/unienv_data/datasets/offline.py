@@ -258,8 +258,8 @@ class OfflineMethods:
                     raise KeyError(f"there are no numbers under {prefix}, there are {sorted(numbers)}")
         columns: dict[Key, torch.Tensor] = {}
         for key in chosen:
-            found = _statistics(self._pieces(key, first[key]))
-            columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in found.items()}
+            figures = _statistics(self._pieces(key, first[key]))
+            columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in figures.items()}
         return from_columns(columns, torch.Size([]))
 
     def _pieces(self, key: Key, sample: torch.Tensor) -> Iterator[np.ndarray]:
@@ -324,5 +324,5 @@ def _statistics(pieces: Iterator[np.ndarray]) -> dict[str, Any]:
         high = np.maximum(high, np.where(is_there, values, -np.inf).max(0))
         count = total
     nothing = count == 0
-    found = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
-    return {**{name: np.where(nothing, np.nan, value) for name, value in found.items()}, "count": count}
+    figures = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
+    return {**{name: np.where(nothing, np.nan, value) for name, value in figures.items()}, "count": count}

@@ -74,8 +74,8 @@ class TensorDictStorage(RingStorage):
         storage._folder, storage.is_mutable = folder, not read_only
         marker = read_json(folder / MARKER, checksum=True)
         if (marker.get("format"), marker.get("format_version")) != (FORMAT, VERSION):
-            found = f"{marker.get('format')!r}, version {marker.get('format_version')}"
-            raise StorageCorruptedError(f"{folder / MARKER}: {found}, wanted {FORMAT!r}, version {VERSION}")
+            stored = f"{marker.get('format')!r}, version {marker.get('format_version')}"
+            raise StorageCorruptedError(f"{folder / MARKER}: {stored}, wanted {FORMAT!r}, version {VERSION}")
         storage.capacity, storage.inner_batch = marker["capacity"], tuple(marker["inner_batch"])
         storage._first, storage._written = marker["first"], marker["written"]
         storage._rows_name, storage._storage = marker.get("rows", ROWS), None

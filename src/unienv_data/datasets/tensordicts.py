@@ -98,11 +98,11 @@ def flat_items(data: Any, path: Key = ()) -> dict[Key, Any]:
         return {(*path, *key): value for key, value in leaves(data)}
     if not isinstance(data, Mapping):
         raise TypeError(f"{type(data).__name__}, wanted a TensorDict or a dict of entries")
-    found: dict[Key, Any] = {}
+    items: dict[Key, Any] = {}
     for key, value in data.items():
         inner = (*path, *key_of(key))
-        found |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
-    return found
+        items |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
+    return items
 
 
 def key_of(key: Any) -> Key:
