@@ -19,7 +19,7 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import METADATA_FILE, read_metadata
+from ..replay_buffer.inspection import METADATA_FILE, read_metadata, wait_for_edit
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
@@ -42,6 +42,8 @@ def open_folder(path: Path) -> ReplayBuffer:
     ------
     FileNotFoundError
         There is no such folder, or no buffer in it.
+    StorageCorruptedError
+        It cannot be opened.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder")
@@ -54,6 +56,17 @@ def open_folder(path: Path) -> ReplayBuffer:
         if backend is None:
             raise
         return ReplayBuffer.load_from(path, backend=backend)
+
+
+def open_whole(path: Path) -> ReplayBuffer:
+    """`open_folder`, once no writer is changing samples in place; a StorageCorruptedError if one was killed then."""
+    buffer = open_folder(path)
+    try:
+        wait_for_edit(buffer)
+    except BaseException:
+        buffer.close()
+        raise
+    return buffer
 
 
 def tensor_backend(storage: str) -> ComputeBackend | None:
