@@ -27,7 +27,7 @@ from ._reading import (
     in_one_line,
     is_damage,
     lengths_of,
-    open_folder,
+    open_whole,
     unwatched,
 )
 
@@ -125,7 +125,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
 def _open(path: Path) -> ReplayBuffer:
     if (path / HEADER_FILE).exists() and not (path / METADATA_FILE).exists():
         raise ValueError(f"{path / METADATA_FILE}: the file is missing")
-    return open_folder(path)
+    return open_whole(path)
 
 
 def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]:
