@@ -25,7 +25,7 @@ MOST = 12
 FIELDS: dict[str, Any] = {"done": True, "context": True, "episode_id": True, "step": True}
 KINDS = ["one", "one, observations once", "batch", "per slot", "lanes", "lanes, observations once"]
 PLACES = ["memory", "disk", "shared memory", "shared disk"]
-# a file of /proc that was opened and not yet entered: Python closes it at once
+# A file that was opened and not yet entered: Python closes it at once, and warns.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
 
 
@@ -69,7 +69,7 @@ class Recording:
             assert buffer.verify() == []
             rows = buffer.get_at(...)
             obs, after = rows["obs"], rows["next_obs"]
-            assert np.array_equal(obs + [0, 0, 1], after), "a transition from one episode to another"
+            assert np.array_equal(obs + np.array([0, 0, 1]), after), "a transition from one episode to another"
             assert np.array_equal(rows["step"], obs[:, 2])
             assert np.array_equal(rows["context"], 100 * obs[:, 0] + obs[:, 1])
             found += map(tuple, after.tolist())

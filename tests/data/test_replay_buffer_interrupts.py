@@ -29,6 +29,8 @@ from unienv_interface.backends import NumpyComputeBackend
 OURS = (unienv_data, unienv_interface)
 MOST = 12
 LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
+# A file that was opened and not yet entered: Python closes it at once, and warns.
+pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
 
 
 # -- at every point of every verb ----------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def test_an_epoch_ends_where_samples_were_moved(removed: list[int], place: str, 
     next(epoch)
     state = saved(sampler)
     buffer.remove_at(removed)
-    with pytest.raises(ValueError, match="samples have got other numbers|over 20 samples and now there are 18"):
+    with pytest.raises(ValueError, match=r"samples have got other numbers|over 20 samples and now there are 18"):
         next(epoch)
     buffer.extend(numbers([30, 31]))
     twin = StepSampler(buffer, 4)

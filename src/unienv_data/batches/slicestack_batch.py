@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -18,7 +17,6 @@ from ..base.index import is_plain_index, is_single
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,
-    UnknownEpisodesWarning,
     WindowQuery,
     Windows,
     merge_axes,
@@ -28,7 +26,7 @@ from ..base.windows import (
     take_frames,
     window_frames,
 )
-from ._view import BatchView, with_space, with_value
+from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
 
 #: From a stack, the indices (B, T) of the frames, their data and their metadata, both (B, T, ...), to booleans (B, T).
 MaskFunction = Callable[["SliceStackedBatch", Any, Any, dict[str, Any]], Any]
@@ -154,7 +152,9 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         if episodes not in ("respect", "ignore"):
             raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         if episodes == "respect" and get_valid_mask_function is None and not batch.is_segment_aware:
-            self._warn_of_unknown_episodes(batch)
+            level = 1 if type(self) is SliceStackedBatch else 2  # the line that makes the view, also of a subclass
+            mask = "give get_valid_mask_function=..., "
+            warn_of_unknown_episodes(batch, type(self).__name__, or_else=mask, stacklevel=level)
         offsets = parse_offsets(batch.backend, fixed_offset)
         single_space, count = batch.single_space, len(offsets)
         metadata_space = batch.single_metadata_space
@@ -180,17 +180,6 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         ):
             self._query = replace(self._query, mask=mask, mask_keys=(mask.key,))
         self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
-
-    def _warn_of_unknown_episodes(self, batch: BatchBase) -> None:
-        level = 3 if type(self) is SliceStackedBatch else 4  # the line that makes the view, also of a subclass
-        warnings.warn(
-            f"{type(batch).__name__} does not know its episodes, so windows reach from one into the next, and every "
-            f"frame counts as valid: keep episodes (ReplayBuffer.create(..., keep_episodes=True), or lanes=N for a "
-            f"batch of N environments), give get_valid_mask_function=..., or write {type(self).__name__}(..., "
-            f'episodes="ignore") if that is meant',
-            UnknownEpisodesWarning,
-            stacklevel=level,
-        )
 
     @property
     def host_offsets(self) -> tuple[np.ndarray, int]:

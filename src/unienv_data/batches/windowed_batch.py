@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.index import is_plain_index, is_single
 from ..base.nested import Columns, column_paths, columns_under, nested_item, path_keys
 from ..base.windows import WindowQuery, Windows, any_offsets, merge_axes, split_axis
-from ._view import BatchView, with_space, with_value
+from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
 from .slicestack_batch import VALID_MASK
 
 __all__ = ["Seconds", "WindowedBatch", "seconds"]
@@ -99,11 +99,19 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     windows
         The offsets by column: a path such as "obs/cam", or the path of a dict, such as "obs", for all under it that no
         longer path names. Offsets are integers in any order, with 0 (the sample itself) or without, or `seconds`.
+    episodes
+        With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+
+    Warns
+    -----
+    UnknownEpisodesWarning
+        The batch knows no episodes, so that every frame is valid that is there. `episodes="ignore"` says that this is
+        meant.
 
     Raises
     ------
     ValueError
-        A path names no column, or offsets are not as wanted.
+        A path names no column, offsets are not as wanted, or `episodes` is neither of its values.
 
     Examples
     --------
@@ -115,7 +123,13 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     is_mutable = False
 
-    def __init__(self, batch: BatchBase, windows: Mapping[str | Sequence[Any], Any]) -> None:
+    def __init__(
+        self,
+        batch: BatchBase,
+        windows: Mapping[str | Sequence[Any], Any],
+        *,
+        episodes: Literal["respect", "ignore"] = "respect",
+    ) -> None:
         if not isinstance(windows, Mapping) or not windows:
             raise TypeError(
                 f"windows are {windows!r}, wanted offsets by column, such as "
@@ -124,8 +138,13 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         space = batch.single_space
         if not isinstance(space, DictSpace):
             raise ValueError(f"there are no columns in samples of {space}: SliceStackedBatch makes windows of them")
+        if episodes not in ("respect", "ignore"):
+            raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         self.windows = dict(windows)
         self._windows = _parse_windows(batch, windows)
+        self._within_episodes = episodes == "respect"
+        if self._within_episodes and not batch.is_segment_aware:
+            warn_of_unknown_episodes(batch, type(self).__name__, stacklevel=1)
         masks = {
             window.name: BinarySpace(batch.backend, (window.length,), device=batch.device) for window in self._windows
         }
@@ -198,7 +217,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         for group in by_offsets.values():
             offsets, take = any_offsets(self.backend, group[0].offsets)
             fields = Columns.of_paths(path for window in group for path in window.paths)
-            queries.append(WindowQuery(offsets, (fields,), take=take))
+            queries.append(WindowQuery(offsets, (fields,), within_episodes=self._within_episodes, take=take))
             names.append([window.name for window in group])
         if with_metadata and self.batch.single_metadata_space is not None:
             queries.append(WindowQuery(np.zeros(1, np.int64), (Columns(()),), with_metadata=True))
@@ -225,7 +244,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def _frames_by_time(self, positions: np.ndarray, times: Seconds) -> tuple[np.ndarray, np.ndarray]:
         """The samples nearest to the wanted times (B, T), found by bisection, and which are near enough."""
-        bounds = self.batch.episode_bounds(positions)
+        bounds = self.batch.episode_bounds(positions, within_episodes=self._within_episodes)
         stride = np.broadcast_to(bounds.stride, positions.shape)[:, None]
         start, last = bounds.start[:, None], (bounds.stop - 1 - bounds.start)[:, None] // stride
         wanted = self._timestamps(positions, times)[:, None] + np.array(times.times)
