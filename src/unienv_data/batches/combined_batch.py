@@ -293,10 +293,15 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         valid = np.empty((sum(len(chosen.indices) for chosen in slices), query.count), np.bool_)
         for chosen, windows in zip(slices, parts, strict=True):
             valid[chosen.indices] = windows.valid
-        if not query.with_metadata:
-            return Windows(data, valid)
-        numbers = np.empty(valid.shape, np.int64)
-        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in parts], slices, numbers))
+        padding = np.empty(valid.shape, np.uint8) if query.tells_padding else None
+        if padding is not None:
+            for chosen, windows in zip(slices, parts, strict=True):
+                padding[chosen.indices] = windows.padding
+        metadata = None
+        if query.with_metadata:
+            numbers = np.empty(valid.shape, np.int64)
+            metadata = self._joined_metadata([windows.metadata for windows in parts], slices, numbers)
+        return Windows(data, valid, metadata, padding)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
