@@ -158,5 +158,14 @@ def interrupt_everywhere(act: Callable[[Recording], Any], kind: str, place: str,
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ACTS)
 def test_an_interrupt_anywhere(name: str, place: str, tmp_path: Path) -> None:
-    for kind in KINDS:
+    first = list(ACTS).index(name) + 2 * PLACES.index(place)
+    for kind in (KINDS[first % len(KINDS)], KINDS[(first + 3) % len(KINDS)]):
         interrupt_everywhere(ACTS[name], kind, place, tmp_path, MOST)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ACTS)
+def test_an_interrupt_at_every_point(name: str, place: str, kind: str, tmp_path: Path) -> None:
+    interrupt_everywhere(ACTS[name], kind, place, tmp_path, 10**9)

@@ -294,8 +294,8 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         for chosen, windows in zip(slices, parts, strict=True):
             valid[chosen.indices] = windows.valid
         padding = np.empty(valid.shape, np.uint8) if query.tells_padding else None
-        if padding is not None:
-            for chosen, windows in zip(slices, parts, strict=True):
+        for chosen, windows in zip(slices, parts, strict=True):
+            if padding is not None and windows.padding is not None:
                 padding[chosen.indices] = windows.padding
         metadata = None
         if query.with_metadata:

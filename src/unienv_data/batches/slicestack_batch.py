@@ -160,8 +160,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
             raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         if episodes == "respect" and get_valid_mask_function is None and not batch.is_segment_aware:
             level = 1 if type(self) is SliceStackedBatch else 2  # the line that makes the view, also of a subclass
-            mask = "give get_valid_mask_function=..., "
-            warn_of_unknown_episodes(batch, type(self).__name__, or_else=mask, stacklevel=level)
+            give_mask = "give get_valid_mask_function=..., "
+            warn_of_unknown_episodes(batch, type(self).__name__, or_else=give_mask, stacklevel=level)
         if padding:
             check_tells_padding(batch, episodes == "respect" and get_valid_mask_function is None)
         offsets = parse_offsets(batch.backend, fixed_offset)
