@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ import unienv_interface
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface import SyncVecEnv
 
-OURS = (unienv_data, unienv_interface)
+# With the modules of the standard library whose code waits for threads.
+OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading)
 SLOTS = 2
 MOST = 12
 FIELDS: dict[str, Any] = {"done": True, "context": True, "episode_id": True, "step": True}

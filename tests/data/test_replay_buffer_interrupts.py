@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import copy
 import fcntl
 import itertools
@@ -9,6 +11,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +29,8 @@ from unienv_data.replay_buffer._locks import SharedWriteLock
 from unienv_data.storages.parquet import ParquetStorage
 from unienv_interface.backends import NumpyComputeBackend
 
-OURS = (unienv_data, unienv_interface)
+# With the modules of the standard library whose code waits for threads.
+OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading)
 MOST = 12
 LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
 # A file that was opened and not yet entered: Python closes it at once, and warns.

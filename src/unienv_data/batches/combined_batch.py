@@ -17,6 +17,7 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space, get
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.threads import call_each
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
@@ -216,7 +217,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return map(work, slices)
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
             self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
-        return self._pool[1].map(work, slices)
+        return iter(call_each(self._pool[1], work, slices))
 
     # -- episodes --------------------------------------------------------------------------------------------
 
