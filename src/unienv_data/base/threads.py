@@ -1,13 +1,14 @@
-"""Calls in the threads of a pool, whose ends are waited for while Ctrl-C may come at any instant.
+"""Waiting for threads while Ctrl-C may come at any instant.
 
-The futures of `concurrent.futures` wait in Python code: Ctrl-C there can leave the lock of a future taken, and its
-thread then waits for ever. Here the main thread waits for one lock, in C.
+Futures and `threading.Condition` take and wait for locks in Python code: Ctrl-C there can leave a lock taken, and other
+threads then wait for ever. Here locks are entered, and waited for, in C.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
@@ -55,6 +56,33 @@ class ThreadCall(Generic[ResultT]):
     def cancel(self) -> None:
         """Leave the call out if it has not begun; nobody asks for its result then."""
         self._is_cancelled = True
+
+
+class Changes:
+    """A lock, and word of changes to what it guards."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._waiting: list[threading.Lock] = []
+
+    def notify(self) -> None:
+        """Have all who wait look again; for who holds the lock."""
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            turn.release()
+
+    def wait_for(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until `holds()`, which is called with the lock held, at most so many seconds; whether it does."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            turn = threading.Lock()
+            turn.acquire()
+            with self.lock:
+                if holds():
+                    return True
+                self._waiting.append(turn)
+            if not turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+                return False
 
 
 def call_each(threads: Executor, work: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
