@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from unienv_interface.utils.words import did_you_mean
+
 from .storage import StorageCorruptedError, UnsupportedFormatError
 
 # Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
@@ -297,6 +299,14 @@ def new_folder(path: PathLike) -> Iterator[Path]:
             if not was_there:
                 folder.rmdir()
         raise
+
+
+def did_you_mean_path(path: Path) -> str:
+    """The end of an error message about a missing path: the name beside it that is nearest; empty if none is near."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [entry.name for entry in path.parent.iterdir()]
+    return did_you_mean(path.name, names)
 
 
 def remove(path: Path) -> None:

@@ -216,8 +216,12 @@ class MappedHeader(Header):
 
     def begin_to_write(self) -> None:
         """Say that the buffer is not closed, and is written since this boot."""
+        is_sealed = any(self._page[_SEAL:PAGE_SIZE])
         self._page[_SEAL:PAGE_SIZE] = bytes(8)
         self.counters.boot = _boot_number()
+        self.is_of_another_boot = False
+        if is_sealed:
+            self._file.sync()  # a page that says so still would make files that have changed look damaged
 
     def go_on_from(self, counters: Counters) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""
