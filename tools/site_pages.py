@@ -124,7 +124,7 @@ class Section:
         found = [(_last(path), self._file(path), _entry(path, options, 1)) for path, options in self._sorted()]
         for module, paths in sorted(self.functions.items()):
             text = f"# Functions of {module}\n\n" + "\n".join(_entry(path, "", 2) for path in paths)
-            found.append((f"{_last(module)}: functions", self._file(module), text))
+            found.append((f"Functions of {_last(module)}", self._file(module), text))
         return found
 
     def _sorted(self) -> list[tuple[str, str]]:
