@@ -269,8 +269,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
         Examples
         --------
-        >>> small = buffer.select(["action", "obs/state"])  # doctest: +SKIP
-        >>> small.get_at(0).keys()  # doctest: +SKIP
+        >>> small = buffer.select(["action", "obs/state"])
+        >>> small.get_at(0).keys()
         dict_keys(['action', 'obs'])
         """
         from ..batches.subitem_batch import SubItemBatch

@@ -57,6 +57,15 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     ------
     ValueError
         There are no batches, or their spaces differ.
+
+    Examples
+    --------
+    >>> runs = CombinedBatch([buffer, buffer])
+    >>> len(runs)
+    3200
+    >>> data, metadata = runs.get_at_with_metadata([0, 1600])
+    >>> metadata["batch_index"]
+    array([0, 1])
     """
 
     def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:

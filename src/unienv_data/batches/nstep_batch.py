@@ -66,7 +66,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     --------
     >>> sampler = StepSampler(NStepBatch(buffer, n=3, gamma=0.99), 256, seed=0)
     >>> batch = sampler.sample()
-    >>> target = batch["reward"] + batch["discount"] * value(batch["next_obs"])
+    >>> target = batch["reward"] + batch["discount"] * value_of(batch["next_obs"])
     """
 
     is_mutable = False

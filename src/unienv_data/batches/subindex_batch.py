@@ -36,6 +36,12 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     ------
     IndexError
         An index is out of range.
+
+    Examples
+    --------
+    >>> train = SubIndexedBatch(buffer, slice(0, 800))  # or buffer.get_slice(slice(0, 800))
+    >>> len(train)
+    800
     """
 
     def __init__(self, batch: BatchBase, sub_indexes: Any) -> None:

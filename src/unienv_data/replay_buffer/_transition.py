@@ -391,6 +391,12 @@ def transition_space(
       `recorder.step(action, extras={"logp": logp, "value": value})`.
 
     Of a batched environment this is the transition of one slot.
+
+    Examples
+    --------
+    >>> space = transition_space(env, episode_id=True)
+    >>> sorted(space.spaces)
+    ['action', 'episode_id', 'next_obs', 'obs', 'reward', 'terminated', 'truncated']
     """
     backend, device = env.backend, env.device
     flag = BinarySpace(backend, (), device=device)

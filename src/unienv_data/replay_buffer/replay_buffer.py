@@ -67,9 +67,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     Examples
     --------
-    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> buffer = ReplayBuffer.create(buffer.single_space, capacity=1_000_000)
     >>> buffer.append(transition)
-    >>> batch = buffer.get_at(np.array([0, 1, 2]))
+    >>> batch = buffer.get_at(np.array([0, -1]))
+    >>> batch["obs"].shape
+    (2, 4)
     """
 
     checks_positions = True
@@ -171,7 +173,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Examples
         --------
         >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
-        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="data/", keep_episodes=True)
+        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="hdf5/", keep_episodes=True)
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -374,7 +376,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
         Examples
         --------
-        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader = ReplayBuffer.load_from("data/", backend="numpy")
         >>> reader.edit_timeout = 5.0
         """
         return self._state.edit_timeout
