@@ -32,8 +32,8 @@ All contenders do the same work on the same data in one run and take turns. A fi
 rounds; bytes and memory hardly vary and are measured once. Each peer is used in the fastest way that its documentation
 gives. The *floor* is the bare operation, such as one gather, without the checks and bookkeeping of a library.
 
-*Ours is N x* means that UniEnv is N times as fast, or as small, as the other: below 1 the other is ahead. *N x the cost*
-means that UniEnv takes N times the time, or memory, of the other.
+*Ours is N x* means that UniEnv is N times as fast, or as small, as the other: below 1 the other is ahead. *N x the
+cost* means that UniEnv takes N times the time, or memory, of the other.
 """
 
 PAGE = f"""\
