@@ -99,7 +99,7 @@ class Recording:
     def close(self) -> None:
         """End the episodes under way and close the buffer. May be called more than once."""
         if not self.buffer.is_closed:
-            self.buffer.mark_segment_end()
+            self.buffer.mark_segment_end(cut=True)
             self.buffer.close()
 
     def __enter__(self) -> Self:
@@ -180,7 +180,7 @@ def record(
         buffer = _reopened(folder, space)
         try:
             _check_goes_on(folder, buffer, space, lanes, capacity, storage, durable)
-            buffer.mark_segment_end()  # of episodes that were cut when the run before was
+            buffer.mark_segment_end(cut=True)  # of episodes that were cut when the run before was
         except BaseException:
             buffer.close()
             raise
@@ -192,7 +192,7 @@ def record(
         if steps is not None:
             recording.run(steps, policy, progress=progress)
     except BaseException:
-        buffer.mark_segment_end()
+        buffer.mark_segment_end(cut=True)
         buffer.close()
         raise
     return recording

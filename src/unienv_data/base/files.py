@@ -265,7 +265,9 @@ def local_path(path: PathLike) -> Path:
     """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
     text = os.fspath(path)
     scheme = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
-    if scheme is not None and scheme[1].lower() != "file":
+    if scheme is not None and scheme[1].lower() == "file":
+        raise ValueError(f"{text!r} is a URL: give the path, {re.sub('/+', '/', text[5:])!r}")
+    if scheme is not None:
         raise ValueError(
             f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
             f"{scheme[1]}:// or a mounted file system, and give the path of the copy"

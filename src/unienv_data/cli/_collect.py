@@ -334,7 +334,7 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
             )
         if not (plan.out / ORIGIN_FILE).exists():  # the run before was killed between the buffer and this file
             _write_origin(plan)
-        buffer.mark_segment_end()  # of an episode that was cut when the run before was
+        buffer.mark_segment_end(cut=True)  # of an episode that was cut when the run before was
     except BaseException:
         buffer.close()
         raise

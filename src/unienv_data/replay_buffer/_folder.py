@@ -386,6 +386,7 @@ def _write_state(
     state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds
     state.counters.base, state.counters.tail = base, tail
+    state.counters.renumbered = buffer.renumbered
     ranges, is_cut = segments
     for number, ((start, stop), cut) in enumerate(zip(ranges.tolist(), is_cut.tolist(), strict=True)):
         state.segments.prepare()
