@@ -226,7 +226,9 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         for chunk in chunks_of(len(other), chunk_size, show_progress=tqdm):
             self.extend(other.get_at(chunk))
 
-    def get_slice(self, idx: IndexableType | BArrayType) -> BatchBase:
+    def get_slice(
+        self, idx: IndexableType | BArrayType
+    ) -> BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]:
         """Create a lazy view over a subset of indices."""
         from ..batches.subindex_batch import SubIndexedBatch
 

@@ -115,7 +115,11 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     is_mutable = False
 
-    def __init__(self, batch: BatchBase, windows: Mapping[str | Sequence[Any], Any]) -> None:
+    def __init__(
+        self,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
+        windows: Mapping[str | Sequence[Any], Any],
+    ) -> None:
         if not isinstance(windows, Mapping) or not windows:
             raise TypeError(
                 f"windows are {windows!r}, wanted offsets by column, such as "

@@ -392,7 +392,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
         self._state.edit_timeout = float(seconds)
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
