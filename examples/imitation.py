@@ -1,9 +1,9 @@
-"""Imitation learning end to end: record demonstrations with two cameras, look at them, train a policy, evaluate it.
+"""Imitation learning from cameras: record demonstrations, inspect them, train a policy and evaluate it, PyTorch.
 
-python examples/imitation.py [--folder FOLDER] [--demonstrations 80] [--updates 800] [--lerobot OUT]
+`python examples/imitation.py` records 80 demonstrations and trains for 800 updates; `--lerobot OUT` also exports them.
 
-An arm moves over a table and has to reach a red disc. Each observation has its position, a picture from above and one
-from the wrist. A scripted expert shows how; the policy sees two observations and gives 16 actions.
+An arm moves over a table and has to reach a red disc. An observation has the arm's position, an image from above and an
+image from the wrist. The demonstrations come from a scripted expert; the policy maps two observations to 16 actions.
 """
 
 from __future__ import annotations

@@ -236,7 +236,9 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         for chunk in chunks_of(len(other), chunk_size, show_progress=tqdm):
             self.extend(other.get_at(chunk))
 
-    def get_slice(self, idx: IndexableType | BArrayType) -> BatchBase:
+    def get_slice(
+        self, idx: IndexableType | BArrayType
+    ) -> BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]:
         """Create a lazy view over a subset of indices."""
         from ..batches.subindex_batch import SubIndexedBatch
 
@@ -292,8 +294,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
         Examples
         --------
-        >>> small = buffer.select(["action", "obs/state"])  # doctest: +SKIP
-        >>> small.get_at(0).keys()  # doctest: +SKIP
+        >>> small = buffer.select(["action", "obs/state"])
+        >>> small.get_at(0).keys()
         dict_keys(['action', 'obs'])
         """
         from ..batches.subitem_batch import SubItemBatch

@@ -48,8 +48,10 @@ class ToBackendOrDeviceBatch(
 
     Examples
     --------
-    >>> tensors = ToBackendOrDeviceBatch(buffer, PyTorchComputeBackend)
-    >>> StepSampler(tensors, 256).sample()
+    >>> tensors = ToBackendOrDeviceBatch(buffer, "torch")
+    >>> batch = StepSampler(tensors, 256).sample()
+    >>> type(batch["obs"]).__name__
+    'Tensor'
     """
 
     def __init__(self, batch: BatchBase, backend: BackendLike | None = None, device: Any = None) -> None:

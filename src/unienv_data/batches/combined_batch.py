@@ -58,9 +58,23 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     ------
     ValueError
         There are no batches, or their spaces differ.
+
+    Examples
+    --------
+    >>> runs = CombinedBatch([buffer, buffer])
+    >>> len(runs)
+    3200
+    >>> data, metadata = runs.get_at_with_metadata([0, 1600])
+    >>> metadata["batch_index"]
+    array([0, 1])
     """
 
-    def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:
+    def __init__(
+        self,
+        batches: Sequence[BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]],
+        device: Any = None,
+        use_thread_pool: bool = False,
+    ) -> None:
         self.batches = tuple(batches)
         if not self.batches:
             raise ValueError("there are no batches to combine")
@@ -142,7 +156,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, lambda batch, index: (batch.get_at(index), None), with_metadata=False)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:

@@ -46,7 +46,7 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         prefetch_horizon: int = 0,
         postfetch_horizon: int = 0,
         get_valid_mask_function: MaskFunction | None = None,

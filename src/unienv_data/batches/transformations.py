@@ -38,6 +38,12 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     ------
     TypeError
         The transformation makes something else than a `DictSpace` of metadata.
+
+    Examples
+    --------
+    >>> small = TransformedBatch(buffer, DictIncludeKeyTransformation(["obs", "action"]))
+    >>> sorted(small.get_at(0))
+    ['action', 'obs']
     """
 
     def __init__(

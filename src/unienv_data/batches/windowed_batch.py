@@ -118,9 +118,9 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     Examples
     --------
-    >>> windows = WindowedBatch(buffer, {"obs": [-1, 0], "obs/cam": [0], "action": range(16)})  # doctest: +SKIP
-    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()  # doctest: +SKIP
-    >>> metadata["slice_valid_mask"]["action"].shape  # doctest: +SKIP
+    >>> windows = WindowedBatch(buffer, {"obs": [-1, 0], "obs/cam": [0], "action": range(16)})
+    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()
+    >>> metadata["slice_valid_mask"]["action"].shape
     (64, 16)
     """
 
@@ -128,7 +128,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         windows: Mapping[str | Sequence[Any], Any],
         *,
         episodes: Literal["respect", "ignore"] = "respect",

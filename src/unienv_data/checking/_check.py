@@ -55,6 +55,12 @@ class CheckReport:
         with such a recording: every one that is stopped has some.
     is_sound : bool
         Whether nothing was found.
+
+    Examples
+    --------
+    >>> report = unienv.check("data/")
+    >>> report.is_sound
+    True
     """
 
     path: str

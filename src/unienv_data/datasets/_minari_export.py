@@ -88,6 +88,10 @@ def export_minari(
         If there is a dataset of this name.
     ValueError
         If the samples or their episodes are none that Minari can store; the text says which and why.
+
+    Examples
+    --------
+    >>> dataset = export_minari(buffer, "lab/cartpole-v0", author="somebody")  # doctest: +SKIP
     """
     check_dataset_id(dataset_id)
     namespace = dataset_id.rpartition("/")[0]

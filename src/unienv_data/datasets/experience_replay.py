@@ -73,6 +73,15 @@ class ExperienceReplay(SampleAccess):
         The default size of a batch.
     priority_key
         The entry of samples that holds their priority.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> replay = ExperienceReplay(storage=1_000, batch_size=32)
+    >>> _ = replay.extend(TensorDict({"obs": torch.zeros(100, 4)}, [100]))
+    >>> replay.sample()["obs"].shape
+    torch.Size([32, 4])
     """
 
     def __init__(
