@@ -21,6 +21,7 @@ from unienv_interface.space.space_utils import (
 )
 from unienv_interface.utils.lazy import lazy_exports
 
+from .encoded_frames import EncodedFrames
 from .index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item, path_keys, select_columns
 from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
@@ -140,6 +141,11 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """
         return range(len(self))
 
+    @property
+    def renumbered(self) -> int:
+        """How often samples were given other numbers, since samples were removed that were not the oldest."""
+        return 0
+
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         """The episodes of samples; None if episodes are not known.
 
@@ -246,6 +252,13 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             return self.get_column_at(nested_keys, idx), None
         data, metadata = self.get_at_with_metadata(idx)
         return nested_item(data, nested_keys), metadata
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        """Where the frames of a column lie in video files, in order; None unless all of them do, as they are read.
+
+        A writer that drops samples may delete files of those.
+        """
+        return None
 
     def get_column(self, nested_keys: str | Sequence[Any]) -> BatchBase:
         """Create a lazy view over a nested field inside each sample, by its keys or its path, such as "obs/cam"."""

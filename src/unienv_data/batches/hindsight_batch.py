@@ -179,12 +179,12 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
             hops = (fraction * (behind + ahead + 1)).astype(np.int64) - behind
         sources = positions + hops * stride
         chosen = chance < self.k / (self.k + 1)
-        found = read()
+        samples = read()
         goals = self.batch.get_column_at(self._achieved, sources)
         moved = self.batch.sample_numbers.start - first
         if moved:  # a ring was written to meanwhile: what may be of two episodes by now stays as it is
             chosen &= np.maximum(positions, sources) + moved < stop
-        return found, goals, chosen
+        return samples, goals, chosen
 
     def _random(self, positions: np.ndarray) -> np.ndarray:
         """Two numbers from 0 to 1 for each of these samples, which these samples together decide upon."""

@@ -158,12 +158,12 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         sum_up = self._summed_on_host if _is_on_host(self.batch.backend, rewards) else self._summed_on_device
         sums, discounts, last = sum_up(flags, rewards, valid)
 
-        found = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
         for keys in self._of_last:
-            _item(found, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
-        parent = _item(found, self._reward[:-1])
+            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(transitions, self._reward[:-1])
         parent[self._reward[-1]], parent[self._discount[-1]] = sums, discounts
-        return found
+        return transitions
 
     def _summed_on_host(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
         """Sums of rewards, discounts, and the index of the last frames; `flags` are `terminated` and others."""
@@ -235,13 +235,13 @@ def _item(data: Any, keys: tuple[Any, ...]) -> Any:
 
 def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
     """The keys of those of the fields that the space has."""
-    found = []
+    paths = []
     for field in fields:
         with contextlib.suppress(KeyError):
             keys = path_keys(space, field)
             nested_item(space, keys)
-            found.append(keys)
-    return found
+            paths.append(keys)
+    return paths
 
 
 def _path(keys: tuple[Any, ...]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import BatchView
 
@@ -98,6 +99,9 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self.batch.get_column_at_with_metadata(nested_keys, self._below(idx))
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        return self.batch.encoded_frames(nested_keys, self._below(idx))
 
     def set_at(self, idx: Any, value: Any) -> None:
         self.batch.set_at(self._below(idx), value)

@@ -32,23 +32,52 @@ def transition_space(
 ) -> DictSpace:
     """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
 
-    - `next_obs`: the observation that the step led to. Without it, the last observation of an episode is not kept.
-      "shared": a buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
-    - `done`: terminated or truncated.
-    - `context`: that of the last reset.
-    - `env_index`: the slot of a batched environment.
-    - `episode_id`, `step`: which episode, counted on over all slots, and which step of it; from 0.
-    - `timestamp`: when the step returned, in seconds since the epoch.
-    - `info`: keys of the infos to be recorded, with the space of each. A key that is not in the infos of every step
-      is refused when it is missing, unless the key "_" + name, a BinarySpace, is asked for too: it says where it is.
-    - `extras`: columns of the learner's, with the space of each, which it hands to the recorder at every step:
-      `recorder.step(action, extras={"logp": logp, "value": value})`.
-    - `dtype`: another precision than the environment's, by key: `{"obs": "float32", "reward": "float64"}`, in a dict of
-      observations also `{"obs": {"state": "float16"}}`. A step is converted once, when it is written; what the
-      environment returns stays as it is. Floats become other floats and integers other integers; a number that the
-      dtype cannot hold is refused at the write. `next_obs` is as `obs`.
-
     Of a batched environment this is the transition of one slot.
+
+    Parameters
+    ----------
+    env
+        The environment that is recorded.
+    next_obs
+        The observation that the step led to. Without it, the last observation of an episode is not kept. "shared": a
+        buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
+    done
+        Terminated or truncated.
+    context
+        The context of the last reset.
+    env_index
+        The slot of a batched environment.
+    episode_id
+        The number of the episode, counted over all slots from 0.
+    step
+        The number of the step in its episode, from 0.
+    timestamp
+        When the step returned, in seconds since the epoch.
+    info
+        Keys of the infos to be recorded, with the space of each. A key that is missing in the infos of a step is
+        refused, unless the key "_" + name, a BinarySpace, is asked for too: it says where the info is there.
+    extras
+        Columns of the learner's, with the space of each, which it hands to the recorder at every step:
+        `recorder.step(action, extras={"logp": logp, "value": value})`.
+    dtype
+        Another precision than the environment's, by key: `{"obs": "float32", "reward": "float64"}`, in a dict of
+        observations also `{"obs": {"state": "float16"}}`. A step is converted once, when it is written; what the
+        environment returns stays as it is. Floats become other floats and integers other integers; a number that the
+        dtype cannot hold is refused at the write. `next_obs` is as `obs`.
+
+    Returns
+    -------
+    A dict space with these keys.
+
+    Raises
+    ------
+    ValueError
+        The environment does not have what is asked for, such as a context or slots.
+
+    Examples
+    --------
+    >>> space = transition_space(env, next_obs="shared", extras={"logp": logp_space})
+    >>> buffer = ReplayBuffer.create(space, capacity=1_000_000)
     """
     backend, device = env.backend, env.device
     flag = BinarySpace(backend, (), device=device)

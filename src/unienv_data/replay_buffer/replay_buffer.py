@@ -26,6 +26,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, chunks_of, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.files import local_path
 from ..base.row_storage import rows_of
 from ..base.storage import SpaceStorage
@@ -351,6 +352,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         head = self._counters.head  # before tail, as above
         return range(min(self._counters.tail, head), head)
 
+    @property
+    def renumbered(self) -> int:
+        return self._counters.renumbered
+
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()
@@ -401,6 +406,13 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if not self.storage.has_column_access:
             return super().get_column_at(nested_keys, idx)
         return self._reader.read(idx, self._reader.by_slots(column_source(self._rows, nested_keys).gather))
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        keys = tuple(nested_keys)
+        find = self._reader.by_slots(
+            lambda slots, length: self._rows.encoded_frames(keys, np.atleast_1d(slots), length)
+        )
+        return self._reader.read(idx, find)
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows

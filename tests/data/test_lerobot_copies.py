@@ -1,0 +1,114 @@
+"""Columns that are video already go to a LeRobot dataset as they are: nothing is decoded and encoded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frames import frame
+
+from unienv_data import BatchBase, Decode, ReplayBuffer, Video, export_lerobot, split
+from unienv_interface.backends import NumpyComputeBackend
+from unienv_interface.space import BoxSpace, DictSpace
+
+pytest.importorskip("av")
+pytest.importorskip("pyarrow")
+
+from unienv_data.integrations._lerobot_writing import VideoWriter
+from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+
+NUMPY = NumpyComputeBackend
+SHAPE, LENGTHS = (64, 64, 3), (5, 9, 3)
+MAPPING = {"observation.images.cam": "obs/cam", "action": "action"}
+
+
+def recorded(folder: Path, *, open_end: bool = False, **video: Any) -> ReplayBuffer:
+    """Episodes of a camera, as a reader has them."""
+    observation = DictSpace(NUMPY, {"cam": BoxSpace(NUMPY, 0, 255, "uint8", shape=SHAPE)})
+    space = DictSpace(NUMPY, {"obs": observation, "action": BoxSpace(NUMPY, 0, 99, "float32", shape=(2,))})
+    rules = {"obs/cam": Video(**{"fps": 20, **video})}
+    with ReplayBuffer.create(space, cache_path=folder, columns=rules, keep_episodes=True) as buffer:
+        for number in range(sum(LENGTHS)):
+            buffer.append({"obs": {"cam": frame(number, SHAPE)}, "action": np.full(2, number, np.float32)})
+            buffer.storage.settle()  # a writer that is not ahead of the encoder
+            if number + 1 in np.cumsum(LENGTHS)[: len(LENGTHS) - open_end]:
+                buffer.mark_segment_end()
+    return ReplayBuffer.load_from(folder, backend=NUMPY)
+
+
+def videos(folder: Path) -> list[bytes]:
+    return sorted(path.read_bytes() for path in folder.rglob("*.mp4"))
+
+
+def exported(batch: BatchBase, path: Path, **options: Any) -> dict[str, Any]:
+    export_lerobot(batch, path, fps=20, task="reach", mapping=MAPPING, **options)
+    with LeRobotAsUniEnvDataset.from_local(path, NUMPY) as dataset:
+        return dataset.get_at(...)
+
+
+def assert_same(found: dict[str, Any], batch: BatchBase) -> None:
+    wanted = batch.get_at(...)
+    np.testing.assert_array_equal(found["action"], wanted["action"])
+    np.testing.assert_array_equal(found["observation.images.cam"], wanted["obs"]["cam"])
+
+
+@pytest.fixture
+def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("frames are encoded again")
+
+    monkeypatch.setattr(VideoWriter, "add", refuse)
+
+
+@pytest.mark.usefixtures("no_encoder")
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_columns_of_video_are_copied(codec: str, tmp_path: Path) -> None:
+    with recorded(tmp_path / "a", codec=codec) as buffer:
+        assert_same(exported(buffer, tmp_path / "out"), buffer)
+    assert videos(tmp_path / "out") == videos(tmp_path / "a")
+
+
+@pytest.mark.usefixtures("no_encoder")
+def test_some_columns_and_some_episodes_are_copied(tmp_path: Path) -> None:
+    with recorded(tmp_path / "a") as buffer:
+        part = split(buffer.select(["obs/cam", "action"]), {"train": 0.7}, seed=0)["train"]
+        assert 0 < len(part) < len(buffer)
+        assert_same(exported(part, tmp_path / "out"), part)
+        middle = buffer.get_slice(slice(2, 12))  # the last 3 of 5, and the first 7 of 9
+        found = exported(middle, tmp_path / "middle")
+        assert found["frame_index"].tolist() == [*range(3), *range(7)]
+        assert_same(found, middle)
+    with LeRobotAsUniEnvDataset.from_local(tmp_path / "out", NUMPY) as dataset:
+        one = split(dataset, {"one": 0.5}, seed=1)["one"]
+        export_lerobot(one, tmp_path / "one", fps=20)
+        with LeRobotAsUniEnvDataset.from_local(tmp_path / "one", NUMPY) as copy:
+            camera = "observation.images.cam"
+            np.testing.assert_array_equal(copy.get_at(...)[camera], one.get_at(...)[camera])
+
+
+@pytest.mark.usefixtures("no_encoder")
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_a_long_episode_in_several_videos_is_joined(codec: str, tmp_path: Path) -> None:
+    bound = 8 * int(np.prod(SHAPE))
+    with recorded(tmp_path / "a", codec=codec, raw_bytes=bound, gop=3) as buffer:
+        assert len(videos(tmp_path / "a")) > len(LENGTHS)
+        assert_same(exported(buffer, tmp_path / "out"), buffer)
+    assert len(videos(tmp_path / "out")) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("video", [{"fps": 30}, {"codec": "ffv1"}, {"open_end": True}])
+def test_what_lerobot_does_not_have_is_encoded(video: dict[str, Any], tmp_path: Path) -> None:
+    with recorded(tmp_path / "a", **video) as buffer:
+        found, wanted = exported(buffer, tmp_path / "out"), buffer.get_at(...)
+    np.testing.assert_array_equal(found["action"], wanted["action"])
+    assert np.abs(found["observation.images.cam"].astype(int) - wanted["obs"]["cam"]).mean() < 10
+    assert len(videos(tmp_path / "out")) == 1
+
+
+def test_frames_of_another_size_are_encoded(tmp_path: Path) -> None:
+    recorded(tmp_path / "a").close()
+    wanted = {"obs/cam": Decode(resize=(32, 48))}
+    with ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY, columns=wanted) as buffer:
+        assert exported(buffer, tmp_path / "out")["observation.images.cam"].shape == (17, 32, 48, 3)
