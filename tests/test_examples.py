@@ -67,11 +67,12 @@ def test_the_short_form_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert "100%" in err  # the progress bar
 
 
-def test_the_same_on_the_buffer_of_stable_baselines3(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "options"), [("dqn", {"steps": 1152}), ("her", {"episodes": 4})])
+def test_the_same_on_the_buffer_of_stable_baselines3(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
-    recipe = load("dqn")
+    recipe = load(name)
     learn().put_on_sb3(recipe)
-    assert recipe.main(steps=1152, seed=0, curve=tmp_path / "curve.png") > SHORT["dqn"][1]
+    assert recipe.main(**options, seed=0, curve=tmp_path / "curve.png") > SHORT[name][1]
 
 
 def test_every_recipe_is_run_by_make_learn_and_short() -> None:
