@@ -67,11 +67,15 @@ def test_an_episode_as_a_sheet(recording: Path, run_json: Any, tmp_path: Path) -
     assert (found["samples"], found["columns"]) == (10, ["obs/wrist"])
     with Image.open(tmp_path / "s.png") as image:
         sheet = np.asarray(image).astype(int)
-    assert sheet.shape == (33 + 14, 45 * 10, 3)
-    assert sheet[20, 22::45, 0].tolist() == (2 * np.arange(10)).tolist()
+    width, height = 7 * 45, 7 * 33  # enlarged, five to a row
+    assert sheet.shape == (2 * (height + 14), 5 * width + 4 * 4, 3)
+    for row in range(2):
+        middles = sheet[row * (height + 14) + 20, width // 2 :: width + 4, 0]
+        assert middles.tolist() == (2 * np.arange(5 * row, 5 * row + 5)).tolist()
+    assert (sheet[:, width : width + 4] == 255).all()
     run_json("show", recording, "--episode", 1, "--png", tmp_path / "s.png", "--frames", 5)
     with Image.open(tmp_path / "s.png") as image:
-        assert image.width == 5 * 75
+        assert image.width == 5 * 4 * 75 + 4 * 4
 
 
 def test_a_lerobot_dataset(run_json: Any, tmp_path: Path) -> None:
