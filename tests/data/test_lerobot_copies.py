@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from frames import frame
 
-from unienv_data import BatchBase, Decode, ReplayBuffer, Video, export_lerobot, split
+from unienv_data import BatchBase, Decode, ReplayBuffer, Video, check, export_lerobot, split
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -20,6 +20,7 @@ from unienv_data.integrations._lerobot_writing import VideoWriter
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
 
 NUMPY = NumpyComputeBackend
+FOLDER = Path(__file__).parent / "lerobot_folders"
 SHAPE, LENGTHS = (64, 64, 3), (5, 9, 3)
 MAPPING = {"observation.images.cam": "obs/cam", "action": "action"}
 
@@ -86,6 +87,22 @@ def test_some_columns_and_some_episodes_are_copied(tmp_path: Path) -> None:
         with LeRobotAsUniEnvDataset.from_local(tmp_path / "one", NUMPY) as copy:
             camera = "observation.images.cam"
             np.testing.assert_array_equal(copy.get_at(...)[camera], one.get_at(...)[camera])
+    for name in ("out", "one"):
+        assert check(tmp_path / name).findings == []
+    assert sum(map(len, videos(tmp_path / "one"))) < sum(map(len, videos(tmp_path / "out")))
+
+
+@pytest.mark.usefixtures("no_encoder")
+@pytest.mark.parametrize("name", ["v3_pick", "v21_pick"])
+def test_a_part_of_a_lerobot_dataset_has_no_frames_of_the_rest(name: str, tmp_path: Path) -> None:
+    with LeRobotAsUniEnvDataset.from_local(FOLDER / name, NUMPY) as dataset:
+        for start, stop in dataset.get_segments():
+            part, out = dataset.get_slice(slice(start, stop)), tmp_path / str(start)
+            export_lerobot(part, out, fps=dataset.fps)
+            assert check(out).findings == []
+            with LeRobotAsUniEnvDataset.from_local(out, NUMPY) as copy:
+                for column in copy.single_space.spaces.keys() - {"index", "episode_index", "task_index"}:
+                    np.testing.assert_array_equal(copy.get_at(...)[column], part.get_at(...)[column])
 
 
 @pytest.mark.usefixtures("no_encoder")
