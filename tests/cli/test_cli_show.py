@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from unienv_data import ReplayBuffer, Video
+from unienv_data.checking import info, stats
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -82,6 +83,12 @@ def test_a_lerobot_dataset(run_json: Any, tmp_path: Path) -> None:
     found = run_json("show", LEROBOT, "--episode", 2, "--mp4", tmp_path / "o.mp4", "--png", tmp_path / "o.png")
     frames, fps = frames_of(tmp_path / "o.mp4")
     assert (len(frames), fps) == (found["samples"], 10)
+
+
+@pytest.mark.parametrize("verb", [info, stats])
+def test_what_does_not_take_a_lerobot_dataset_says_what_does(verb: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="a LeRobot dataset and no replay buffer: check, repair, show and"):
+        verb(LEROBOT)
 
 
 def test_a_lerobot_dataset_is_written_anew(run: Any, tmp_path: Path) -> None:

@@ -123,11 +123,15 @@ def _checked_places(meta: DatasetMeta, notes: list[str]) -> DatasetMeta:
 
 def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
     """The tasks as far as the table of episodes has them: those of episodes with one task."""
-    tables, tasks = Tables(meta.episodes), dict[int, str]()
-    for start, row in zip(meta.episodes.starts.tolist(), meta.episodes.metadata, strict=False):
+    tables = Tables(meta.episodes)
+    tasks: dict[int, str] = {}
+    for (start, stop), row in zip(
+        itertools.pairwise(meta.episodes.starts.tolist()), meta.episodes.metadata, strict=True
+    ):
         texts = row.get("tasks") or ()
-        if len(texts) == 1 and row["length"]:
-            tasks.setdefault(int(tables.read("task_index", np.array([start]))[0]), str(texts[0]))
+        if len(texts) == 1 and start < stop:
+            index = tables.read("task_index", np.arange(start, start + 1)).item()
+            tasks.setdefault(index, str(texts[0]))
     notes.append(f"{meta.root / TASKS}: there are no tasks, and those of the table of episodes are {sorted(tasks)}")
     return tasks
 
