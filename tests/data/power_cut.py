@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,15 @@ CODE = os.path.dirname(unienv_data.__file__)
 PAGE = 4096
 NUMPY = NumpyComputeBackend
 #: How many bytes a sample has in its row, in a block of its own and in the heap.
-LEAVES = {"small": (60, 0, 0), "rows": (900, 0, 0), "blocks": (40, 4200, 0), "heap": (200, 0, 600)}
+LEAVES = {
+    "tiny": (1, 0, 0),
+    "small": (60, 0, 0),
+    "rows": (900, 0, 0),
+    "wide": (4000, 0, 0),
+    "blocks": (40, 4200, 0),
+    "heap": (200, 0, 600),
+    "both": (40, 4200, 600),
+}
 #: The same of a storage that keeps each observation once; the block is one.
 SHARED = {"shared": (60, 0, 0), "shared blocks": (40, 4200, 0)}
 
@@ -131,11 +140,21 @@ class Recording:
             lanes=lanes,
             multiprocessing=shared,
         )
-        self.numbers: list[int] = []
-        self.is_open = False
-        self.states: list[list[int]] = [[]]  # the durable one, those after it, and the one that is being made
-        self.first: dict[int, int] = {}  # of a number that was set, the one that was appended in its place
         self.log: list[str] = []
+        self._begin([])
+
+    def _begin(self, numbers: list[int]) -> None:
+        self.numbers, self.is_open = numbers, self.buffer.has_open_segment
+        self.states = [numbers]  # the durable one, those after it, and the one that is being made
+        self.first: dict[int, int] = {}  # of a number that was set, the one that was appended in its place
+
+    def go_on_with(self, path: Path, buffer: ReplayBuffer) -> None:
+        """Go on with a buffer that was opened to write; what is in it is durable."""
+        self.path, self.buffer, self._last = path, buffer, self._last + 1000
+        self.capacity, self.lanes, self.durable = buffer.capacity, buffer.lanes, buffer.is_durable
+        self.log.append("open")
+        found = [number_in(buffer.get_at(index), self.leaves) for index in range(len(buffer))]
+        self._begin([-1 if number is None else number for number in found])
 
     def _new(self, count: int) -> list[int]:
         self._last += count
@@ -258,7 +277,7 @@ def write_image(target: Path, durable: Files, present: Files, chance: random.Ran
         (target / name).write_bytes(content)
 
 
-class _Snapshot:
+class Snapshot:
     """Takes the files of a folder when so many lines of the library have run."""
 
     def __init__(self, path: Path, durable: Files, line: int) -> None:
@@ -268,55 +287,91 @@ class _Snapshot:
     def take(self) -> None:
         self.taken = (dict(self._durable), read_files(self._path))
 
-    def trace(self, frame: Any, event: str, _: Any) -> Any:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this is entered, lines are counted."""
+        old = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(old)
+
+    def _trace(self, frame: Any, event: str, _: Any) -> Any:
         if not frame.f_code.co_filename.startswith(CODE):
             return None
         if event == "line" and self.taken is None:
             self._line -= 1
             if self._line == 0:
                 self.take()
-        return self.trace if self.taken is None else None
+        return self._trace if self.taken is None else None
 
 
 def cut(path: Path, seed: int, kinds: Sequence[str]) -> tuple[Recording, Files, Files]:
     """Record until the power is cut; the recording, and its files as they are durable and as they are in memory."""
     chance = random.Random(seed)
-    lanes = chance.choice([1, 1, 2]) if set(kinds).isdisjoint(SHARED) else 1
+    lanes = chance.choice([1, 1, 1, 2, 3]) if set(kinds).isdisjoint(SHARED) else 1
     recording = Recording(
         path,
-        leaves=chance.choice(kinds[1:] if lanes > 1 else kinds),
-        capacity=chance.choice([None, 24, 60]),
+        leaves=chance.choice(kinds),
+        capacity=chance.choice([None, None, 2 * lanes, 24, 60]),
         lanes=lanes,
         durable=chance.random() < 0.5,
         seed=seed,
+        shared=chance.random() < 0.25,
     )
     with watched(path) as durable:
         recording.buffer.flush()
-        before, at_once = chance.randrange(30), chance.random() < 0.3
-        for _ in range(before):
+        return recording, *_record(recording, durable, chance)
+
+
+def _record(recording: Recording, durable: Files, chance: random.Random) -> tuple[Files, Files]:
+    """Go on until the power is cut; the files as they are durable and as they are in memory."""
+    for _ in range(chance.randrange(20)):
+        recording.step()()
+    if chance.random() < 0.2:
+        recording.buffer.close()
+        buffer = _opened(recording.path, read_only=False, shared=chance.random() < 0.3)
+        assert isinstance(buffer, ReplayBuffer), buffer
+        recording.go_on_with(recording.path, buffer)
+    for _ in range(chance.randrange(10)):
+        recording.step()()
+    if chance.random() < 0.6:
+        recording.buffer.flush()
+        recording.states = [recording.numbers]
+        for _ in range(chance.randrange(4)):
             recording.step()()
-        if chance.random() < 0.6:
-            recording.buffer.flush()
-            recording.states = [recording.numbers]
-            for _ in range(chance.randrange(4)):
-                recording.step()()
-        snapshot = _Snapshot(path, durable, chance.randrange(1, 250))
-        if not at_once:
-            do = recording.step()
-            states = recording.states
-            old = sys.gettrace()
-            sys.settrace(snapshot.trace)
-            try:
-                do()
-            finally:
-                sys.settrace(old)
-            if snapshot.taken is not None:
-                recording.states = states
-        if snapshot.taken is None:
-            snapshot.take()
+    snapshot = Snapshot(recording.path, durable, chance.randrange(1, 250))
+    if chance.random() < 0.7:
+        do = recording.step()
+        states = recording.states
+        with snapshot.watching():
+            do()
+        if snapshot.taken is not None:
+            recording.states = states
+    if snapshot.taken is None:
+        snapshot.take()
     assert snapshot.taken is not None
     recording.buffer._state.folder_lock.release()
-    return recording, *snapshot.taken
+    return snapshot.taken
+
+
+def cut_again(recording: Recording, path: Path, chance: random.Random) -> tuple[Files, Files] | None:
+    """Go on with what a power cut has left, until the next one, which may come while it is opened.
+
+    The files as they are durable and as they are in memory; None if something in them is damaged.
+    """
+    with watched(path) as durable:
+        snapshot = Snapshot(path, durable, chance.randrange(1, 1500))
+        with snapshot.watching():
+            buffer = _opened(path, read_only=False, shared=chance.random() < 0.3)
+        if isinstance(buffer, str) or buffer.verify():
+            return None
+        recording.go_on_with(path, buffer)
+        if snapshot.taken is not None and chance.random() < 0.5:
+            buffer._state.folder_lock.release()
+            return snapshot.taken
+        return _record(recording, durable, chance)
 
 
 # -- what must be found -----------------------------------------------------------------------------------
@@ -366,10 +421,10 @@ def _check_repair(folder: Path, kept: set[int], leaves: str, what: str) -> None:
     assert not missing, f"{what}: repair has lost {missing[:5]}, {report}"
 
 
-def _opened(folder: Path, *, read_only: bool) -> ReplayBuffer | str:
+def _opened(folder: Path, *, read_only: bool, shared: bool = False) -> ReplayBuffer | str:
     """The buffer, or why it is refused."""
     try:
-        return ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only)
+        return ReplayBuffer.load_from(folder, backend=NUMPY, read_only=read_only, multiprocessing=shared)
     except StorageCorruptedError as error:
         return str(error)
 
@@ -445,3 +500,39 @@ def run(
             check_image(target, recording, f"seed {seed + number}, image {image}")
             total += 1
     return total
+
+
+def run_in_turn(folder: Path, recordings: int, seed: int, cuts: int = 4) -> int:
+    """Look at images of recordings of which each is cut several times, and goes on with what was found."""
+    total = 0
+    for number in range(recordings):
+        chance = random.Random(seed + number)
+        kinds = sorted(SHARED) if chance.random() < 0.2 else sorted(LEAVES)
+        recording, *files = cut(folder / f"recording{number}", seed + number, kinds)
+        with ExitStack() as boots:
+            for turn in range(cuts):
+                images = [folder / f"image{number}-{turn}-{image}" for image in range(3)]
+                for image in images:
+                    write_image(image, *files, chance)
+                    check_image(
+                        Path(shutil.copytree(image, f"{image}-looked-at")), recording, f"{image.name} of {seed}"
+                    )
+                    total += 1
+                boots.enter_context(another_boot())
+                found = next((image for image in images if _goes_on(image)), None)
+                again = None if found is None else cut_again(recording, found, chance)
+                if again is None:
+                    break
+                files = list(again)
+        for path in folder.iterdir():
+            shutil.rmtree(path)
+    return total
+
+
+def _goes_on(image: Path) -> bool:
+    """Whether what is found can be written."""
+    buffer = _opened(Path(shutil.copytree(image, f"{image}-tried")), read_only=False)
+    if isinstance(buffer, str):
+        return False
+    buffer.close()
+    return True

@@ -397,6 +397,29 @@ def test_a_buffer_in_memory_is_sent_with_its_lanes() -> None:
     assert (again.lanes, read(again.get_at(...)), again.get_segments()) == (2, [1, 2], [(0, 1)])
 
 
+@pytest.mark.parametrize("ends_at", [0, 5])
+def test_a_block_that_is_longer_than_the_ring_counts_at_once(ends_at: int) -> None:
+    """A kill in the middle leaves what was there or all of it; the oldest may be gone."""
+    buffer = make(2, capacity=6, maintain_segment_metadata=True)
+    buffer.extend_lanes(numbers([1, 2]))
+    ended, heads = np.zeros((8, 2), bool), []
+    ended[ends_at] = True
+    write = buffer.storage.write
+
+    def watched(*arguments: Any) -> None:
+        heads.append(buffer._counters.head)
+        write(*arguments)
+
+    buffer.storage.write = watched  # type: ignore[method-assign]
+    values = numbers(range(16))
+    values = {"number": values["number"].reshape(8, 2), "inner": {"copies": values["inner"]["copies"].reshape(8, 2, 3)}}
+    buffer.extend_lanes(values, ended)
+    assert set(heads) == {2}
+    assert contents(buffer) == [10, 11, 12, 13, 14, 15]
+    assert buffer.get_segments() == ([] if ends_at == 0 else [(0, 1), (1, 2)])
+    assert buffer._state.open_length() == (6 if ends_at == 0 else 4)
+
+
 def test_nothing_acknowledged_is_lost_in_forty_kills() -> None:
     assert "40 kills" in run(str(HERE / "kill_lanes.py"), "--kills", "40")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from buffers import contents, number, number_space, numbers
-from power_cut import SHARED, another_boot, batch, run, sample, space_of
+from power_cut import SHARED, another_boot, batch, run, run_in_turn, sample, space_of, watched
 
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
@@ -20,7 +20,7 @@ from unienv_data.base.row_storage import ROW_WHOLE, ROW_WRONG
 from unienv_data.replay_buffer import _state
 from unienv_interface.backends import NumpyComputeBackend
 
-HERE = Path(__file__).parent
+HERE, NUMPY = Path(__file__).parent, NumpyComputeBackend
 
 
 def test_three_hundred_power_cuts(tmp_path: Path) -> None:
@@ -29,6 +29,16 @@ def test_three_hundred_power_cuts(tmp_path: Path) -> None:
 
 def test_sixty_power_cuts_of_observations_stored_once(tmp_path: Path) -> None:
     assert run(tmp_path, 60, seed=0, kinds=sorted(SHARED)) == 60
+
+
+def test_power_cuts_one_after_the_other(tmp_path: Path) -> None:
+    """What is found is gone on with, until the power is cut again, be it while the buffer is opened."""
+    assert run_in_turn(tmp_path, 12, seed=0) > 100
+
+
+@pytest.mark.soak
+def test_ten_thousand_images_of_power_cuts_one_after_the_other(tmp_path: Path) -> None:
+    assert run_in_turn(tmp_path, 1000, seed=1000) > 10_000
 
 
 @pytest.mark.soak
@@ -61,6 +71,64 @@ def test_nothing_is_lost_by_a_kill_and_a_boot_or_a_copy() -> None:
 @pytest.mark.soak
 def test_nothing_is_lost_by_two_thousand_kills_and_boots_or_copies() -> None:
     assert "2000 kills" in kill_and_boot(2000, seed=100)
+
+
+# -- a buffer that was closed, or that several processes wrote ---------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 8])
+def test_a_power_cut_after_a_closed_buffer_was_opened_again(capacity: int | None, tmp_path: Path) -> None:
+    """A header that says that the buffer is closed must not stay on disk while the other files change."""
+    path, image = tmp_path / "buffer", tmp_path / "image"
+    with ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path) as buffer:
+        buffer.extend(numbers(range(6)))
+    with watched(path) as durable, ReplayBuffer.load_from(path, backend=NUMPY, read_only=False) as buffer:
+        buffer.extend(numbers(range(6, 9)))
+        shutil.copytree(path, image)  # all pages but those of the header are on disk
+        (image / "header.bin").write_bytes(durable["header.bin"])
+    with another_boot(), ReplayBuffer.load_from(image, backend=NUMPY) as found:
+        assert contents(found) == [0, 1, 2, 3, 4, 5][0 if capacity is None else 1 :]
+        assert bool(found.verify()) == (capacity is not None)
+
+
+def test_what_is_found_after_a_power_cut_is_durable_once_it_is_opened_to_write(tmp_path: Path) -> None:
+    path, image = tmp_path / "buffer", tmp_path / "image"
+    buffer = ReplayBuffer.create(number_space(), capacity=4, cache_path=path)
+    buffer.extend(numbers([1, 2, 3, 4]))
+    buffer._state.folder_lock.release()
+    with another_boot():
+        with ReplayBuffer.load_from(path, backend=NUMPY, read_only=False) as again:
+            header = (path / "header.bin").read_bytes()
+            again.append(number(5))  # in the place of the oldest
+            shutil.copytree(path, image)
+        (image / "header.bin").write_bytes(header)
+        with another_boot(), ReplayBuffer.load_from(image, backend=NUMPY) as found:
+            assert contents(found) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_power_cut_in_an_edit_of_a_buffer_of_several_writers(
+    is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens it finds out what is there before it goes on with what the writer has left half done."""
+    path, options = tmp_path / "buffer", {"backend": NUMPY, "read_only": False, "multiprocessing": True}
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, multiprocessing=True)
+    buffer.extend(numbers([1, 2, 3]))
+    buffer.flush()
+
+    def cut(*arguments: Any) -> None:
+        raise GeneratorExit
+
+    monkeypatch.setattr(_state, "finish", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.set_at(1, number(20))
+    monkeypatch.undo()
+    buffer._state.folder_lock.release()
+    if is_damaged:
+        os.truncate(path / "journal.bin", 0)  # which did not reach the disk
+    with another_boot(), ReplayBuffer.load_from(path, **options) as found:
+        assert contents(found) == [1, 2 if is_damaged else 20, 3]
+        assert found.verify() == []
 
 
 # -- files that are gone -----------------------------------------------------------------------------------

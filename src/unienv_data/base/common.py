@@ -141,6 +141,11 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """
         return range(len(self))
 
+    @property
+    def renumbered(self) -> int:
+        """How often samples were given other numbers, since samples were removed that were not the oldest."""
+        return 0
+
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         """The episodes of samples; None if episodes are not known.
 

@@ -34,6 +34,10 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
     def sample_numbers(self) -> range:
         return self.batch.sample_numbers
 
+    @property
+    def renumbered(self) -> int:
+        return self.batch.renumbered
+
     def get_segments(self) -> list[tuple[int, int]] | None:
         return self.batch.get_segments()
 

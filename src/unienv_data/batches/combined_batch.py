@@ -108,6 +108,12 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def may_grow(self) -> bool:
         return bool(self._growing)
 
+    @property
+    def renumbered(self) -> int:
+        starts, _ = self._starts_and_total()
+        moved = sum(batch.renumbered + batch.sample_numbers.start for batch in self.batches)
+        return int(moved + starts.sum())  # where a batch begins moves with those before it
+
     def __len__(self) -> int:
         return self._starts_and_total()[1]
 
@@ -227,14 +233,14 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self._merged_episodes(positions, lambda batch, local: batch.episodes_of(local))
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
-        found = EpisodeMarks(*np.zeros((4, len(positions)), np.bool_))
+        merged = EpisodeMarks(*np.zeros((4, len(positions)), np.bool_))
         for chosen in self._slices(positions, self._starts_and_total()[0]):
             marks = self._sources[chosen.source].episode_marks(chosen.positions)
             if marks is None:
                 return None
-            for mine, theirs in zip(found, marks, strict=True):
+            for mine, theirs in zip(merged, marks, strict=True):
                 mine[chosen.indices] = theirs
-        return found
+        return merged
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
         def find(batch: BatchBase, local: np.ndarray) -> Episodes:

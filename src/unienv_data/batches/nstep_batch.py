@@ -123,6 +123,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         self._powers = self.gamma ** np.arange(self.n + 1)
         #: The weights of rewards, by how many steps count.
         self._weights = np.tri(self.n + 1, self.n, -1, np.float64) * self._powers[:-1]
+        self._whole = self._powers[:-1], self._powers[-1]
         self._query = WindowQuery(np.arange(self.n))
         self._query_with_metadata = replace(self._query, with_metadata=True)
 
@@ -160,24 +161,30 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         for other in others:
             ended = ended | other
         goes_on, last = valid, _LAST  # which frames are part of the transition, and which is the last one
-        if (ended[:, :-1] & valid[:, 1:]).any():  # rarely: episodes end where segments do, and frames behind repeat it
+        if np.count_nonzero(ended[:, :-1]) and (ended[:, :-1] & valid[:, 1:]).any():  # rarely: segments end there, too
             goes_on = valid.copy()
             goes_on[:, 1:] &= ~ended[:, :-1]
             np.logical_and.accumulate(goes_on, axis=1, out=goes_on)
-        steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)  # quicker than sums along so short an axis
-        if goes_on is not valid:
-            last = (np.arange(len(steps)), steps - 1)
+        weights, reach = self._whole  # of as many steps as there may be
+        if np.count_nonzero(goes_on) != goes_on.size:
+            steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)
+            weights, reach = self._weights.take(steps, 0), self._powers.take(steps)
+            if goes_on is not valid:
+                last = (np.arange(len(steps)), steps - 1)
         rewards = self._to_host(_item(windows, self._reward))
-        sums = np.einsum("bn...,bn->b...", rewards, self._weights.take(steps, 0))
-        discounts = self._powers.take(steps) * ~terminated[last]
+        if rewards.ndim > 2:
+            rewards = np.moveaxis(rewards, 1, -1)
+            weights = weights.reshape(*weights.shape[:-1], *(1,) * (rewards.ndim - 2), self.n)
+        sums = (rewards.astype(np.float64) * weights) @ self._ones  # quicker than a sum along so short an axis
+        discounts = reach * ~terminated[last]
 
-        found = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
         for keys in self._of_last:
-            _item(found, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
-        parent = _item(found, self._reward[:-1])
+            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(transitions, self._reward[:-1])
         parent[self._reward[-1]] = self._as_floats(sums)
         parent[self._discount[-1]] = self._as_floats(discounts.reshape(-1, *self._flag_shape))
-        return found
+        return transitions
 
     def _as_floats(self, values: np.ndarray) -> Any:
         backend, dtype = self.batch.backend, self._host_dtype
@@ -195,13 +202,13 @@ def _item(data: Any, keys: tuple[Any, ...]) -> Any:
 
 def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
     """The keys of those of the fields that the space has."""
-    found = []
+    paths = []
     for field in fields:
         with contextlib.suppress(KeyError):
             keys = path_keys(space, field)
             nested_item(space, keys)
-            found.append(keys)
-    return found
+            paths.append(keys)
+    return paths
 
 
 def _path(keys: tuple[Any, ...]) -> str:

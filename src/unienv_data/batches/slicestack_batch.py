@@ -331,13 +331,13 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         if self.get_valid_mask_function is None:
             raise TypeError("there is no mask function to ask")
         mask = self.get_valid_mask_function(self, expanded_idx, data, metadata)
-        found = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
-        if found.dtype != np.bool_ or found.shape != tuple(expanded_idx.shape):
+        valid = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
+        if valid.dtype != np.bool_ or valid.shape != tuple(expanded_idx.shape):
             raise ValueError(
-                f"the mask function gave {found.dtype} of shape {found.shape}, "
+                f"the mask function gave {valid.dtype} of shape {valid.shape}, "
                 f"wanted booleans of shape {tuple(expanded_idx.shape)}"
             )
-        return found
+        return valid
 
     def fill_data_with_stack_mask(self, space: Space | None, data: Any, valid_mask: Any) -> Any:
         """Replace each frame that is not valid by the next valid one towards offset 0.
@@ -395,8 +395,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
 def _values(stack: SliceStackedBatch, holder: Any, key: str | int) -> np.ndarray:
     """What lies under a key, on the host."""
-    found = nested_item(holder, (key,))
-    return stack.backend.to_numpy(found) if stack.backend.is_backendarray(found) else np.asarray(found)
+    column = nested_item(holder, (key,))
+    return stack.backend.to_numpy(column) if stack.backend.is_backendarray(column) else np.asarray(column)
 
 
 def _per_frame(flags: np.ndarray, combine: Callable[..., Any]) -> np.ndarray:

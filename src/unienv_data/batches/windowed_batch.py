@@ -163,14 +163,14 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         data: dict[Any, Any] = {}
         for windows in read[: len(plan.names)]:
             _merge(data, windows.data)
-        found = nested_item(data, keys)
+        values = nested_item(data, keys)
         shown: dict[str, Any] = {}
         if with_metadata:
             shown = self._shown_metadata(plan, read)
         if is_single(idx):
-            found = get_at(nested_item(self.single_space, keys), found, 0)
+            values = get_at(nested_item(self.single_space, keys), values, 0)
             shown = get_at(self.single_metadata_space, shown, 0) if with_metadata else shown
-        return found, shown
+        return values, shown
 
     def _plan(self, keys: tuple[Any, ...], *, with_metadata: bool) -> _Plan:
         """The same queries every time for what lies under these keys."""
@@ -267,8 +267,8 @@ def _parse_windows(batch: BatchBase, windows: Mapping[str | Sequence[Any], Any])
         above = [key for key in keys if path[: len(key)] == key]
         if above:
             owned[keys[max(above, key=len)]].append(path)
-    for name, found in owned.items():
-        if not found:
+    for name, columns in owned.items():
+        if not columns:
             raise ValueError(f"windows: {name!r} names no column that is not named by a longer path")
     return [_Window(name, owned[name], parsed[name]) for name in parsed]
 

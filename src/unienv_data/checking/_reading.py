@@ -16,6 +16,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 
+from ..base.files import did_you_mean_path, local_path
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..integrations.lerobot_check import is_dataset
@@ -44,8 +45,8 @@ def open_folder(path: Path) -> ReplayBuffer:
     FileNotFoundError
         There is no such folder, or no buffer in it.
     """
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path}: there is no such folder")
+    if not local_path(path).is_dir():
+        raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
     if not (path / METADATA_FILE).exists():
         if is_dataset(path):
             raise FileNotFoundError(

@@ -128,8 +128,8 @@ def _episodes(buffer: BatchBase) -> list[np.ndarray]:
         why = "does not keep episodes: make it with keep_episodes=True" if segments is None else "has none"
         raise ValueError(f"Minari's datasets consist of episodes, and the buffer {why}")
     starts = np.array([start for start, _ in segments])
-    found = buffer.episodes_of(starts)
-    strides = np.broadcast_to(1 if found is None else found.stride, len(starts))
+    episodes = buffer.episodes_of(starts)
+    strides = np.broadcast_to(1 if episodes is None else episodes.stride, len(starts))
     return [np.arange(start, stop, stride) for (start, stop), stride in zip(segments, strides.tolist(), strict=True)]
 
 
@@ -142,11 +142,11 @@ def _with_progress(episodes: list[np.ndarray], dataset_id: str, progress: bool) 
 def _parts(space: Space) -> dict[str, tuple[str, ...]]:
     """Where the parts of a transition lie in samples of a space."""
     layout = _RECORDED if _has(space, ("obs",)) else _TED
-    found = {part: keys for part, keys in layout.items() if _has(space, keys)}
-    missing = ["/".join(keys) for part, keys in layout.items() if part not in found and part not in _OPTIONAL]
+    present = {part: keys for part, keys in layout.items() if _has(space, keys)}
+    missing = ["/".join(keys) for part, keys in layout.items() if part not in present and part not in _OPTIONAL]
     if missing:
         raise ValueError(f"samples of {space} have no {', '.join(missing)}, which a Minari dataset needs")
-    return found
+    return present
 
 
 def _has(space: Space, keys: tuple[str, ...]) -> bool:

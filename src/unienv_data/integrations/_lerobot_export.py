@@ -157,10 +157,10 @@ class _Feature:
         """Values of the column as LeRobot keeps them: images with the channels last, numbers with an axis."""
         if self.dtype == STRING:
             return np.asarray(values, object)
-        found = self.space.backend.to_numpy(values)
+        array = self.space.backend.to_numpy(values)
         if self.is_image and self.space.shape[2] != 3:
-            found = np.moveaxis(found, 1, -1)
-        return found.reshape(len(found), *self.shape)
+            array = np.moveaxis(array, 1, -1)
+        return array.reshape(len(array), *self.shape)
 
 
 class _Source:

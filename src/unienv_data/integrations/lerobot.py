@@ -211,11 +211,11 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     def _read(self, names: Sequence[str], idx: Any) -> Any:
         index = resolve_index(self.backend, idx, len(self))
         positions = np.atleast_1d(np.asarray(index))
-        found = self.read_columns(dict.fromkeys(names, positions))
+        samples = self.read_columns(dict.fromkeys(names, positions))
         if isinstance(index, int):
             space = DictSpace(self.backend, {name: self.single_space[name] for name in names}, self.device)
-            return get_at(space, found, 0)
-        return found
+            return get_at(space, samples, 0)
+        return samples
 
     def read_columns(self, wanted: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Each of some columns at positions of its own, as batches; all their video frames are decoded together."""

@@ -189,14 +189,14 @@ def _wrong_statistics(meta: DatasetMeta, seen: _Seen) -> Iterator[Problem]:
     for name, parts in seen.parts.items():
         if name in _COUNTERS:
             continue
-        found = merge_stats(parts)
+        merged = merge_stats(parts)
         if name not in known:
             yield Problem("statistics", f"there are no statistics of {name!r}")
             continue
-        spread = float(np.max(found["max"] - found["min"], initial=0.0)) or 1.0
+        spread = float(np.max(merged["max"] - merged["min"], initial=0.0)) or 1.0
         for figure in _FIGURES:
             said = np.asarray(known[name].get(figure, np.nan), np.float64).reshape(-1)
-            own = found[figure].reshape(-1)
+            own = merged[figure].reshape(-1)
             if said.shape != own.shape or not (np.abs(said - own) <= 2e-3 * spread).all():
                 yield Problem(
                     "statistics",
@@ -216,7 +216,7 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
     """The episodes of which a camera does not have all frames, and why; with `spare` also frames of no episode."""
     episodes, fps = meta.episodes, float(meta.info["fps"])
     spans = episodes.videos[key]
-    found: dict[int, str] = {}
+    faults: dict[int, str] = {}
     by_path: dict[Path, list[int]] = {}
     for number, path in enumerate(spans.paths):
         by_path.setdefault(path, []).append(number)
@@ -231,17 +231,17 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
         for number in numbers:
             who = f"episode {episodes.numbers[number]}, {key!r}"
             if times is None:
-                found[number] = f"{who}: {why}"
+                faults[number] = f"{who}: {why}"
                 continue
             start, count = float(spans.starts[number]), int(episodes.lengths[number])
             inside = (times > start - 0.5 / fps) & (times < start + (count - 0.5) / fps)
             if int(inside.sum()) != count:
-                found[number] = f"{who}: {path} has {int(inside.sum())} frames of it, and there are {count} samples"
-        if spare and times is not None and not found:
+                faults[number] = f"{who}: {path} has {int(inside.sum())} frames of it, and there are {count} samples"
+        if spare and times is not None and not faults:
             unused = len(times) - int(episodes.lengths[numbers].sum())
             if unused > 0:
-                found[numbers[-1]] = f"{path}: {unused} frames belong to no episode"
-    return found
+                faults[numbers[-1]] = f"{path}: {unused} frames belong to no episode"
+    return faults
 
 
 def misplaced_episodes(meta: DatasetMeta, key: str) -> Iterator[str]:

@@ -42,6 +42,7 @@ COUNTER_NAMES = (
     "heap_size",
     "segments_size",
     "coming",  # the head as it will be, while samples are overwritten: until then there are fewer
+    "renumbered",  # how often samples were given other numbers
 )
 _MAGIC = b"UNIENV\x00\x01"
 PAGE_SIZE = 4096
@@ -69,6 +70,7 @@ class Counters:
     heap_size: int
     segments_size: int
     coming: int
+    renumbered: int
 
     def copy(self) -> Counters:
         """The same numbers in memory of their own."""
@@ -214,8 +216,12 @@ class MappedHeader(Header):
 
     def begin_to_write(self) -> None:
         """Say that the buffer is not closed, and is written since this boot."""
+        is_sealed = any(self._page[_SEAL:PAGE_SIZE])
         self._page[_SEAL:PAGE_SIZE] = bytes(8)
         self.counters.boot = _boot_number()
+        self.is_of_another_boot = False
+        if is_sealed:
+            self._file.sync()  # a page that says so still would make files that have changed look damaged
 
     def go_on_from(self, counters: Counters) -> None:
         """Take these counters for the live ones; a reader does so for itself alone."""

@@ -160,7 +160,9 @@ class BufferState:
     def begin_shared_write(self) -> None:
         """Repair what a killed writer has left, and note this process as the writer."""
         counters = self.counters
-        if counters.writer:  # it was killed, or its write failed
+        if self.header.is_of_another_boot:
+            pass  # `_begin_to_write` looks first at what is there at all
+        elif counters.writer:  # it was killed, or its write failed
             self.recover()
             self._forget_unacknowledged()
         elif self.storage.capacity is None:
@@ -277,8 +279,7 @@ class BufferState:
                     f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
                     f"(unienv_data.repair), or look at it with read_only=True"
                 )
-            if has_edit_to_make:
-                self.flush()
+            self.flush()  # what was found whole is durable, also where the machine goes down again
         self._check()
         self.header.begin_to_write()
         self.recover()

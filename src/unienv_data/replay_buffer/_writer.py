@@ -156,11 +156,15 @@ class BufferWriter:
             self._extend_open(encoded, count, closing)
         else:
             self._add(encoded, count, (), self._counters.head + count)
+        if closing and self._state.durable:
+            self._flush()
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int], are_cut: list[bool]) -> None:
         """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
         self.check()
         self._extend_open(self._storage.encode(value, count), count, closing, are_cut)
+        if closing and self._state.durable:
+            self._flush()
 
     def _count_steps(self, value: Any) -> int | None:
         """How many steps a block of leading shape (steps, lanes) has; None for one vector step, of shape (lanes,)."""
@@ -179,14 +183,11 @@ class BufferWriter:
         `are_cut` says which of these are cut.
         """
         lanes, capacity, head = self._lanes, self._capacity, self._counters.head
-        if capacity is not None and count > capacity:  # more than once around: block by block
-            for start in range(0, count, capacity):
-                stop = min(start + capacity, count)
-                first, last = bisect.bisect_left(closing, start), bisect.bisect_left(closing, stop)
-                within = [place - start for place in closing[first:last]]
-                cuts = None if are_cut is None else are_cut[first:last]
-                self._extend_open(self._storage.part(encoded, count, start, stop), stop - start, within, cuts)
-            return
+        if capacity is not None and count > capacity:  # more than once around: only the last ones stay
+            dropped, first = count - capacity, bisect.bisect_left(closing, count - capacity)
+            encoded, count = self._storage.part(encoded, count, dropped, count), capacity
+            closing = [place - dropped for place in closing[first:]]
+            are_cut = None if are_cut is None else are_cut[first:]
         if not closing:
             self._add(encoded, count, (), head + count)
             return
@@ -200,8 +201,6 @@ class BufferWriter:
             starts[lane] = head + place + lanes
         self._add(encoded, count, ranges, head + count, are_cut=are_cut)
         self._open_starts = starts
-        if self._state.durable:
-            self._flush()
 
     # -- the one way in --------------------------------------------------------------------------------------
 
@@ -264,7 +263,11 @@ class BufferWriter:
                     raise
                 interrupt = error
         if self._tells and ended:
-            self._tell(ended)
+            try:
+                self._tell(ended)
+            except BaseException:
+                self._tell(ended)  # which may be repeated, too
+                raise
         if interrupt is not None:
             raise interrupt
 
@@ -311,10 +314,17 @@ class BufferWriter:
             raise
         finally:
             if self._tells:
-                self._tell(ranges)
+                try:
+                    self._tell(ranges)
+                except BaseException:
+                    self._tell(ranges)
+                    raise
 
     def _tell(self, ended: Sequence[tuple[int, int]]) -> None:
-        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples."""
+        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples.
+
+        After an interrupt all of them are told again.
+        """
         tail = self._counters.tail
         for start, stop in ended:
             numbers = np.arange(max(start, tail), stop)
@@ -403,7 +413,7 @@ class BufferWriter:
         state, head, tail = self._state, self._counters.head, self._counters.tail
         bounds = (tail, min(max(self._counters.closed, tail), head), head)
         alive = state.segments.alive_and_cut(tail, head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join))
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, self._counters.renumbered, join=join))
 
     def discard_open_segment(self) -> int:
         """Remove the samples of the open episode; how many there were."""

@@ -532,6 +532,7 @@ class ReplayBufferCollectionWrapper(
 
     def close(self) -> None:
         """Close the environment. Episodes that are under way end here, cut; the buffers stay open."""
+        self._is_known = False  # a step from here on would go on with an episode that has ended
         with contextlib.ExitStack() as everything:  # each call is made even if another one fails
             everything.callback(super().close)
             for buffer in self._buffers:

@@ -352,6 +352,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         head = self._counters.head  # before tail, as above
         return range(min(self._counters.tail, head), head)
 
+    @property
+    def renumbered(self) -> int:
+        return self._counters.renumbered
+
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()

@@ -98,6 +98,9 @@ class StepSampler(
         if seed is not None:
             self.manual_seed(seed)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: batches of {self.batch_size} of {self.data!r}>"
+
     @property
     def data_rng(self) -> np.random.Generator:
         return self.sampler.rng

@@ -164,9 +164,9 @@ def verify_video(path: Path, count: int) -> None:
     av = need("av", extra="video")
     with av.open(os.fspath(path)) as container:
         container.streams.video[0].codec_context.thread_count = 1
-        found = sum(1 for _ in container.decode(video=0))
-    if found != count:
-        raise StorageCorruptedError(f"{path}: {found} frames can be decoded, {count} were encoded")
+        decoded = sum(1 for _ in container.decode(video=0))
+    if decoded != count:
+        raise StorageCorruptedError(f"{path}: {decoded} frames can be decoded, {count} were encoded")
 
 
 def crc_of(path: Path) -> int:

@@ -71,8 +71,8 @@ class FrameConverter:
         options: dict[str, Any] = dict(self._options)
         if size is not None:
             options.update(height=size[0], width=size[1], interpolation="AREA")
-        found: np.ndarray = self._reformatter.reformat(frame, format=self._form.pixels, **options).to_ndarray()
-        return found
+        image: np.ndarray = self._reformatter.reformat(frame, format=self._form.pixels, **options).to_ndarray()
+        return image
 
 
 class FrameTable(NamedTuple):
@@ -259,8 +259,8 @@ class FrameReader:
             for place, path in enumerate(request.paths):
                 by_file.setdefault((number, path), []).append(place)
         tasks: list[tuple[int, Path, np.ndarray]] = []
-        for (number, path), found in by_file.items():
-            request, places = requests[number], np.array(found)
+        for (number, path), frames in by_file.items():
+            request, places = requests[number], np.array(frames)
             places = places[np.argsort(request.seconds[places], kind="stable")]
             tasks += [(number, path, part) for part in self._split(request, path, places, len(by_file))]
 
