@@ -128,7 +128,7 @@ def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
     for (start, stop), row in zip(
         itertools.pairwise(meta.episodes.starts.tolist()), meta.episodes.metadata, strict=True
     ):
-        texts = row.get("tasks") or ()
+        texts = row.get("tasks") or []
         if len(texts) == 1 and start < stop:
             index = tables.read("task_index", np.arange(start, start + 1)).item()
             tasks.setdefault(index, str(texts[0]))
