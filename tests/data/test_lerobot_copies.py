@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,30 @@ def test_frames_of_another_size_are_encoded(tmp_path: Path) -> None:
     wanted = {"obs/cam": Decode(resize=(32, 48))}
     with ReplayBuffer.load_from(tmp_path / "a", backend=NUMPY, columns=wanted) as buffer:
         assert exported(buffer, tmp_path / "out")["observation.images.cam"].shape == (17, 32, 48, 3)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("lerobot") is None, reason="needs the package lerobot")
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_lerobot_itself_trains_on_videos_that_were_copied(codec: str, tmp_path: Path) -> None:
+    import torch
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    camera, deltas = "observation.images.cam", {"observation.images.cam": [-0.05, 0.0], "action": [0.0, 0.05]}
+    with recorded(tmp_path / "a", codec=codec, raw_bytes=8 * int(np.prod(SHAPE))) as buffer:
+        export_lerobot(buffer, tmp_path / "out", fps=20, task="reach", mapping=MAPPING)
+        frames = buffer.get_column("obs/cam").get_at(...)
+    dataset = LeRobotDataset("lab/out", root=tmp_path / "out", delta_timestamps=deltas, video_backend="pyav")
+    for index in range(len(frames)):
+        pixels = np.moveaxis(dataset[index][camera][1].numpy(), 0, -1) * 255
+        np.testing.assert_allclose(pixels, frames[index], atol=0.01)
+    torch.manual_seed(0)
+    policy = torch.nn.Linear(2 * int(np.prod(SHAPE)), 4)
+    optimizer, losses = torch.optim.Adam(policy.parameters(), 1e-4), []
+    for _ in range(8):
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=8, shuffle=True):
+            loss = ((policy(batch[camera].flatten(1)) - batch["action"].flatten(1)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
