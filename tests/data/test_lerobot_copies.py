@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frames import frame
 
-from unienv_data import BatchBase, Decode, ReplayBuffer, Video, check, export_lerobot, split
+from unienv_data import BatchBase, CombinedBatch, Decode, ReplayBuffer, Video, check, export_lerobot, split
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -70,6 +70,14 @@ def test_columns_of_video_are_copied(codec: str, tmp_path: Path) -> None:
     with recorded(tmp_path / "a", codec=codec) as buffer:
         assert_same(exported(buffer, tmp_path / "out"), buffer)
     assert videos(tmp_path / "out") == videos(tmp_path / "a")
+
+
+@pytest.mark.usefixtures("no_encoder")
+def test_several_recordings_become_one_dataset(tmp_path: Path) -> None:
+    with recorded(tmp_path / "a") as one, recorded(tmp_path / "b", gop=2) as other:
+        both = CombinedBatch([one, other])
+        assert_same(exported(both, tmp_path / "out"), both)
+    assert videos(tmp_path / "out") == sorted(videos(tmp_path / "a") + videos(tmp_path / "b"))
 
 
 @pytest.mark.usefixtures("no_encoder")
