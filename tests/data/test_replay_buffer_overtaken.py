@@ -60,7 +60,7 @@ def test_a_reader_that_looks_ahead_forgets_no_episode(monkeypatch: pytest.Monkey
     buffer.read_windows(np.arange(3), WindowQuery(query.offsets))  # which looks at samples that are to come
     assert next(overtaking, None) is None
     monkeypatch.undo()
-    data, valid, _ = buffer.read_windows(np.arange(len(buffer)), WindowQuery(query.offsets))
+    data, valid, *_ = buffer.read_windows(np.arange(len(buffer)), WindowQuery(query.offsets))
     is_of_another = data["x"] // 2 != data["x"][:, 1:2] // 2
     assert valid.sum() == 2 * len(buffer)  # of each window the other sample of its episode, and itself
     assert not (is_of_another & valid).any()
@@ -89,7 +89,7 @@ def test_a_window_does_not_reach_into_what_is_being_written(
 
     monkeypatch.setattr(segments, "put", looked_at)
     buffer.extend({"x": np.full(3, 777.0)})
-    ((data, valid, _), length) = seen[0]
+    ((data, valid, *_), length) = seen[0]
     assert length == 10
     assert valid.tolist() == [[True, True, False], [True, False, False]]
     assert data["x"].tolist() == [[8.0, 9.0, 9.0], [9.0, 9.0, 9.0]]
