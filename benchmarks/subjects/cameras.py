@@ -1,8 +1,8 @@
 """Two cameras of 480x640 RGB, a texture that moves with noise: recording as video, and random windows of 8 frames.
 
-What is called lerobot's way does with PyAV what lerobot 0.4.4 does for each sample, through torchvision: opens the file,
-seeks, decodes up to the last frame that is wanted, with the threads that PyAV has by itself, and makes floats of all of
-them. Its settings are H.264, crf 30, a key frame in two.
+What is called lerobot's way does with PyAV what lerobot 0.4.4 does for each sample, through torchvision: opens the
+file, seeks, decodes up to the last frame that is wanted, with the threads that PyAV has by itself, and makes floats of
+all of them. Its settings are H.264, crf 30, a key frame in two.
 """
 
 from __future__ import annotations
