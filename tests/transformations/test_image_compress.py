@@ -120,6 +120,12 @@ def test_bytes_that_are_no_image_of_the_size_are_an_error() -> None:
         made.transform(images((500,)), np.zeros(500, np.uint8))
 
 
+def test_a_format_that_is_not_known_is_named() -> None:
+    decompress = ImageDecompressTransformation(4, 4, format="J@EG")
+    with pytest.raises(ValueError, match="not the file of an image 4 high and 4 wide: 'J@EG'"):
+        decompress.decode_bytes(b"any")
+
+
 def test_json_and_pickles_give_it_back() -> None:
     for made in (ImageCompressTransformation(80), ImageDecompressTransformation(2, 3, None, "L", "PNG")):
         written = json.loads(json.dumps(transformation_to_json(made)))

@@ -242,7 +242,7 @@ class ImageDecompressTransformation(DataTransformation):
                 if image.size != (self.target_width, self.target_height):  # known before anything is unpacked
                     raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
                 pixels = np.asarray(image.convert(mode or ("RGB" if self.target_channels == 3 else "L")))
-        except (OSError, ValueError, SyntaxError) as error:
+        except (OSError, KeyError, ValueError, SyntaxError) as error:  # KeyError: Pillow knows no such format or mode
             wanted = f"an image {self.target_height} high and {self.target_width} wide"
             raise ValueError(f"not the file of {wanted}: {error}") from error
         return pixels[..., None] if self.target_channels == 1 else pixels
