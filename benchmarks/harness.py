@@ -42,6 +42,7 @@ UNITS = {
     "transitions/s": Unit(1.0, more_is_better=True),
     "MB": Unit(None),
     "bytes": Unit(None),
+    "us a turn": Unit(None),
     "ms of p99": Unit(None),
     "calls": Unit(None),
     "files": Unit(None),

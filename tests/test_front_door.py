@@ -25,6 +25,8 @@ import unienv_interface
 from unienv_data import BatchBase, ReplayBuffer, transition_space
 from unienv_data.base.common import convert_index_to_backendarray
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
+from unienv_data.replay_buffer._state import BufferState
+from unienv_data.replay_buffer.inspection import clear_killed_create
 from unienv_data.replay_buffer.replay_buffer import index_with_offset
 from unienv_data.storages.backend_compat import ToBackendOrDeviceStorage
 from unienv_data.storages.registry import storage_by_name
@@ -191,6 +193,9 @@ def test_what_makes_an_environment() -> None:
         ((CARTPOLE, 2, -1), ValueError, "workers is -1, it must not be negative"),
         ((CARTPOLE, None, 2), ValueError, "workers is 2 without num_envs: say how many environments they share"),
         ((CARTPOLE, 2, 0, "nunpy"), ValueError, "unknown backend 'nunpy', .* did you mean 'numpy'?"),
+        ((CARTPOLE, "8"), TypeError, "num_envs is '8', it wants an integer"),
+        ((CARTPOLE, 8, 2.0), TypeError, "workers is 2.0, it wants an integer"),
+        ((3,), TypeError, "source: env is int, wanted a gymnasium.Env .*; an id or a function that makes an environ"),
         ((CARTPOLE, 2, 0, 3), TypeError, "backend is 3, wanted a ComputeBackend such as NumpyComputeBackend"),
     ],
 )
@@ -246,6 +251,22 @@ def test_a_policy_that_raises_leaves_what_was_recorded(tmp_path: Path) -> None:
         unienv.record(unienv.make(CARTPOLE, seed=0), tmp_path / "r", 10, lambda observation: next(calls))
     with unienv.load(tmp_path / "r") as data:
         assert (len(data), data.episodes) == (3, [(0, 3)])
+        assert data.batch.cut_episodes() == [(0, 3)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ends", ["close", "drop"])
+def test_the_episode_under_way_is_cut(ends: str, tmp_path: Path) -> None:
+    env = unienv.make(lambda: gymnasium.make(CARTPOLE, max_episode_steps=5), seed=0)
+    recording = unienv.record(env, tmp_path / "r", steps=7, policy=lambda observation: int(observation[2] > 0))
+    if ends == "close":
+        recording.close()
+    else:  # and is closed where the recording goes on
+        del recording
+        gc.collect()
+        unienv.record(env, tmp_path / "r").close()
+    with unienv.load(tmp_path / "r") as data:
+        assert data.episodes == [(0, 5), (5, 7)]
+        assert data.batch.cut_episodes() == [(5, 7)]  # type: ignore[attr-defined]
 
 
 def test_a_recording_that_was_killed_goes_on(tmp_path: Path) -> None:
@@ -262,6 +283,44 @@ os._exit(1)
     with ReplayBuffer.load_from(tmp_path / "r", backend="numpy") as buffer:
         assert_continuous(buffer)
         assert buffer.verify() == []
+
+
+KILLED_WHILE_CREATING = """
+import os, sys, unienv
+from unienv_data.replay_buffer import _folder
+setattr(*{place}, lambda *args, **kwargs: os.kill(os.getpid(), 9))
+unienv.record(unienv.make("CartPole-v1", num_envs=2, seed=0), sys.argv[1], 10)
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["_folder.BufferState, 'create'", "_folder, 'write_description'", "_folder, 'sync_folder'"]
+)
+def test_one_that_was_killed_while_it_was_created_is_begun_anew(tmp_path: Path, place: str) -> None:
+    code = KILLED_WHILE_CREATING.format(place=f"({place})")
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "r"], timeout=60, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (-9, b"")
+    assert list((tmp_path / "r").iterdir())
+    with unienv.record(batch(), tmp_path / "r", 20) as recording:
+        assert len(recording) == 20
+    assert unienv.check(tmp_path / "r").is_sound
+
+
+def test_a_folder_that_another_process_is_creating_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = BufferState.create
+
+    def slow(*args: Any, **kwargs: Any) -> BufferState:
+        clear_killed_create(tmp_path / "r")  # as a second recording would meanwhile
+        assert (tmp_path / "r" / "storage" / "rows.bin").exists()
+        with pytest.raises(FileExistsError, match="is there already and is not a recording"):
+            unienv.record(batch(), tmp_path / "r", 10)
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(BufferState, "create", slow)
+    unienv.record(batch(), tmp_path / "r", 10).close()
+    assert unienv.check(tmp_path / "r").is_sound
 
 
 def test_one_that_was_dropped_without_close_goes_on(tmp_path: Path) -> None:
@@ -356,6 +415,18 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     unienv.record(batch(), tmp_path / "cartpole", 10).close()
     with pytest.raises(FileNotFoundError, match=r"there is no such recording or file, did you mean 'cartpole'\?"):
         unienv.load(tmp_path / "catpole")
+    for function in (unienv.info, unienv.stats, unienv.check):
+        with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
+            function(tmp_path / "catpole")
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
+        unienv.repair(tmp_path / "catpole", tmp_path / "repaired")
+    with pytest.raises(ValueError, match=r"'hfd5' is no format, .*, did you mean 'hdf5'\?"):
+        unienv.convert(tmp_path / "cartpole", tmp_path / "converted", "hfd5")
+    with (
+        unienv.load(tmp_path / "cartpole") as data,
+        pytest.raises(ValueError, match="before is -1, it must not be neg"),
+    ):
+        data.windows(before=-1)
     with pytest.raises(FileNotFoundError, match="not a replay buffer, it has no metadata"):
         unienv.load(tmp_path)
     (tmp_path / "a.csv").touch()

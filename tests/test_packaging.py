@@ -76,5 +76,5 @@ def test_the_lowest_versions_are_those_of_the_project() -> None:
     command = [sys.executable, ROOT / "tools" / "lowest.py", "cli", "minari"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lowest = dict(line.split("==") for line in done.stdout.splitlines())
-    assert lowest.items() >= {"numpy": "2.0", "typer": "0.16", "torch": "2.5", "pillow": "10.3"}.items()
+    assert lowest.items() >= {"numpy": "2.0", "typer": "0.16", "torch": "2.6", "pillow": "10.3"}.items()
     assert "jax" not in lowest

@@ -27,15 +27,19 @@ def works() -> list[Work]:
     ]
 
 
+def filled_once(backend: ComputeBackend = NumpyComputeBackend, **options: Any) -> ReplayBuffer:
+    """A buffer of ours that is full of transitions in episodes, and stores each observation once."""
+    space = SharedNextObsSpace(backend, transition_space(backend).spaces)
+    buffer = ReplayBuffer.create(space, capacity=ROWS, **options)
+    for batch in in_chunks(ROWS, EPISODE):
+        seen = np.concatenate([batch["obs"][:1], batch["next_obs"]])
+        buffer.extend({**batch, "obs": seen[:-1]})
+    return buffer
+
+
 @ours("unienv", "StepSampler.sample, next_obs='shared'")
 def once() -> Iterator[Callable]:
-    with ReplayBuffer.create(
-        SharedNextObsSpace(NumpyComputeBackend, transition_space().spaces), capacity=ROWS
-    ) as buffer:
-        for batch in in_chunks(ROWS):
-            seen = np.concatenate([batch["obs"][:1], batch["next_obs"]])
-            starts = np.arange(len(seen) - 1) % EPISODE == 0
-            buffer.extend({**batch, "obs": np.where(starts[:, None], batch["obs"], seen[:-1])})
+    with filled_once() as buffer:
         yield StepSampler(buffer, BATCH, seed=0).sample
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from unienv_interface import AsyncVecEnv, Env, SyncVecEnv
 from unienv_interface.backends import BackendLike, parse_backend
+from unienv_interface.space.space import parse_integer
 from unienv_interface.utils.optional import need
 from unienv_interface.utils.words import did_you_mean
 from unienv_interface.wrapper import ToBackendOrDeviceWrapper
@@ -58,9 +59,9 @@ def make(
     >>> envs = unienv.make(MyEnv, num_envs=8)
     """
     backend = parse_backend(backend)
-    if num_envs is not None and num_envs < 1:
+    if num_envs is not None and parse_integer(num_envs, "num_envs") < 1:
         raise ValueError(f"num_envs is {num_envs}, it must be at least 1, or None for a single environment")
-    if workers is not None and workers < 0:
+    if workers is not None and parse_integer(workers, "workers") < 0:
         raise ValueError(f"workers is {workers}, it must not be negative")
     env_kwargs = dict(env_kwargs or {})
     if isinstance(source, str) and source.startswith(_POOL):
@@ -114,7 +115,10 @@ def _made(factory: Callable[[], Env], num_envs: int | None, workers: int | None,
 
 def _given(source: Any, num_envs: int | None, workers: int | None, env_kwargs: dict[str, Any]) -> Env:
     """An environment that is there already."""
-    env = _as_env(lambda: source)
+    try:
+        env = _as_env(lambda: source)
+    except TypeError as error:
+        raise TypeError(f"source: {error}; an id or a function that makes an environment will do, too") from error
     if env_kwargs or workers or num_envs not in (None, env.batch_size):
         raise ValueError(
             f"{env!r} is made already, with {env.batch_size or 1} environments: give a function that makes one to "

@@ -21,13 +21,14 @@ from unienv_data import (
     StorageCorruptedError,
     ToBackendOrDeviceBatch,
 )
+from unienv_data.base.files import did_you_mean_path
 from unienv_data.checking import open_folder
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
 from unienv_data.integrations.lerobot_check import is_dataset
 from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend
 from unienv_interface.space import Space
+from unienv_interface.space.space import parse_integer
 from unienv_interface.space.space_utils import construct_space_from_data
-from unienv_interface.utils.words import did_you_mean
 
 PathLike = str | os.PathLike[str]
 _MINARI_ID = re.compile(r"^[\w./-]+-v\d+$")
@@ -94,8 +95,11 @@ class Data:
         Raises
         ------
         ValueError
-            It is not known where episodes end, so that windows would reach from one into the next.
+            The data do not know their episodes, so windows would reach from one into the next; or a number is negative.
         """
+        for name, frames in (("before", before), ("after", after)):
+            if parse_integer(frames, name) < 0:
+                raise ValueError(f"{name} is {frames}, it must not be negative")
         if not self.batch.is_segment_aware:
             raise ValueError(
                 f"{self.batch!r} does not know its episodes, windows would reach from one into the next: record with "
@@ -140,7 +144,7 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     Examples
     --------
     >>> data = unienv.load("cartpole", backend="torch")
-    >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")
+    >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")  # doctest: +SKIP
     """
     backend, path = parse_backend(backend), Path(source)
     if is_dataset(path):
@@ -152,8 +156,7 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
         return _moved(_open_file(path), backend, device)
     if isinstance(source, str) and _MINARI_ID.match(source):
         return _open_minari(source, backend, device)
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise FileNotFoundError(f"{path}: there is no such recording or file{did_you_mean(path.name, names)}")
+    raise FileNotFoundError(f"{path}: there is no such recording or file{did_you_mean_path(path)}")
 
 
 def _open_recording(path: Path, backend: ComputeBackend, device: Any) -> Data:

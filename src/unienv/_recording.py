@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, SpaceStorage, transition_space
 from unienv_data.checking import describe_difference
+from unienv_data.replay_buffer.inspection import clear_killed_create
 from unienv_data.storages.registry import name_of
 from unienv_interface import Env
 from unienv_interface.backends.seeding import next_seed_rng
@@ -36,6 +37,13 @@ class Recording:
         The `ReplayBuffer` that is recorded into.
     observation, context
         What the next action is chosen on.
+
+    Examples
+    --------
+    >>> with unienv.record(envs, "by_hand") as recording:
+    ...     observation, reward, terminated, truncated, info = recording.step(act(recording.observation))
+    ...     recording.steps
+    8
     """
 
     def __init__(self, env: Env, buffer: ReplayBuffer) -> None:
@@ -91,7 +99,7 @@ class Recording:
     def close(self) -> None:
         """End the episodes under way and close the buffer. May be called more than once."""
         if not self.buffer.is_closed:
-            self.buffer.mark_segment_end()
+            self.buffer.mark_segment_end(cut=True)
             self.buffer.close()
 
     def __enter__(self) -> Self:
@@ -148,11 +156,12 @@ def record(
 
     Examples
     --------
-    >>> with unienv.record(envs, "cartpole", steps=100_000, policy=act) as recording:
+    >>> with unienv.record(envs, "by_policy", steps=10_000, policy=act) as recording:
     ...     print(recording)
+    <Recording of 10,000 steps: ...>
     >>> with unienv.record(env, "by_hand") as recording:
-    ...     for _ in range(1000):
-    ...         recording.step(act(recording.observation))
+    ...     for _ in range(100):
+    ...         result = recording.step(act(recording.observation))
     """
     if not isinstance(env, Env):
         raise TypeError(f"env is {type(env).__name__}, wanted an environment: unienv.make(env) makes it one")
@@ -164,13 +173,14 @@ def record(
         raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")
     folder, space = Path(path), transition_space(env) if space is None else space
     lanes = env.batch_size or 1
+    clear_killed_create(folder)
     if _is_empty_folder(folder):
         folder.rmdir()  # the buffer makes its own
     if os.path.lexists(folder):
         buffer = _reopened(folder, space)
         try:
             _check_goes_on(folder, buffer, space, lanes, capacity, storage, durable)
-            buffer.mark_segment_end()  # of episodes that were cut when the run before was
+            buffer.mark_segment_end(cut=True)  # of episodes that were cut when the run before was
         except BaseException:
             buffer.close()
             raise
@@ -182,7 +192,7 @@ def record(
         if steps is not None:
             recording.run(steps, policy, progress=progress)
     except BaseException:
-        buffer.mark_segment_end()
+        buffer.mark_segment_end(cut=True)
         buffer.close()
         raise
     return recording
@@ -210,7 +220,10 @@ def _check_goes_on(
     """A ValueError if what is recorded now is not what was recorded before; None and False were left out."""
     recorded = buffer.single_space
     if recorded != space:
-        raise ValueError(f"{folder} does not fit the environment: {describe_difference(recorded, space)}")
+        raise ValueError(
+            f"{folder} does not fit the environment: {describe_difference(recorded, space)}; give the environment and "
+            f"backend it was recorded with, or another path"
+        )
     wanted = name_of(storage) if isinstance(storage, type) else storage
     for name, before, now in (
         ("slots", buffer.lanes, lanes),

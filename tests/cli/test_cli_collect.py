@@ -614,3 +614,31 @@ def test_a_kill_loses_nothing_that_was_seen(tmp_path: Path, start: Any) -> None:
     assert {finding.kind for finding in check(path).findings} <= {"unfinished-episode"}
     assert collect(Plan(CARTPOLE, 240, path, num_envs=4, workers=0, seed=0, resume=True)).samples >= 200
     assert check(path).findings == []
+
+
+KILLED_AT_ITS_BEGINNING = """
+import os, sys
+from pathlib import Path
+from unienv_data.cli import _collect
+from unienv_data.replay_buffer import _folder
+setattr({place}, lambda *args, **kwargs: os.kill(os.getpid(), 9))
+_collect.collect(_collect.Plan("CartPole-v1", 40, Path(sys.argv[1]), num_envs=2, workers=0))
+"""
+
+
+@pytest.mark.parametrize("place", ["_folder, 'write_description'", "_collect, '_write_origin'", "_collect, '_record'"])
+def test_one_that_was_killed_before_its_first_step_can_be_gone_on_with(tmp_path: Path, place: str) -> None:
+    path, code = tmp_path / "r", KILLED_AT_ITS_BEGINNING.format(place=place)
+    done = subprocess.run([sys.executable, "-c", code, path], timeout=60, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (-9, b"")
+    again = Plan(CARTPOLE, 40, path, num_envs=2, workers=0)
+    if (path / "metadata.json").exists():
+        with pytest.raises(CommandError, match="it is there already; --resume goes on with it"):
+            collect(again)
+        assert collect(replace(again, resume=True)).samples == 40
+        assert collect(replace(again, steps=60, resume=True)).samples == 60
+    else:
+        with pytest.raises(CommandError, match="it is empty, record into it without --resume"):
+            collect(replace(again, resume=True))
+        assert collect(again).samples == 40
+    assert check(path).findings == []

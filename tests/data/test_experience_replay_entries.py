@@ -70,6 +70,8 @@ def test_entries_are_added(replay: ExperienceReplay) -> None:
     returns = torch.arange(6.0).flip(0)[:, None]
     assert replay.set_("return", returns) is replay
     replay.update_({"next": {"value": np.arange(12.0).reshape(6, 2)}, "flag": True})
+    with pytest.raises(TypeError, match="int, wanted a TensorDict or a dict of entries"):
+        replay.update_(3)
     replay.set_at_(("extra", "weight"), [0.5, 1.5], [4, 0])
     replay.set_at_("count", torch.tensor([7]), 5)
     assert torch.equal(replay["return"], returns)
@@ -288,3 +290,28 @@ def test_entries_set_for_samples_that_move_are_an_error(tmp_path: Path) -> None:
             buffer.extend({"x": np.arange(4, 6)})
             with pytest.raises(RuntimeError, match=r"entries were set for the samples range\(0, 4\)"):
                 replay.sample(2)
+
+
+def test_where_samples_lie_cannot_be_set() -> None:
+    replay = ExperienceReplay(storage=4)
+    replay.extend(TensorDict({"a": torch.arange(3)}, [3]))
+    with pytest.raises(ValueError, match="index is where a sample lies"):
+        replay.set_("index", torch.zeros(3))
+    replay.write_all(replay.sample(3))  # which has it
+    assert replay[:].get("index", None) is None
+
+
+def test_parts_of_samples_with_axes_of_their_own() -> None:
+    replay = ExperienceReplay(storage=4)
+    data = TensorDict({"a": torch.arange(15).reshape(3, 5), "in": {"b": torch.zeros(3, 5, 2)}}, [3, 5])
+    replay.extend(data)
+    for index in ((0, slice(3, 4)), (slice(None), 2), (slice(1, 3), slice(2)), (-1, 4), (torch.tensor(1), ...), (2,)):
+        assert (replay[index] == data[index]).all()
+    replay[1, 3:] = TensorDict({"a": [70, 80], "in": {"b": torch.ones(2, 2)}}, [2])
+    replay[:, 0] = replay[:, 1]
+    assert replay["a"].tolist() == [[1, 1, 2, 3, 4], [6, 6, 7, 70, 80], [11, 11, 12, 13, 14]]
+    assert replay["in", "b"].sum() == 4
+    with pytest.raises(TypeError, match="samples want a number or a slice"):
+        replay[[0, 1], 2]
+    with pytest.raises(IndexError):
+        replay[3, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, lazy_stack
 
 from unienv_data import ReplayBuffer
 from unienv_data.datasets import ExperienceReplay, TensorDictStorage
@@ -162,9 +163,103 @@ def test_samples_on_disk_stay_there(tmp_path: Path) -> None:
         assert any(start <= data["image"].data_ptr() < end for start, end in ranges)
 
 
-def test_an_empty_storage_has_nothing_to_adapt() -> None:
+def test_an_empty_storage_that_grows_has_nothing_to_adapt() -> None:
     with pytest.raises(ValueError, match="the storage is empty"):
-        torchrl.ReplayBuffer(storage=TensorDictStorage(4))
+        torchrl.ReplayBuffer(storage=TensorDictStorage())
+
+
+# -- an empty storage of ours, which TorchRL writes to -----------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "disk"])
+def empty(request: Any, tmp_path: Path) -> TensorDictStorage:
+    return TensorDictStorage(10, cache_path=tmp_path / "storage" if request.param == "disk" else None)
+
+
+def plain(count: int, *, start: int = 0) -> TensorDict:
+    x = torch.arange(start, start + count)
+    return TensorDict({"x": x, "next": {"y": x[:, None] * torch.ones(3)}}, [count])
+
+
+def test_what_torchrl_writes_lies_in_our_storage(empty: TensorDictStorage) -> None:
+    ours, theirs = ExperienceReplay(storage=empty), torchrl.ReplayBuffer(storage=empty, batch_size=4)
+    known = torchrl.ReplayBuffer(storage=torchrl.LazyTensorStorage(10), batch_size=4)
+    with pytest.raises(RuntimeError, match="empty storage"):
+        theirs.sample()
+    for start, count in ((0, 3), (3, 4), (7, 1), (8, 9), (17, 10), (27, 13)):
+        for buffer in (theirs, known):
+            buffer.extend(plain(count, start=start)) if count > 1 else buffer.add(plain(1, start=start)[0])
+        assert (theirs[:] == known[:]).all()
+        assert (ours[:] == known[:]).all()
+        assert len(ours) == len(theirs) == len(known)
+    newest = empty.index_of(np.arange(10))  # from the oldest on
+    assert ours["x"][newest].tolist() == list(range(30, 40))
+    assert theirs.sample()["x"].shape == (4,)
+    theirs.empty()
+    assert len(ours) == len(theirs) == 0
+    theirs.extend(plain(2))
+    assert ours["x"].tolist() == [0, 1]
+
+
+def test_what_torchrl_sets_is_set_in_our_storage(empty: TensorDictStorage) -> None:
+    ours, theirs = ExperienceReplay(storage=empty), torchrl.TensorDictReplayBuffer(storage=empty, batch_size=4)
+    theirs.extend(plain(6))
+    theirs.set_at_("x", torch.tensor([70, 80]), torch.tensor([1, 2]))
+    theirs.set_(("next", "y"), torch.full((6, 3), 5.0))
+    theirs.update_(TensorDict({"x": theirs[:]["x"] + 1}, [6]))
+    theirs[3:5] = theirs[0:2]
+    theirs[[5], ...] = theirs[[0]]
+    assert ours["x"].tolist() == theirs["x"].tolist() == [1, 71, 81, 1, 71, 1]
+    assert (ours["next", "y"] == 5).all()
+    data = theirs.read_all_in_order()
+    data["value"] = data["x"] * 2
+    theirs.write_all(data)
+    assert ours["value"].tolist() == [2, 142, 162, 2, 142, 2]
+    data["x"].zero_()  # what was read is the reader's own
+    assert ours["x"].tolist() == [1, 71, 81, 1, 71, 1]
+    with pytest.raises(TypeError, match="Tensor, a TensorDictStorage keeps TensorDicts"):
+        torchrl.ReplayBuffer(storage=TensorDictStorage(4)).extend(torch.zeros(3))
+
+
+@pytest.mark.parametrize("written", [4, 10, 13])
+def test_what_torchrl_saves_of_our_storage_it_loads(empty: TensorDictStorage, written: int, tmp_path: Path) -> None:
+    theirs, loaded, restored = (
+        torchrl.ReplayBuffer(storage=storage, batch_size=4)
+        for storage in (empty, TensorDictStorage(10), TensorDictStorage(10))
+    )
+    theirs.extend(plain(written))
+    for _ in range(2):
+        theirs.dumps(tmp_path / "saved")
+    loaded.loads(tmp_path / "saved")
+    restored.load_state_dict(theirs.state_dict())
+    for buffer in (loaded, restored):
+        assert (buffer[:] == theirs[:]).all()
+        assert buffer.write_count == written
+        assert buffer.extend(plain(3)).tolist() == (np.arange(written, written + 3) % 10).tolist()
+    copied = pickle.loads(pickle.dumps(loaded))
+    assert (copied[:] == loaded[:]).all()
+    observed = []
+    theirs.register_save_hook(lambda data, path=None: observed.append(len(data)) or data)
+    theirs.dumps(tmp_path / "hooked")
+    assert observed == [min(written, 10)]
+
+
+def test_samplers_of_torchrl_draw_from_our_storage(empty: TensorDictStorage) -> None:
+    sampler = torchrl.SliceSampler(slice_len=3, end_key=("next", "done"))
+    theirs = torchrl.TensorDictReplayBuffer(storage=empty, sampler=sampler, batch_size=6)
+    done = torch.arange(10)[:, None] % 3 == 2
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
+    for _ in range(3):
+        slices = theirs.sample()["x"].reshape(2, 3)
+        assert (slices[:, 0] % 3 == 0).all()
+        assert (slices.diff(dim=1) == 1).all()
+    theirs.set_sampler(torchrl.SamplerWithoutReplacement())
+    theirs.set_writer(torchrl.TensorDictMaxValueWriter(rank_key="x"))
+    theirs.empty()
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
+    theirs.add(plain(1, start=9).set(("next", "done"), done[9:])[0])  # to which the writer adds an entry
+    theirs.extend(plain(5, start=-5).set(("next", "done"), done[:5]))
+    assert sorted(torch.cat([batch["x"] for batch in theirs]).tolist()) == list(range(10))
 
 
 # -- preprocessing -----------------------------------------------------------------------------------------
@@ -324,3 +419,58 @@ def test_a_trajectory_gets_the_highest_of_its_priorities() -> None:
     batch["td_error"] = torch.where(batch["index"] == 1, 7.0, 0.0) * torch.arange(5.0)
     replay.update_tensordict_priority(batch)
     assert set(replay.sample(64)["index"][:, 0].tolist()) == {1}
+
+
+class WeighingSampler(torchrl.RandomSampler):  # type: ignore[misc]
+    """Says the weight of a single sample without an axis, as TorchRL's prioritized sampler does."""
+
+    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        index, _ = super().sample(storage, batch_size)
+        return index, {"priority_weight": torch.ones(batch_size).squeeze()}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_sampler_says_has_an_axis_for_the_samples(count: int) -> None:
+    replay = ExperienceReplay(storage=8, sampler=WeighingSampler())
+    replay.extend(numbers(5))
+    batch, info = replay.sample(count, return_info=True)
+    assert info["priority_weight"].tolist() == batch[:]["priority_weight"].tolist() == [1.0] * count
+
+
+@pytest.mark.parametrize("name", ["RoundRobinWriter", "TensorDictRoundRobinWriter", "ImmutableDatasetWriter"])
+def test_writers_of_torchrl_stand_for_ours(name: str) -> None:
+    writer = getattr(torchrl, name)()
+    replay = ExperienceReplay(storage=4)
+    replay.extend(numbers(3))
+    replay.set_writer(writer)
+    if name == "ImmutableDatasetWriter":
+        with pytest.raises(RuntimeError, match="nothing can be added"):
+            replay.extend(numbers(3))
+    else:
+        assert replay.extend(numbers(3)).tolist() == [3, 0, 1]
+    assert type(ExperienceReplay(storage=4, writer=writer).writer).__name__ == name.removeprefix("TensorDict")
+    with pytest.raises(TypeError, match="writer is TensorDictMaxValueWriter: wanted a RoundRobinWriter"):
+        replay.set_writer(torchrl.TensorDictMaxValueWriter(rank_key="x"))
+
+
+def test_samples_of_different_shapes_are_refused() -> None:
+    replay = ExperienceReplay(storage=8)
+    samples = [TensorDict({"a": torch.zeros(length)}, []) for length in (2, 3)]
+    for data in (samples, lazy_stack(samples), lazy_stack([TensorDict({"in": sample}, []) for sample in samples])):
+        with pytest.raises(ValueError, match="pad what is shorter"):
+            replay.extend(data)
+    assert not replay.initialized
+
+
+@pytest.mark.parametrize("kind", [SamplerWithoutReplacement, torchrl.SamplerWithoutReplacement], ids=["ours", "theirs"])
+def test_a_function_makes_the_sampler(kind: Any) -> None:
+    replay = ExperienceReplay(storage=8, sampler=kind, batch_size=2)
+    replay.extend(numbers(6))
+    for sampler in (kind, functools.partial(kind, drop_last=True), lambda: kind()):
+        replay.set_sampler(sampler)
+        assert isinstance(replay.sampler, kind)
+        assert sorted(torch.cat([batch["x"] for batch in replay]).tolist()) == list(range(6))
+    with pytest.raises(ValueError, match="drop_last=True need batches of one size"):
+        ExperienceReplay(storage=8, sampler=functools.partial(kind, drop_last=True))
+    with pytest.raises(TypeError, match="sampler is int: wanted one of"):
+        replay.set_sampler(lambda: 3)

@@ -486,6 +486,9 @@ def test_a_damaged_copy_says_what_to_do_and_force_repairs_it(name: str, damage: 
     if damage is _flip and name in ("flags.bin", "rows.bin", "block-0.bin"):
         with replay(root) as data:
             assert [finding.partition(": ")[0] for finding in data.verify()] == [str(root / ID / name)]
+            if name == "flags.bin":
+                with pytest.raises(StorageCorruptedError, match=r'flags.bin: .* download="force" makes'):
+                    data["next", "done"]
     else:
         for local in (True, False):
             with pytest.raises(StorageCorruptedError, match=rf'{name}.* download="force" makes it again'):

@@ -212,6 +212,8 @@ def test_episodes_are_split_at_random_without_overlap(data: MinariExperienceRepl
     for fractions, message in (([0.5, 0.4], "1 together"), ([], "1 together"), ([1.5, -0.5], "positive")):
         with pytest.raises(ValueError, match=message):
             data.split_episodes(fractions)
+    with pytest.raises(TypeError, match=r"fractions is a dict, wanted a list of numbers"):
+        data.split_episodes({"train": 0.9, "test": 0.1})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="6 episodes are too few"):
         data.split_episodes([0.99, 0.01])
 

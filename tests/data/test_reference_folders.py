@@ -386,6 +386,7 @@ def edited(name: str, folder: Path, file: str, **changes: Any) -> Path:
         ("image_png_ring", "image_metadata.json", {"capacity": 4}, "capacity 4, wanted 5"),
         ("video_ring", "video_metadata.json", {"file_ext": "/x"}, "field 'file_ext' is '/x'"),
         ("video_ring", "episode_index.json", {"file_ranges": [[0, 2]]}, r"names the videos \[\[0, 2\]\]"),
+        ("video_ring", "episode_index.json", {"file_ranges": [[0, 2], "os.system"]}, "names the videos"),
         ("dict_torch_ring", "dict_storage_metadata.json", {"storage_map": {"*": {"type": "os.system"}}}, "os.system"),
         ("toback_ring", "backend_metadata.json", {"inner_backend": "os"}, "unknown backend 'os'"),
     ],
@@ -394,6 +395,15 @@ def test_what_is_wrong_in_such_a_folder_is_named(name: str, file: str, changes: 
     folder = edited(name, tmp_path / "a", file, **changes)
     with pytest.raises(ValueError, match=text):
         open_written(name, folder)
+
+
+def test_a_space_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
+    folder = edited("flat_hdf5_ring", tmp_path / "a", "flattened_metadata.json")
+    metadata = json.loads((folder / "metadata.json").read_text())
+    metadata["single_instance_space"]["spaces"]["act"]["shape"] = [10**14]
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(StorageCorruptedError, match="no memory for a flat sample"):
+        open_written("flat_hdf5_ring", folder)
 
 
 def test_a_frame_of_another_size_or_none_at_all_is_an_error(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def test_large_orders_favour_no_place() -> None:
 
 def test_a_billion_samples_begin_at_once() -> None:
     tracemalloc.start()
-    epoch = Epoch(10**9, 1, 0)
-    drawn = np.concatenate([epoch.after(start, 256) for start in range(0, 25_600, 256)])
+    numbers = range(10**9)
+    epoch = Epoch(numbers, 0, 1, 0)
+    drawn = np.concatenate([epoch.after(start, 256, numbers, 0)[0] for start in range(0, 25_600, 256)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**20

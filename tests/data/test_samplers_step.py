@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from buffers import number_space, numbers, read
+from buffers import contents, number_space, numbers, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +22,7 @@ import unienv_data
 from unienv_data import (
     BatchBase,
     BatchSampler,
+    CombinedBatch,
     MultiprocessingSampler,
     PrioritizedSampler,
     RandomSampler,
@@ -189,6 +190,82 @@ def test_a_draw_where_jax_computes_at_once_is_allowed() -> None:
         jax.vmap(loss)(np.ones(2))
     assert len(drawn) == 6
     assert len({tuple(numbers) for numbers in drawn}) == 6
+
+
+# -- samples that go while an epoch is under way ------------------------------------------------------------
+
+
+def _overwrite(buffer: ReplayBuffer) -> None:
+    buffer.extend(numbers(range(100, 115)))
+
+
+def _remove_oldest(buffer: ReplayBuffer) -> None:
+    buffer.remove_at(range(15))
+    buffer.extend(numbers(range(100, 110)))
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+@pytest.mark.parametrize("change", [_overwrite, _remove_oldest, lambda buffer: buffer.clear()])
+def test_an_epoch_goes_on_with_what_is_left(change: Any, resumes: bool) -> None:
+    """Each sample that was there when it began and is still there comes once, in batches that are full."""
+    buffer = filled(40, capacity=40)
+    sampler = StepSampler(buffer, 6, seed=0)
+    epoch = sampler.epoch_iter()
+    found = [*read(next(epoch)), *read(next(epoch))]
+    if resumes:
+        state, sampler = sampler.state_dict(), StepSampler(buffer, 6)
+        sampler.load_state_dict(state)
+        epoch = sampler.epoch_iter()
+    change(buffer)
+    left = set(range(40)) & set(contents(buffer))
+    batches = [read(batch) for batch in epoch]
+    assert all(len(batch) == 6 for batch in batches[:-1])
+    found += [value for batch in batches for value in batch]
+    assert len(set(found)) == len(found)
+    assert left <= set(found) <= set(range(40))
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+@pytest.mark.parametrize("removed", [[3, 4], [17, 18]])
+def test_an_epoch_ends_where_samples_were_moved(removed: list[int], place: str, tmp_path: Path) -> None:
+    """Also if as many were added since, and where the state comes from before."""
+    path = tmp_path / "buffer" if place == "disk" else None
+    buffer = ReplayBuffer.create(number_space(), cache_path=path)
+    buffer.extend(numbers(range(20)))
+    sampler = StepSampler(buffer, 4, seed=0)
+    epoch = sampler.epoch_iter()
+    next(epoch)
+    state = saved(sampler)
+    buffer.remove_at(removed)
+    with pytest.raises(ValueError, match=r"samples have got other numbers|over 20 samples and now there are 18"):
+        next(epoch)
+    buffer.extend(numbers([30, 31]))
+    twin = StepSampler(buffer, 4)
+    twin.load_state_dict(state)
+    with pytest.raises(ValueError, match="samples have got other numbers since the epoch began"):
+        next(twin.epoch_iter())
+    assert len(list(twin.epoch_iter())) == 5
+    if path is None:
+        return
+    buffer.close()
+    with ReplayBuffer.load_from(path, backend=NumpyComputeBackend) as reader:
+        twin = StepSampler(reader, 4)
+        twin.load_state_dict(state)
+        with pytest.raises(ValueError, match="samples have got other numbers since the epoch began"):
+            next(twin.epoch_iter())
+
+
+def test_an_epoch_over_a_combination_ends_where_its_batches_move() -> None:
+    first, last = filled(10), filled(10)
+    for batches, moves in (([first, last], True), ([last, first], False)):
+        epoch = StepSampler(CombinedBatch(batches), 4, seed=0).epoch_iter()
+        next(epoch)
+        first.extend(numbers([50]))
+        if moves:
+            with pytest.raises(ValueError, match="one of several combined batches has changed"):
+                next(epoch)
+        else:
+            assert len(list(epoch)) == 5
 
 
 def test_it_is_read_only() -> None:

@@ -34,6 +34,8 @@ from unienv_interface.space.space_utils.gym_utils import from_gym_data, from_gym
 
 NUMPY, TORCH, JAX = NumpyComputeBackend, PyTorchComputeBackend, JaxComputeBackend
 INF = np.inf
+#: Gymnasium before 1.4 draws edges of a graph without their start, and its `Discrete` overflows at the end of int64.
+IS_OLD = tuple(int(part) for part in gymnasium.__version__.split(".")[:2]) < (1, 4)
 
 # Gymnasium spaces that come back as themselves.
 EXACT = {
@@ -57,7 +59,7 @@ EXACT = {
     "dict": gs.Dict({"b": gs.Discrete(3), "a": gs.Dict({"x": gs.Text(3), "y": gs.MultiBinary(2)})}),
     "dict in its own order": gs.Dict([("b", gs.Discrete(3)), ("a", gs.Discrete(2))]),
     "one of": gs.OneOf((gs.Discrete(3), gs.Box(0.0, 1.0, (2,)), gs.Text(3))),
-    "graph": gs.Graph(gs.Box(-1.0, 1.0, (3,)), gs.Discrete(4, start=1)),
+    "graph": gs.Graph(gs.Box(-1.0, 1.0, (3,)), gs.Discrete(4, start=0 if IS_OLD else 1)),
     "graph without edges": gs.Graph(gs.Discrete(3), None),
     "sequence of boxes": gs.Sequence(gs.Box(0.0, 1.0, (2,))),
     "sequence of scalars": gs.Sequence(gs.Box(0.0, 1.0, ())),
@@ -625,7 +627,8 @@ def test_any_discrete(count: int, start: int, data: Any) -> None:
     there = to_gym_data(ours, here)
     assert type(there) is np.int64
     assert int(there) == value
-    assert there in theirs
+    if not IS_OLD or start + count < 2**63:
+        assert there in theirs
 
 
 @given(st.data())

@@ -21,9 +21,20 @@ from unienv_interface.space.space_utils import (
 )
 from unienv_interface.utils.lazy import lazy_exports
 
+from .encoded_frames import EncodedFrames
 from .index import IndexableType, convert_index_to_backendarray, is_single, resolve_index
 from .nested import nested_item, path_keys, select_columns
-from .windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows, parse_offsets, split_axis, window_frames
+from .windows import (
+    EpisodeMarks,
+    Episodes,
+    Limits,
+    WindowQuery,
+    Windows,
+    padding_of,
+    parse_offsets,
+    split_axis,
+    window_frames,
+)
 
 __all__ = ["BatchBase", "BatchT", "IndexableType", "WrapperBatchT", "convert_index_to_backendarray", "resolve_index"]
 
@@ -140,6 +151,11 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """
         return range(len(self))
 
+    @property
+    def renumbered(self) -> int:
+        """How often samples were given other numbers, since samples were removed that were not the oldest."""
+        return 0
+
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
         """The episodes of samples; None if episodes are not known.
 
@@ -220,7 +236,9 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         for chunk in chunks_of(len(other), chunk_size, show_progress=tqdm):
             self.extend(other.get_at(chunk))
 
-    def get_slice(self, idx: IndexableType | BArrayType) -> BatchBase:
+    def get_slice(
+        self, idx: IndexableType | BArrayType
+    ) -> BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]:
         """Create a lazy view over a subset of indices."""
         from ..batches.subindex_batch import SubIndexedBatch
 
@@ -247,6 +265,13 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         data, metadata = self.get_at_with_metadata(idx)
         return nested_item(data, nested_keys), metadata
 
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        """Where the frames of a column lie in video files, in order; None unless all of them do, as they are read.
+
+        A writer that drops samples may delete files of those.
+        """
+        return None
+
     def get_column(self, nested_keys: str | Sequence[Any]) -> BatchBase:
         """Create a lazy view over a nested field inside each sample, by its keys or its path, such as "obs/cam"."""
         from ..batches.subitem_batch import SubItemBatch
@@ -269,8 +294,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
         Examples
         --------
-        >>> small = buffer.select(["action", "obs/state"])  # doctest: +SKIP
-        >>> small.get_at(0).keys()  # doctest: +SKIP
+        >>> small = buffer.select(["action", "obs/state"])
+        >>> small.get_at(0).keys()
         dict_keys(['action', 'obs'])
         """
         from ..batches.subitem_batch import SubItemBatch
@@ -337,7 +362,10 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         data, metadata = self._fetch(frames.reshape(-1), query)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, frames.shape)
-        return Windows(split_axis(self.backend, data, frames.shape), valid, metadata)
+        padding = None
+        if query.tells_padding:
+            padding = padding_of(query, bounds, limits, self.episode_marks(positions), valid)
+        return Windows(split_axis(self.backend, data, frames.shape), valid, metadata, padding)
 
     def read_column_windows(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None

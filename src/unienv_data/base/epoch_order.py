@@ -72,15 +72,61 @@ class EpochOrder:
 
 
 class Epoch:
-    """One pass over samples, of which `position` were handed out."""
+    """One pass over samples, those that were there when it began, of which `position` were handed out or are gone.
 
-    def __init__(self, length: int, seed: int, number: int, position: int = 0) -> None:
-        self.order = EpochOrder(length, seed, number)
-        self.length, self.number, self.position = length, number, position
+    Parameters
+    ----------
+    numbers
+        The numbers of the samples.
+    renumbered
+        How often samples were given other numbers.
+    seed, number
+        What the order comes from; `number` is that of the epoch.
+    position
+        Where it goes on.
+    """
 
-    def after(self, position: int, batch_size: int) -> np.ndarray:
-        """The batch of samples from a position on; the last one may be short, and after that it is empty."""
-        return self.order.at(position, min(position + batch_size, self.length))
+    def __init__(self, numbers: range, renumbered: int, seed: int, number: int, position: int = 0) -> None:
+        self.order = EpochOrder(len(numbers), seed, number)
+        self.numbers, self.renumbered, self.number, self.position = numbers, renumbered, number, position
+
+    def adopt(self, numbers: range) -> None:
+        """Go on over a copy of the samples, the numbers of which are smaller."""
+        if numbers.start < self.numbers.start:
+            self.numbers = range(numbers.start, numbers.start + len(self.numbers))
+
+    def after(self, position: int, batch_size: int, numbers: range, renumbered: int) -> tuple[np.ndarray, int]:
+        """The indices of the next batch from a position on, and the position behind it; after the last it is empty.
+
+        Parameters
+        ----------
+        position, batch_size
+            The batch; the last one may be short.
+        numbers, renumbered
+            The samples that are there now. Of the others the oldest are left out.
+
+        Raises
+        ------
+        ValueError
+            Others than the oldest were removed, so it is not known which of them were handed out.
+        """
+        if numbers.stop < self.numbers.stop:
+            raise ValueError(
+                f"this is an epoch over {len(self.numbers)} samples and now there are {len(numbers)}, without the "
+                f"newest of them: iterate again for a new epoch"
+            )
+        if renumbered > self.renumbered:
+            raise ValueError(
+                "samples have got other numbers since the epoch began: others than the oldest were removed, or one of "
+                "several combined batches has changed. Which of them have come is not known: iterate again for a new "
+                "epoch"
+            )
+        gone, length, indices = numbers.start - self.numbers.start, len(self.numbers), np.zeros(0, np.int64)
+        while len(indices) < batch_size and position < length and gone < length:
+            stop = min(position + batch_size - len(indices), length)
+            found, position = self.order.at(position, stop), stop
+            indices = np.concatenate([indices, found[found >= gone] - gone]) if gone or len(indices) else found
+        return indices, position
 
 
 def scattered(numbers: np.ndarray) -> np.ndarray:

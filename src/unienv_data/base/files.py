@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from unienv_interface.utils.words import did_you_mean
+
 from .storage import StorageCorruptedError, UnsupportedFormatError
 
 # Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
@@ -263,7 +265,9 @@ def local_path(path: PathLike) -> Path:
     """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
     text = os.fspath(path)
     scheme = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
-    if scheme is not None and scheme[1].lower() != "file":
+    if scheme is not None and scheme[1].lower() == "file":
+        raise ValueError(f"{text!r} is a URL: give the path, {re.sub('/+', '/', text[5:])!r}")
+    if scheme is not None:
         raise ValueError(
             f"{text!r} is a URL, and buffers lie in local folders: copy the folder here first, with the tools of "
             f"{scheme[1]}:// or a mounted file system, and give the path of the copy"
@@ -295,6 +299,14 @@ def new_folder(path: PathLike) -> Iterator[Path]:
             if not was_there:
                 folder.rmdir()
         raise
+
+
+def did_you_mean_path(path: Path) -> str:
+    """The end of an error message about a missing path: the name beside it that is nearest; empty if none is near."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [entry.name for entry in path.parent.iterdir()]
+    return did_you_mean(path.name, names)
 
 
 def remove(path: Path) -> None:

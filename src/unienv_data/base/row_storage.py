@@ -19,6 +19,7 @@ from unienv_interface.space.row_layout import Rows
 from unienv_interface.space.space_utils import batch_space, get_at
 
 from .common import BatchT
+from .encoded_frames import EncodedFrames
 from .storage import SpaceStorage, StorageCorruptedError
 from .windows import Spans, split_axis
 
@@ -97,6 +98,10 @@ class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
         """`gather_windows` for windows of consecutive slots, which are `shift` more than `spans` says."""
         raise NotImplementedError(f"{type(self).__name__} has no spans")
+
+    def encoded_frames(self, nested_keys: tuple[Any, ...], slots: np.ndarray, length: int) -> EncodedFrames | None:
+        """Where the frames of a column lie in video files; None unless all of them do, as they are read."""
+        return None
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -165,6 +165,10 @@ class BatchSampler(
         return self.data.sample_numbers
 
     @property
+    def renumbered(self) -> int:
+        return self.data.renumbered
+
+    @property
     def sampled_space(self) -> Space:
         """The space of one batch; the last of an epoch may be shorter."""
         return self._batched_space(self.batch_size)
@@ -289,13 +293,10 @@ class BatchSampler(
         """Begin an epoch: a new one, or the rest of the one that a loaded state was saved in."""
         epoch, self._interrupted = self._interrupted, None
         if epoch is None:
-            epoch = Epoch(len(self), self._seed, self._begun)
+            epoch = Epoch(self.sample_numbers, self.renumbered, self._seed, self._begun)
             self._begun += 1
-        elif epoch.length > len(self):
-            raise ValueError(
-                f"the state was saved in an epoch over {epoch.length} samples and now there are {len(self)}: the rest "
-                f"of it cannot be had; iterate again for a new epoch"
-            )
+        else:
+            epoch.adopt(self.sample_numbers)
         self._epoch = epoch
         return epoch
 
@@ -325,7 +326,13 @@ class BatchSampler(
         epoch = self._epoch or self._interrupted
         going_on = None
         if epoch is not None:
-            going_on = {"number": epoch.number, "length": epoch.length, "position": epoch.position}
+            going_on = {
+                "number": epoch.number,
+                "first": epoch.numbers.start,
+                "length": len(epoch.numbers),
+                "renumbered": epoch.renumbered,
+                "position": epoch.position,
+            }
         return {
             "version": _STATE_VERSION,
             "seed": self._seed,
@@ -350,8 +357,9 @@ class BatchSampler(
         self._seed, self._begun = int(state["seed"]), int(state["epochs_begun"])
         self._epoch = self._interrupted = None
         if state["epoch"] is not None:
-            number, length, position = (int(state["epoch"][key]) for key in ("number", "length", "position"))
-            self._interrupted = Epoch(length, self._seed, number, position)
+            names = ("number", "first", "length", "renumbered", "position")
+            number, first, length, renumbered, position = (int(state["epoch"][key]) for key in names)
+            self._interrupted = Epoch(range(first, first + length), renumbered, self._seed, number, position)
         self._undelivered = [
             IndexBatch(
                 np.asarray(drawn["index"], np.int64), {key: np.asarray(value) for key, value in drawn["info"].items()}
@@ -413,11 +421,12 @@ class EpochIterator(Iterator[Any]):
 
     def _draw(self) -> IndexBatch | None:
         epoch: Any = self._epoch
-        index = epoch.after(self._drawn_to, self._batch_size)
+        sampler = self._sampler
+        index, stop = epoch.after(self._drawn_to, self._batch_size, sampler.sample_numbers, sampler.renumbered)
         if not len(index):
             return None
-        self._drawn.append((index, self._drawn_to + len(index)))
-        self._drawn_to = self._drawn[-1][1]
+        self._drawn.append((index, stop))
+        self._drawn_to = stop
         return IndexBatch(index, {})
 
 

@@ -39,14 +39,14 @@ class KeptStatistics:
 
     def read(self, names: Iterable[str]) -> dict[str, dict[str, np.ndarray]]:
         """What is known of these columns."""
-        found = {}
+        kept = {}
         for name in names:
             try:
                 figures = {key: _as_array(*figure) for key, figure in self._columns[name].items()}
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue
-            found[name] = figures
-        return found
+            kept[name] = figures
+        return kept
 
     def write(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Keep these statistics, too, where the folder can be written."""

@@ -78,7 +78,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         strategy: Strategy = "future",
         k: float = 4,
         *,
@@ -115,13 +115,14 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         flag = BinarySpace(backend, (), device=batch.device)
         super().__init__(batch, space, with_space(batch.single_metadata_space, space, RELABELLED, flag))
         self.strategy, self.k, self.reward = strategy, float(k), reward
+        self._device = batch.device  # asked once: a space asks all its children
         self.seed = fresh_seed() if seed is None else int(seed)
         self._key = self.seed.to_bytes(32, "little", signed=True)
         self._last_query: tuple[WindowQuery, WindowQuery] | None = None  # as asked, and as asked of the batch
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, with_metadata=False)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -148,7 +149,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         if last is None or last[0] is not query:
             last = self._last_query = (query, replace(query, nested_keys=()))
         whole = last[1]
-        (data, valid, metadata), goals, chosen = self._read_with_goals(
+        (data, valid, metadata, padding), goals, chosen = self._read_with_goals(
             positions, lambda: self.batch.read_windows(positions, whole, limits)
         )
         count = valid.shape[1]
@@ -159,7 +160,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         if query.with_metadata:
             metadata = with_value(metadata or {}, RELABELLED, self._as_flags(chosen.reshape(valid.shape)))
         data = split_axis(self.backend, frames, valid.shape)
-        return Windows(nested_item(data, query.nested_keys), valid, metadata)
+        return Windows(nested_item(data, query.nested_keys), valid, metadata, padding)
 
     # -- relabelling -----------------------------------------------------------------------------------------
 
@@ -178,12 +179,12 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
             hops = (fraction * (behind + ahead + 1)).astype(np.int64) - behind
         sources = positions + hops * stride
         chosen = chance < self.k / (self.k + 1)
-        found = read()
+        samples = read()
         goals = self.batch.get_column_at(self._achieved, sources)
         moved = self.batch.sample_numbers.start - first
         if moved:  # a ring was written to meanwhile: what may be of two episodes by now stays as it is
             chosen &= np.maximum(positions, sources) + moved < stop
-        return found, goals, chosen
+        return samples, goals, chosen
 
     def _random(self, positions: np.ndarray) -> np.ndarray:
         """Two numbers from 0 to 1 for each of these samples, which these samples together decide upon."""
@@ -202,7 +203,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
             data = with_nested_item(data, keys, merge_slots(self._goal_space, nested_item(data, keys), mask, goals))
         old = nested_item(data, self._reward_key)
         if not backend.is_backendarray(rewards):
-            rewards = backend.from_numpy(np.asarray(rewards), device=self.device)
+            rewards = backend.from_numpy(np.asarray(rewards), device=self._device)
         if tuple(rewards.shape) not in (tuple(old.shape), (len(chosen),)):
             raise ValueError(
                 f"the reward function gave an array of shape {tuple(rewards.shape)}, wanted {tuple(old.shape)}: one "
@@ -212,7 +213,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         return with_nested_item(data, self._reward_key, merge_slots(self._reward_space, old, mask, rewards))
 
     def _as_flags(self, flags: np.ndarray) -> Any:
-        return self.backend.from_numpy(flags, device=self.device)
+        return self.backend.from_numpy(flags, device=self._device)
 
 
 #: An odd number without a pattern in its bits, so that its multiples are spread evenly.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.space import parse_integer
 from unienv_interface.space.space_utils import get_at
@@ -66,14 +66,14 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     --------
     >>> sampler = StepSampler(NStepBatch(buffer, n=3, gamma=0.99), 256, seed=0)
     >>> batch = sampler.sample()
-    >>> target = batch["reward"] + batch["discount"] * value(batch["next_obs"])
+    >>> target = batch["reward"] + batch["discount"] * value_of(batch["next_obs"])
     """
 
     is_mutable = False
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         n: int,
         gamma: float,
         *,
@@ -123,10 +123,11 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         self._powers = self.gamma ** np.arange(self.n + 1)
         #: The weights of rewards, by how many steps count.
         self._weights = np.tri(self.n + 1, self.n, -1, np.float64) * self._powers[:-1]
+        self._whole = self._powers[:-1], self._powers[-1]
         self._query = WindowQuery(np.arange(self.n))
         self._query_with_metadata = replace(self._query, with_metadata=True)
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, self._query)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -141,7 +142,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     def _read(self, idx: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        windows, valid, metadata = self.batch.read_windows(positions, query)
+        windows, valid, metadata, _ = self.batch.read_windows(positions, query)
         data = self._folded(windows, valid)
         space = self.single_metadata_space
         if metadata is not None and space is not None:
@@ -153,37 +154,76 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
 
     def _folded(self, windows: Any, valid: np.ndarray) -> Any:
         """The transitions of windows (B, n)."""
-        terminated, *others = (self._to_numpy(_item(windows, keys)) for keys in self._flags)
+        flags, rewards = [_item(windows, keys) for keys in self._flags], _item(windows, self._reward)
+        sum_up = self._summed_on_host if _is_on_host(self.batch.backend, rewards) else self._summed_on_device
+        sums, discounts, last = sum_up(flags, rewards, valid)
+
+        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        for keys in self._of_last:
+            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(transitions, self._reward[:-1])
+        parent[self._reward[-1]], parent[self._discount[-1]] = sums, discounts
+        return transitions
+
+    def _summed_on_host(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
+        """Sums of rewards, discounts, and the index of the last frames; `flags` are `terminated` and others."""
+        terminated, *others = map(self._to_numpy, flags)
         if self._flag_shape:
             terminated, *others = (flag[..., 0] for flag in (terminated, *others))
         ended = terminated
         for other in others:
             ended = ended | other
         goes_on, last = valid, _LAST  # which frames are part of the transition, and which is the last one
-        if (ended[:, :-1] & valid[:, 1:]).any():  # rarely: episodes end where segments do, and frames behind repeat it
+        if np.count_nonzero(ended[:, :-1]) and (ended[:, :-1] & valid[:, 1:]).any():  # rarely: segments end there, too
             goes_on = valid.copy()
             goes_on[:, 1:] &= ~ended[:, :-1]
             np.logical_and.accumulate(goes_on, axis=1, out=goes_on)
-        steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)  # quicker than sums along so short an axis
-        if goes_on is not valid:
-            last = (np.arange(len(steps)), steps - 1)
-        rewards = self._to_host(_item(windows, self._reward))
-        sums = np.einsum("bn...,bn->b...", rewards, self._weights.take(steps, 0))
-        discounts = self._powers.take(steps) * ~terminated[last]
+        weights, reach = self._whole  # of as many steps as there may be
+        if np.count_nonzero(goes_on) != goes_on.size:
+            steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)
+            weights, reach = self._weights.take(steps, 0), self._powers.take(steps)
+            if goes_on is not valid:
+                last = (np.arange(len(steps)), steps - 1)
+        rewards = self._to_host(rewards)
+        if rewards.ndim > 2:
+            rewards = np.moveaxis(rewards, 1, -1)
+            weights = weights.reshape(*weights.shape[:-1], *(1,) * (rewards.ndim - 2), self.n)
+        sums = (rewards.astype(np.float64) * weights) @ self._ones  # quicker than a sum along so short an axis
+        discounts = reach * ~terminated[last]
+        return self._as_floats(sums), self._as_floats(discounts.reshape(-1, *self._flag_shape)), last
 
-        found = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
-        for keys in self._of_last:
-            _item(found, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
-        parent = _item(found, self._reward[:-1])
-        parent[self._reward[-1]] = self._as_floats(sums)
-        parent[self._discount[-1]] = self._as_floats(discounts.reshape(-1, *self._flag_shape))
-        return found
+    def _summed_on_device(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
+        """The same without a word from the device to the host, which would wait for all that the device has to do."""
+        backend = self.batch.backend
+        device = backend.device(rewards)
+        if self._flag_shape:
+            flags = [flag[..., 0] for flag in flags]
+        ended = flags[0]
+        for other in flags[1:]:
+            ended = ended | other
+        ends = backend.astype(ended, backend.default_integer_dtype)
+        ends_before = backend.cumulative_sum(ends, axis=1) - ends
+        goes_on = backend.from_numpy(valid, device=device) & (ends_before == 0)
+        steps = backend.sum(backend.astype(goes_on, backend.default_index_dtype), axis=1)
+        last = (backend.arange(len(valid), device=device), steps - 1)
+        powers = backend.from_host(self._powers, self._dtype, device=device)
+        weights = backend.where(goes_on, powers[: self.n], backend.zeros_like(powers[:1]))
+        weights = backend.reshape(weights, (*weights.shape, *(1,) * (len(rewards.shape) - 2)))
+        sums = backend.sum(backend.astype(rewards, self._dtype) * weights, axis=1)
+        discounts = backend.where(flags[0][last], backend.zeros_like(powers[:1]), powers[steps])
+        return sums, backend.reshape(discounts, (-1, *self._flag_shape)), last
 
     def _as_floats(self, values: np.ndarray) -> Any:
         backend, dtype = self.batch.backend, self._host_dtype
         if dtype is None:
             return backend.from_host(values, self._dtype, device=self._device)
         return backend.from_numpy(values.astype(dtype), device=self._device)
+
+
+def _is_on_host(backend: ComputeBackend, array: Any) -> bool:
+    """Whether an array lies where NumPy can read it without a copy."""
+    device = backend.device(array)
+    return getattr(device, "type", getattr(device, "platform", "cpu")) == "cpu"
 
 
 def _item(data: Any, keys: tuple[Any, ...]) -> Any:
@@ -195,13 +235,13 @@ def _item(data: Any, keys: tuple[Any, ...]) -> Any:
 
 def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
     """The keys of those of the fields that the space has."""
-    found = []
+    paths = []
     for field in fields:
         with contextlib.suppress(KeyError):
             keys = path_keys(space, field)
             nested_item(space, keys)
-            found.append(keys)
-    return found
+            paths.append(keys)
+    return paths
 
 
 def _path(keys: tuple[Any, ...]) -> str:

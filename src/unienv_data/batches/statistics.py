@@ -85,8 +85,8 @@ def column_stats(
 
     Examples
     --------
-    >>> stats = column_stats(buffer, ["action"])  # doctest: +SKIP
-    >>> NormalizeTransformation.from_stats(stats["action"])  # doctest: +SKIP
+    >>> stats = column_stats(buffer, ["action"])
+    >>> normalize = NormalizeTransformation.from_stats(stats["action"])
     """
     leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
     usable = usable_columns(batch)
@@ -251,10 +251,10 @@ class _Summary:
             quantiles[:, some] = np.nanquantile(kept[:, some], _QUANTILES, axis=0)
         else:
             quantiles = np.quantile(kept, _QUANTILES, axis=0)
-        found = self._count > 0
+        has_values = self._count > 0
         none = np.zeros(self._width)
         low, high = (none if end is None else end for end in (self._min, self._max))
         figures = [self._mean, np.sqrt(self._squares / np.maximum(self._count, 1))]
-        if not found.all():
-            low, high, *figures = (np.where(found, values, np.nan) for values in (low, high, *figures))
+        if not has_values.all():
+            low, high, *figures = (np.where(has_values, values, np.nan) for values in (low, high, *figures))
         return ColumnStatistics(*(values.reshape(shape) for values in (self._count, low, high, *figures, *quantiles)))

@@ -12,6 +12,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import BatchView
 
@@ -36,9 +37,17 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     ------
     IndexError
         An index is out of range.
+
+    Examples
+    --------
+    >>> train = SubIndexedBatch(buffer, slice(0, 800))  # or buffer.get_slice(slice(0, 800))
+    >>> len(train)
+    800
     """
 
-    def __init__(self, batch: BatchBase, sub_indexes: Any) -> None:
+    def __init__(
+        self, batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType], sub_indexes: Any
+    ) -> None:
         super().__init__(batch, batch.single_space, batch.single_metadata_space)
         # a range where there is one: no array of the batch's length is built
         self._indices = _indices(batch, sub_indexes)
@@ -81,7 +90,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self.batch.get_at(self._below(idx))
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -98,6 +107,9 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self.batch.get_column_at_with_metadata(nested_keys, self._below(idx))
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        return self.batch.encoded_frames(nested_keys, self._below(idx))
 
     def set_at(self, idx: Any, value: Any) -> None:
         self.batch.set_at(self._below(idx), value)

@@ -11,6 +11,7 @@ import numpy as np
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 
 from ..base.common import BatchBase, BatchT
+from ..base.encoded_frames import EncodedFrames
 from ..base.nested import join_keys, nested_item
 from ..base.windows import Limits, WindowQuery, Windows
 from ._view import BatchView, QueriesBelow
@@ -37,6 +38,12 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         There is no such field.
     TypeError
         The keys are one text instead of a sequence.
+
+    Examples
+    --------
+    >>> actions = SubItemBatch(buffer, ["action"])  # or buffer.get_column(["action"])
+    >>> actions.get_at([0, 1]).shape
+    (2,)
     """
 
     is_mutable = False
@@ -60,6 +67,9 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         return self.batch.get_column_at_with_metadata(self._below(nested_keys), idx)
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        return self.batch.encoded_frames(self._below(nested_keys), idx)
 
     def applies_mask(self, mask_keys: tuple[Any, ...]) -> bool:
         return self.batch.applies_mask(self._below(mask_keys))

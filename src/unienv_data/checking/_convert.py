@@ -16,6 +16,7 @@ from typing_extensions import Self
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_space
+from unienv_interface.utils.words import did_you_mean
 
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..base.row_storage import rows_of
@@ -61,7 +62,9 @@ class NewRecording:
         With `shares_next_obs` each observation is stored once, in packed rows.
         """
         if fmt not in FORMATS:
-            raise ValueError(f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}")
+            raise ValueError(
+                f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}{did_you_mean(fmt, FORMATS)}"
+            )
         if os.path.lexists(target):
             raise FileExistsError(f"{target}: it is there already, give another path")
         self.written = self.episodes = 0
@@ -162,6 +165,12 @@ def convert(
         For LeRobot datasets, as for `export_lerobot`.
     progress
         Called with how many samples are done, and how many there are.
+
+    Examples
+    --------
+    >>> report = unienv.convert("data/", "parquet/", "parquet")
+    >>> report.samples
+    2000
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:

@@ -19,6 +19,7 @@ from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
 
+from ..base.files import did_you_mean_path, local_path
 from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, RowStorage, rows_of
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer, inspection
@@ -116,8 +117,8 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
 
     What its description should say is taken from the recording `like`, if it cannot be read.
     """
-    if not path.is_dir():
-        raise FileNotFoundError(f"{path}: there is no such folder")
+    if not local_path(path).is_dir():
+        raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
     if not (path / METADATA_FILE).exists():
         return _of_folder(path, f"{path / METADATA_FILE}: the file is missing", like)
     try:

@@ -25,6 +25,7 @@ from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 from ..base.files import read_json, write_json
 from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_difference, unwatched
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
+from ..replay_buffer.inspection import clear_killed_create
 from ..storages.registry import name_of, storage_by_name
 from ._environments import backend_for, env_factory, info_spaces
 from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, reporting_user_errors, with_its_type
@@ -208,9 +209,18 @@ def _check(plan: Plan) -> None:
         raise UsageError(f"storage is {plan.storage!r}, it must be one of {', '.join(FORMATS)}")
     if plan.resume and not plan.out.exists():
         raise CommandError(f"{plan.out}: there is no recording to go on with")
+    clear_killed_create(plan.out)
+    if plan.resume and _is_empty_folder(plan.out):
+        raise CommandError(f"{plan.out}: it is empty, record into it without --resume")
     if not plan.resume and os.path.lexists(plan.out) and not _is_empty_folder(plan.out):
-        goes_on = "--resume goes on with it, or " if (plan.out / ORIGIN_FILE).exists() else ""
+        may_go_on = (plan.out / ORIGIN_FILE).exists() or _is_without_samples(plan.out)
+        goes_on = "--resume goes on with it, or " if may_go_on else ""
         raise CommandError(f"{plan.out}: it is there already; {goes_on}give another path")
+
+
+def _is_without_samples(path: Path) -> bool:
+    """Whether a buffer is there that nothing was recorded into, as after a kill before its first step."""
+    return ReplayBuffer.get_length_from_path(path) == 0
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -237,7 +247,7 @@ def _settled(plan: Plan) -> Plan:
     """The plan with its defaults; a CommandError if it does not fit what was recorded before."""
     if plan.info is not None:
         plan = replace(plan, info=sorted(set(plan.info)))
-    recorded = {**_LEFT_OUT, **(_read_origin(plan.out) if plan.resume else {})}
+    recorded = {**_LEFT_OUT, **(_read_origin(plan) if plan.resume else {})}
     left_out = {name: recorded[name] for name in _LEFT_OUT if getattr(plan, name) is None}
     settled = replace(plan, **left_out)
     if plan.resume:
@@ -245,10 +255,13 @@ def _settled(plan: Plan) -> Plan:
     return settled
 
 
-def _read_origin(path: Path) -> dict[str, Any]:
-    if not (path / ORIGIN_FILE).exists():
-        raise CommandError(f"{path}: not made by `unienv collect`, there is no {ORIGIN_FILE}")
-    return read_json(path / ORIGIN_FILE, checksum=True)
+def _read_origin(plan: Plan) -> dict[str, Any]:
+    path = plan.out / ORIGIN_FILE
+    if not path.exists() and _is_without_samples(plan.out):
+        return {name: value for name, value in plan.origin().items() if value is not None}
+    if not path.exists():
+        raise CommandError(f"{plan.out}: not made by `unienv collect`, there is no {ORIGIN_FILE}")
+    return read_json(path, checksum=True)
 
 
 def _check_goes_on(plan: Plan, recorded: Mapping[str, Any]) -> None:
@@ -276,12 +289,16 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
         plan.out.rmdir()  # the buffer makes its own
     buffer = ReplayBuffer.create(cls, space, cache_path=plan.out, **options)
     try:
-        write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
+        _write_origin(plan)
     except BaseException:  # without it, nobody could go on
         buffer.close()
         shutil.rmtree(plan.out, ignore_errors=True)
         raise
     return buffer, 0
+
+
+def _write_origin(plan: Plan) -> None:
+    write_json(plan.out / ORIGIN_FILE, {"type": "collect", **plan.origin()})
 
 
 def _space(plan: Plan, envs: VecEnv, info: Mapping[str, Space] | None) -> Space:
@@ -315,7 +332,9 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
             raise CommandError(
                 f"{plan.out} has room for {buffer.capacity:,} steps, and its storage ({kind}) cannot grow"
             )
-        buffer.mark_segment_end()  # of an episode that was cut when the run before was
+        if not (plan.out / ORIGIN_FILE).exists():  # the run before was killed between the buffer and this file
+            _write_origin(plan)
+        buffer.mark_segment_end(cut=True)  # of an episode that was cut when the run before was
     except BaseException:
         buffer.close()
         raise

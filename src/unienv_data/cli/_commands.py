@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from unienv_interface.utils.words import did_you_mean
+
 from .. import checking
 from . import _render
 from ._bench import bench as measure
@@ -260,7 +262,7 @@ def convert(
     Example: unienv convert data/ pick/ --to lerobot --fps 30 --task "pick the cube"
     """
     if to not in checking.TARGETS:
-        raise UsageError(f"{to!r} is no format, it must be one of {_TARGETS}")
+        raise UsageError(f"{to!r} is no format, it must be one of {_TARGETS}{did_you_mean(to, checking.TARGETS)}")
     if to == "lerobot" and fps is None and not (source / "meta" / "info.json").exists():
         raise UsageError("a LeRobot dataset has one rate for all columns: give --fps, the samples per second")
     with ProgressBar("converting", None) as bar:

@@ -120,13 +120,16 @@ class SampleAccess:
     def __getitem__(self, index: Any) -> Any:
         """Read samples by index, through the transforms; or an entry of all samples by its key, as it is stored.
 
-        The key of a group, such as "next", gives a TensorDict.
+        The key of a group, such as "next", gives a TensorDict. Where samples have axes of their own, `replay[2, 5:]` is
+        a part of the sample 2, and `replay[:8, 0]` one of the first samples.
         """
         if isinstance(index, str) or (isinstance(index, tuple) and all(isinstance(key, str) for key in index)):
             return self._read_entry(key_of(index))
+        index, part = _parts_of(index)
         with self._lock:
             data: Any = self._storage.get(self._index(index))
-        return self._transforms.on_read(data) if len(self._transforms) else data
+        data = self._transforms.on_read(data) if len(self._transforms) else data
+        return data[part] if part else data
 
     def __getitems__(self, indices: Any) -> Any:
         """Read the samples of a batch, for a `torch.utils.data.DataLoader` with `collate_fn=lambda batch: batch`."""
@@ -154,9 +157,14 @@ class SampleAccess:
         """Overwrite samples by index, through the transforms; entries that are new are added to all samples."""
         if not isinstance(data, (TensorDictBase, Mapping)):
             raise TypeError(f"{type(data).__name__}, samples are a TensorDict")
+        index, part = _parts_of(index)
         with self._lock:
             where = np.atleast_1d(self._index(index))
             data = self._transforms.on_write(data)
+            if part:
+                samples: Any = self._storage.get(self._index(index))
+                samples[part] = data
+                data = samples
             items = flat_items(data.unsqueeze(0) if is_single(index) and isinstance(data, TensorDictBase) else data)
             self._set_entries(items, where)
             self._drawer.wrote(self._storage, where, is_new=False)
@@ -215,6 +223,8 @@ class SampleAccess:
         ValueError
             If the value has another shape, or the dtype of the entry does not hold it.
         """
+        if key_of(key) == ("index",):
+            raise ValueError("index is where a sample lies, which sampling adds: it cannot be set")
         with self._lock:
             self._set_entries({key_of(key): value}, np.atleast_1d(self._index(index)))
         return self
@@ -259,6 +269,16 @@ class SampleAccess:
                 storage.set_column(key, index, column)
         for key, column in new.items():
             storage.add_column(key, _at(column, index, len(self)))
+
+
+def _parts_of(index: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The index of samples, and that of their own axes, if there is one."""
+    if not isinstance(index, tuple) or not index:
+        return index, ()
+    first, *rest = index
+    if not is_single(first) and not isinstance(first, slice):
+        raise TypeError(f"index {index!r}: in front of an index of their own axes, samples want a number or a slice")
+    return first, tuple(rest) if is_single(first) else (slice(None), *rest)
 
 
 def _unknown(key: Key, entries: list[Key]) -> KeyError:

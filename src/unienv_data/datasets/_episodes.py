@@ -196,11 +196,11 @@ class EpisodeRows:
         """Compare all files with their checksums; one sentence for each that was damaged."""
         findings = []
         for name, checksum in self.marker["checksums"].items():
-            found = 0
+            crc = 0
             with open(self.folder / name, "rb") as file:
                 while data := file.read(_CHECK_BYTES):
-                    found = zlib.crc32(data, found)
-            if found != checksum:
+                    crc = zlib.crc32(data, crc)
+            if crc != checksum:
                 findings.append(f"{self.folder / name}: the checksum does not match, the file was damaged")
         return findings
 
@@ -259,11 +259,20 @@ class TransitionBatch(BatchBase):
     def _read(self, index: np.ndarray) -> list[np.ndarray]:
         """Read the columns of some steps, of the rows after, the flags and the episodes; see `_column_index`."""
         columns, episode, flags = self.rows.read(index)
-        count, decoded = len(index), _DECODED_FLAGS.take(flags, 0)
+        count, decoded = len(index), self._decoded(flags)
         parts = [column[:count] for column in columns]
         parts += [column[count:] for column in columns]
         parts += (decoded[:, 0:1], decoded[:, 1:2], decoded[:, 2:3], episode)
         return parts
+
+    def _decoded(self, flags: np.ndarray) -> np.ndarray:
+        try:
+            return _DECODED_FLAGS.take(flags, 0)
+        except IndexError:
+            raise StorageCorruptedError(
+                f"{self.rows.folder / FLAGS}: flags that there are none of, the file was damaged: "
+                f'download="force" makes the converted dataset again'
+            ) from None
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         """One field; of a single leaf, only its own bytes are read."""
@@ -282,7 +291,7 @@ class TransitionBatch(BatchBase):
         if path == ("episode",):
             return self.rows.read_ids(index)
         if path in _FLAGS:
-            return _DECODED_FLAGS.take(self.rows.read_flags(index), 0)[:, _FLAGS[path], None]
+            return self._decoded(self.rows.read_flags(index))[:, _FLAGS[path], None]
         after = path[0] == "next" and path != ("next", "reward")
         return self.rows.read_column(path[1:] if path[0] == "next" else path, index, after=after)
 

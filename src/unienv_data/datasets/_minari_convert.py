@@ -277,7 +277,7 @@ class Schema:
         if isinstance(declared, TupleSpace):
             children = [self._as_declared((*path, str(i)), child) for i, child in enumerate(declared.spaces)]
             return TupleSpace(NumpyComputeBackend, children)
-        keys = {found[len(path)] for found in self.columns if found[: len(path)] == path}
+        keys = {column[len(path)] for column in self.columns if column[: len(path)] == path}
         below = declared.spaces if isinstance(declared, DictSpace) else {}
         return DictSpace(NumpyComputeBackend, {key: self._as_declared((*path, key), below.get(key)) for key in keys})
 
@@ -336,10 +336,10 @@ def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
 
 
 def _check_same(column: Column, episode: Episode, leaf: Leaf) -> None:
-    found, first = (leaf.kind, leaf.shape), (column.kind, column.shape)
+    own, first = (leaf.kind, leaf.shape), (column.kind, column.shape)
     if column.kind == leaf.kind == "jpeg":
         return
-    if found != first or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
+    if own != first or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
         raise StorageCorruptedError(
             f"{episode.name}: {'/'.join(column.path)} is {leaf.kind} {leaf.dtype} of shape {leaf.shape}, "
             f"in {column.found_in} it is {column.kind} {column.dtype} of shape {column.shape}"
@@ -364,7 +364,7 @@ def _declared_paths(space: Any, path: Path_) -> list[Path_]:
     if children is None:
         return [path]
     items = children.items() if hasattr(children, "items") else enumerate(children)
-    return [found for key, child in items for found in _declared_paths(child, (*path, str(key)))]
+    return [below for key, child in items for below in _declared_paths(child, (*path, str(key)))]
 
 
 # -- spaces ------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def load(source: Path, parts: SavedParts, hooks: Hooks) -> None:
         raise FileNotFoundError(f"{source} is not a saved replay")
     state = read_state(source / _STATE)
     if (state.get("format"), state.get("format_version")) != (_FORMAT, _VERSION):
-        found = f"{state.get('format')!r}, version {state.get('format_version')}"
-        raise StorageCorruptedError(f"{source}: {found}, wanted {_FORMAT!r}, version {_VERSION}")
+        stored = f"{state.get('format')!r}, version {state.get('format_version')}"
+        raise StorageCorruptedError(f"{source}: {stored}, wanted {_FORMAT!r}, version {_VERSION}")
     check_kinds(parts, state["sampler"], state["writer"]["writer"])
     if state["is_hooked"]:
         _load_hooked(source / _STORAGE, parts.storage, hooks)

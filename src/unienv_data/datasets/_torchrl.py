@@ -1,4 +1,4 @@
-"""TorchRL's samplers and storages in a replay of ours, and a storage of ours in a replay of TorchRL's.
+"""TorchRL's samplers, writers and storages in a replay of ours, and a storage of ours in a replay of TorchRL's.
 
 Names with an underscore are TorchRL's own: its samplers and storages ask each other for them.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ._sampling import Draw, Drawer
-from ._storage import RingStorage, SampleStorage
+from ._storage import ImmutableDatasetWriter, RingStorage, RoundRobinWriter, SampleStorage
 from .tensordicts import Key, key_of, to_nested, torch
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class TorchRLDrawer(Drawer):
         index, info = self.sampler.sample(self._view_of(storage), batch_size)
         if isinstance(index, tuple):
             (index,) = index  # one part for each axis of the storage
-        tensors = {key: torch.as_tensor(value) for key, value in info.items()}
         slots = torch.as_tensor(index, dtype=torch.int64).reshape(-1).numpy()
+        tensors = {key: _for_each(torch.as_tensor(value), len(slots)) for key, value in info.items()}
         return Draw(slots, tensors, bool(getattr(self.sampler, "ran_out", False)))
 
     def begin(self) -> None:
@@ -87,6 +87,11 @@ class TorchRLDrawer(Drawer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._told = None
+
+
+def _for_each(value: torch.Tensor, count: int) -> torch.Tensor:
+    """What a sampler says of each sample; of a single one some say it without an axis."""
+    return value if value.ndim else value.expand(count)
 
 
 class StorageView:
@@ -158,6 +163,19 @@ class _Columns:
         return self[key] if key_of(key) in self._storage.entries() else default
 
 
+# -- writers -----------------------------------------------------------------------------------------------
+
+
+def writer_of_ours(writer: Any) -> Any:
+    """Make the writer of ours that does what one of TorchRL's does; what has no such writer is returned as it is."""
+    module = sys.modules.get("torchrl.data.replay_buffers.writers")
+    if module is not None and type(writer) in (module.RoundRobinWriter, module.TensorDictRoundRobinWriter):
+        return RoundRobinWriter()
+    if module is not None and type(writer) is module.ImmutableDatasetWriter:
+        return ImmutableDatasetWriter()
+    return writer
+
+
 # -- storages ----------------------------------------------------------------------------------------------
 
 
@@ -170,13 +188,20 @@ def is_torchrl_storage(storage: Any) -> bool:
 def adapted_to_torchrl(storage: SampleStorage) -> Any:
     """Make a `torchrl.data.TensorStorage` of the samples.
 
-    The samples of a storage on disk stay there: they are read from its files, and what TorchRL changes of them is kept
-    in memory. The samples of other storages are copied.
+    An empty `TensorDictStorage` with a `max_size` is written to and read by TorchRL. The samples of others stay as they
+    are: those of a storage on disk are read from its files, and what TorchRL changes of them is kept in memory; those
+    of other storages are copied.
     """
     from .tensordict_storage import TensorDictStorage
 
+    if isinstance(storage, TensorDictStorage) and storage.is_mutable and storage.capacity and not storage.entries():
+        from ._torchrl_storage import TorchRLWritableStorage
+
+        return TorchRLWritableStorage(storage)
     if not len(storage):
-        raise ValueError("the storage is empty: TorchRL's storages are made of their first samples")
+        raise ValueError(
+            "the storage is empty: TorchRL reads samples that are there, or writes to a new TensorDictStorage(max_size)"
+        )
     is_on_disk = isinstance(storage, TensorDictStorage) and storage.path is not None
     data = storage.mapped() if is_on_disk else storage.get(np.arange(len(storage)))  # type: ignore[attr-defined]
     return need("torchrl.data", extra="torch").TensorStorage(data)

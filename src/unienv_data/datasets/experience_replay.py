@@ -28,9 +28,9 @@ from ._storage import (
     Writer,
     check_writer,
 )
-from ._torchrl import TorchRLStorage, is_torchrl_storage
+from ._torchrl import TorchRLStorage, is_torchrl_storage, writer_of_ours
 from .tensordict_storage import TensorDictStorage
-from .tensordicts import TensorDictBase, put, torch
+from .tensordicts import TensorDictBase, put, stacked, torch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,10 +55,11 @@ class ExperienceReplay(SampleAccess):
         storage of TorchRL's, or the number of samples to keep in memory. Or a function that returns one of these, whose
         batch the replay closes: with `as_remote` the function runs in the actor, and again when that is restarted.
     sampler
-        One of `unienv_data.samplers`, or an object with the methods of a TorchRL sampler. By default every sample is
-        drawn with the same probability.
+        One of `unienv_data.samplers`, an object with the methods of a TorchRL sampler, or a function that returns one.
+        By default every sample is drawn with the same probability.
     writer
-        Where new samples go; by default over the oldest ones, or nowhere for a recorded dataset.
+        Where new samples go; by default over the oldest ones, or nowhere for a recorded dataset. Of TorchRL's writers
+        `RoundRobinWriter`, `TensorDictRoundRobinWriter` and `ImmutableDatasetWriter` stand for those of ours.
     collate_fn
         Is given the batch as it was read, before the transforms.
     pin_memory
@@ -72,6 +73,15 @@ class ExperienceReplay(SampleAccess):
         The default size of a batch.
     priority_key
         The entry of samples that holds their priority.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> replay = ExperienceReplay(storage=1_000, batch_size=32)
+    >>> _ = replay.extend(TensorDict({"obs": torch.zeros(100, 4)}, [100]))
+    >>> replay.sample()["obs"].shape
+    torch.Size([32, 4])
     """
 
     def __init__(
@@ -92,12 +102,13 @@ class ExperienceReplay(SampleAccess):
         self._collate_fn = collate_fn
         self._pins_memory = pin_memory and torch.cuda.is_available()
         self._transforms = TransformChain(transform)
-        self._writer = _default_writer(self._storage) if writer is None else check_writer(writer, self._storage)
+        given = _default_writer(self._storage) if writer is None else writer_of_ours(writer)
+        self._writer = check_writer(given, self._storage)
         self._priority_key = priority_key
         self._save_hooks: list[Callable[[Any], Any]] = []
         self._load_hooks: list[Callable[[Any], Any]] = []
         self._drawer = drawer(RandomSampler() if sampler is None else sampler)
-        if self._batch_size is None and getattr(sampler, "drop_last", False):
+        if self._batch_size is None and getattr(self.sampler, "drop_last", False):
             raise ValueError("Samplers with drop_last=True need batches of one size: give batch_size to the replay")
         self._start(prefetch or 0)
         self._tell_sampler()
@@ -246,7 +257,7 @@ class ExperienceReplay(SampleAccess):
         """
         self._writer.check(self._storage)
         if isinstance(tensordicts, list) and tensordicts and all(isinstance(d, TensorDictBase) for d in tensordicts):
-            tensordicts = torch.stack(tensordicts)
+            tensordicts = stacked(tensordicts)
         return torch.from_numpy(self._write(tensordicts, update_priority=update_priority is not False))
 
     def _write(self, data: TensorDictBase, *, update_priority: bool) -> np.ndarray:
@@ -373,7 +384,7 @@ class ExperienceReplay(SampleAccess):
     def set_writer(self, writer: Writer) -> Writer:
         """Write with another writer from now on; the previous one is returned."""
         with self._lock:
-            previous, self._writer = self._writer, check_writer(writer, self._storage)
+            previous, self._writer = self._writer, check_writer(writer_of_ours(writer), self._storage)
             return previous
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -219,6 +219,8 @@ class OfflineMethods:
         --------
         >>> train, validation = data.split_episodes([0.9, 0.1])  # doctest: +SKIP
         """
+        if isinstance(fractions, (str, Mapping)):
+            raise TypeError(f"fractions is a {type(fractions).__name__}, wanted a list of numbers, such as [0.9, 0.1]")
         if not fractions or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
             raise ValueError(f"fractions are {list(fractions)}, wanted positive numbers that are 1 together")
         order = np.random.default_rng(seed).permutation(len(self._rows.ends))
@@ -256,8 +258,8 @@ class OfflineMethods:
                     raise KeyError(f"there are no numbers under {prefix}, there are {sorted(numbers)}")
         columns: dict[Key, torch.Tensor] = {}
         for key in chosen:
-            found = _statistics(self._pieces(key, first[key]))
-            columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in found.items()}
+            figures = _statistics(self._pieces(key, first[key]))
+            columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in figures.items()}
         return from_columns(columns, torch.Size([]))
 
     def _pieces(self, key: Key, sample: torch.Tensor) -> Iterator[np.ndarray]:
@@ -322,5 +324,5 @@ def _statistics(pieces: Iterator[np.ndarray]) -> dict[str, Any]:
         high = np.maximum(high, np.where(is_there, values, -np.inf).max(0))
         count = total
     nothing = count == 0
-    found = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
-    return {**{name: np.where(nothing, np.nan, value) for name, value in found.items()}, "count": count}
+    figures = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
+    return {**{name: np.where(nothing, np.nan, value) for name, value in figures.items()}, "count": count}

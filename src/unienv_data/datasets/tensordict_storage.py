@@ -40,6 +40,10 @@ class TensorDictStorage(RingStorage):
     cache_path
         A new folder for the samples, which `open` opens again, in any process, after `flush` or `close`. Without it
         the samples are in memory.
+
+    Examples
+    --------
+    >>> replay = ExperienceReplay(storage=TensorDictStorage(max_size=1_000), batch_size=32)
     """
 
     def __init__(self, max_size: int | None = None, *, cache_path: str | os.PathLike[str] | None = None) -> None:
@@ -74,8 +78,8 @@ class TensorDictStorage(RingStorage):
         storage._folder, storage.is_mutable = folder, not read_only
         marker = read_json(folder / MARKER, checksum=True)
         if (marker.get("format"), marker.get("format_version")) != (FORMAT, VERSION):
-            found = f"{marker.get('format')!r}, version {marker.get('format_version')}"
-            raise StorageCorruptedError(f"{folder / MARKER}: {found}, wanted {FORMAT!r}, version {VERSION}")
+            stored = f"{marker.get('format')!r}, version {marker.get('format_version')}"
+            raise StorageCorruptedError(f"{folder / MARKER}: {stored}, wanted {FORMAT!r}, version {VERSION}")
         storage.capacity, storage.inner_batch = marker["capacity"], tuple(marker["inner_batch"])
         storage._first, storage._written = marker["first"], marker["written"]
         storage._rows_name, storage._storage = marker.get("rows", ROWS), None
@@ -152,22 +156,36 @@ class TensorDictStorage(RingStorage):
 
     def extend(self, data: TensorDictBase, count: int) -> np.ndarray:
         self._check_mutable()
-        nested = to_nested(data)
-        if self._storage is None:
-            self._storage = self._create(space_of(data), self._rows_name)
-            self.inner_batch = tuple(data.batch_size[1:])
+        nested, rows = to_nested(data), self._rows_for(data)
         index, kept = self._next_slots(count)
         if kept < count:
             nested = to_nested(data[count - kept :])
-        added = 0 if self.capacity is not None else max(0, self._written + count - len(self._storage))
-        self._storage.extend_length(added)
+        added = 0 if self.capacity is not None else max(0, self._written + count - len(rows))
+        rows.extend_length(added)
         try:
-            self._storage.set(index[count - kept :], nested)
+            rows.set(index[count - kept :], nested)
         except BaseException:
-            self._storage.shrink_length(added)
+            rows.shrink_length(added)
             raise
         self._wrote(count)
         return index
+
+    def put(self, slots: np.ndarray, data: TensorDictBase) -> None:
+        """Write new samples to these slots of a ring, the last of which holds the newest sample then."""
+        self._check_mutable()
+        if self.capacity is None:
+            raise ValueError("put wants a ring: give the storage a max_size")
+        nested = to_nested(data)
+        self._rows_for(data).set(slots, nested)
+        steps = (int(slots[-1]) - self._written) % self.capacity + 1  # of the ring, from the newest until now
+        self._wrote(steps if steps >= len(slots) else steps + self.capacity)
+
+    def _rows_for(self, data: TensorDictBase) -> PackedStorage:
+        """The rows, which are made if these are the first samples."""
+        if self._storage is None:
+            self._storage = self._create(space_of(data), self._rows_name)
+            self.inner_batch = tuple(data.batch_size[1:])
+        return self._storage
 
     def _create(self, space: DictSpace, name: str) -> PackedStorage:
         path = None if self._folder is None else self._folder / name

@@ -22,6 +22,7 @@ else:
 Key = tuple[str, ...]
 
 _ALIGNMENT = 64
+_RAGGED = "an entry has one shape in all samples, pad what is shorter and say in a mask what is"
 _CPU = torch.device("cpu")
 
 
@@ -59,7 +60,7 @@ def as_tensors(nested: Any) -> Any:
 def to_nested(data: TensorDictBase, path: Key = ()) -> dict[str, Any]:
     """Convert a TensorDict to a nested dict of tensors on the CPU; a TypeError where an entry is no tensor."""
     nested: dict[str, Any] = {}
-    for key, value in data.items():
+    for key, value in _items(data, path):
         if isinstance(value, TensorDictBase):
             nested[key] = to_nested(value, (*path, key))
         elif isinstance(value, torch.Tensor):
@@ -68,6 +69,21 @@ def to_nested(data: TensorDictBase, path: Key = ()) -> dict[str, Any]:
             where = "/".join((*path, key))
             raise TypeError(f"{where}: {type(value).__name__}, only tensors can be stored: encode it as one")
     return nested
+
+
+def _items(data: TensorDictBase, path: Key) -> list[tuple[str, Any]]:
+    try:
+        return list(data.items())
+    except RuntimeError as error:  # a lazy stack is stacked only now
+        raise ValueError(f"{'/'.join(path) or 'the samples'}: {_RAGGED}: {error}") from error
+
+
+def stacked(samples: list[TensorDictBase]) -> TensorDictBase:
+    """Stack samples to a batch; a ValueError where they have entries of different shapes."""
+    try:
+        return torch.stack(samples)
+    except RuntimeError as error:
+        raise ValueError(f"the samples: {_RAGGED}: {error}") from error
 
 
 def leaves(data: TensorDictBase) -> Iterator[tuple[Key, torch.Tensor]]:
@@ -80,11 +96,13 @@ def flat_items(data: Any, path: Key = ()) -> dict[Key, Any]:
     """Collect the values of a nested dict, or of a TensorDict, by their keys."""
     if isinstance(data, TensorDictBase):
         return {(*path, *key): value for key, value in leaves(data)}
-    found: dict[Key, Any] = {}
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{type(data).__name__}, wanted a TensorDict or a dict of entries")
+    items: dict[Key, Any] = {}
     for key, value in data.items():
         inner = (*path, *key_of(key))
-        found |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
-    return found
+        items |= flat_items(value, inner) if isinstance(value, (Mapping, TensorDictBase)) else {inner: value}
+    return items
 
 
 def key_of(key: Any) -> Key:

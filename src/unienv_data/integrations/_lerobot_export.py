@@ -20,6 +20,7 @@ from unienv_interface.space.spaces import ArraySpace, BinarySpace
 from ..base.common import BatchBase
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..batches.statistics import ColumnStatistics, summarize
+from ._lerobot_copying import VideoCopier, encoded_episodes
 from ._lerobot_meta import (
     CHUNK_SIZE,
     INFO,
@@ -34,7 +35,7 @@ from ._lerobot_meta import (
     load_meta,
     merge_stats,
 )
-from ._lerobot_writing import Cursor, EpisodeTable, TableWriter, VideoCopier, VideoWriter, write_tasks
+from ._lerobot_writing import Cursor, EpisodeTable, TableWriter, VideoWriter, write_tasks
 
 TASK = "task"
 RESERVED = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -70,8 +71,10 @@ def export_lerobot(
 ) -> LeRobotExport:
     """Write the episodes of a batch as a LeRobot dataset of v3.0: tables, videos, tasks and statistics.
 
-    Images (uint8 with three channels, first or last) are encoded as videos; of a LeRobot dataset the videos are copied
-    as they are. The folder is there when all of it is, or not at all; memory stays bounded.
+    Images (uint8 with three channels, first or last) are encoded as videos. What is video already is copied without
+    encoding it again, if it has this `fps`: columns of `Video` with H.264, HEVC or AV1, and the videos of a LeRobot
+    dataset, also through `select`, `split` and `CombinedBatch`.
+    The folder is there when all of it is, or not at all; memory stays bounded.
 
     Parameters
     ----------
@@ -90,7 +93,7 @@ def export_lerobot(
     robot_type
         The name of the robot.
     codec
-        What encodes images: "h264" or "av1".
+        What encodes images that are not video yet: "h264" or "av1".
     progress
         Called with how many samples are written of how many in all.
 
@@ -154,10 +157,10 @@ class _Feature:
         """Values of the column as LeRobot keeps them: images with the channels last, numbers with an axis."""
         if self.dtype == STRING:
             return np.asarray(values, object)
-        found = self.space.backend.to_numpy(values)
+        array = self.space.backend.to_numpy(values)
         if self.is_image and self.space.shape[2] != 3:
-            found = np.moveaxis(found, 1, -1)
-        return found.reshape(len(found), *self.shape)
+            array = np.moveaxis(array, 1, -1)
+        return array.reshape(len(array), *self.shape)
 
 
 class _Source:
@@ -173,8 +176,7 @@ class _Source:
         from .lerobot import LeRobotAsUniEnvDataset
 
         self.batch = batch
-        self.dataset = batch if isinstance(batch, LeRobotAsUniEnvDataset) else None
-        rate = fps if fps is not None or self.dataset is None else self.dataset.fps
+        rate = batch.fps if fps is None and isinstance(batch, LeRobotAsUniEnvDataset) else fps
         if rate is None or not rate > 0:
             raise ValueError(f"fps is {rate}, it must say how many samples a second has")
         self.fps = int(rate) if float(rate).is_integer() else float(rate)
@@ -219,12 +221,6 @@ class _Source:
             part = indices[start : start + rows]
             values = self.batch.get_column_at(feature.keys, part) if feature.keys else self.batch.get_at(part)
             yield feature.on_host(values)
-
-    def video_to_copy(self, feature: _Feature) -> Any:
-        """Where the episodes lie in videos that can be copied as they are; None if there are none."""
-        if self.dataset is None or self.fps != self.dataset.fps or len(feature.keys) != 1:
-            return None
-        return self.dataset.meta.episodes.videos.get(feature.keys[0])
 
 
 def _is_wanted(path: tuple[Any, ...]) -> bool:
@@ -296,11 +292,11 @@ def _write(source: _Source, root: Path, robot_type: str | None, codec: str, prog
     videos: dict[str, VideoWriter | VideoCopier] = {}
     for feature in source.features.values():
         if feature.is_image:
-            spans = source.video_to_copy(feature)
+            encoded = encoded_episodes(source.batch, feature.keys, source.episodes, source.fps)
             videos[feature.name] = (
                 VideoWriter(root, feature.name, feature.shape, source.fps, codec)
-                if spans is None
-                else VideoCopier(root, feature.name, spans, source.fps)
+                if encoded is None
+                else VideoCopier(root, feature.name, encoded, source.fps)
             )
     tasks: dict[str, int] = {}
     by_feature: dict[str, list[dict[str, np.ndarray]]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
-from ._lerobot_meta import CHUNK_SIZE, V3_VIDEO, VideoSpans
+from ._lerobot_meta import CHUNK_SIZE, V3_VIDEO
 
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 _EPISODES_AT_A_TIME = 500
@@ -188,40 +187,6 @@ class VideoWriter:
 
     def info(self) -> dict[str, Any]:
         return video_info(self._shape, self._fps, self._codec, self._pixel_format)
-
-
-class VideoCopier:
-    """Copies the videos of one camera of another LeRobot dataset as they are."""
-
-    def __init__(self, root: Path, key: str, spans: VideoSpans, fps: float) -> None:
-        self._cursor = Cursor(root, V3_VIDEO, video_key=key)
-        self._spans, self._fps = spans, fps
-        self._copied: dict[Path, Place] = {}
-        self._episode = 0
-
-    def end_episode(self, count: int) -> Place:
-        path, start = self._spans.paths[self._episode], float(self._spans.starts[self._episode])
-        if path not in self._copied:
-            shutil.copyfile(path, self._cursor.advance())
-            self._copied[path] = self._cursor.place()
-        self._episode += 1
-        return self._copied[path]._replace(start=start)
-
-    def close(self) -> None:
-        """Nothing is open between two episodes."""
-
-    abandon = close
-
-    def info(self) -> dict[str, Any]:
-        av = need("av", extra="lerobot")
-        with av.open(os.fspath(next(iter(self._copied)))) as container:
-            context = container.streams.video[0].codec_context
-            shape, codec, pixel_format = (
-                (context.height, context.width, 3),
-                context.codec.canonical_name,
-                context.pix_fmt,
-            )
-        return video_info(shape, self._fps, codec, pixel_format)
 
 
 def video_info(shape: tuple[int, ...], fps: float, codec: str, pixel_format: str) -> dict[str, Any]:

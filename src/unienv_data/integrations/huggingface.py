@@ -50,14 +50,14 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
         looked_at = np.unique(np.linspace(0, len(hf_dataset) - 1, _LOOKED_AT).astype(np.int64))
         columns = _read_columns(hf_dataset, looked_at)
         rows = (_row(columns, place) for place in range(len(looked_at)))
-        found: Any = construct_space_from_data_stream(rows, NumpyComputeBackend, add_bounds=False)
-        longest = {key: child.max_length for key, child in found.items() if isinstance(child, TextSpace)}
+        inferred: Any = construct_space_from_data_stream(rows, NumpyComputeBackend, add_bounds=False)
+        longest = {key: child.max_length for key, child in inferred.items() if isinstance(child, TextSpace)}
         for start in range(0, len(hf_dataset), _TEXTS_AT_A_TIME) if longest else ():
             part = hf_dataset.select_columns(list(longest)).with_format("arrow")[start : start + _TEXTS_AT_A_TIME]
             for key, known in longest.items():
                 longest[key] = max(known, pa.compute.max(pa.compute.utf8_length(part[key])).as_py() or 0)
         texts = {key: TextSpace(NumpyComputeBackend, length) for key, length in longest.items()}
-        space = DictSpace(NumpyComputeBackend, {**dict(found.items()), **texts})
+        space = DictSpace(NumpyComputeBackend, {**dict(inferred.items()), **texts})
         return HFAsUniEnvDataset(hf_dataset, space.to(backend, device))
 
     def __len__(self) -> int:

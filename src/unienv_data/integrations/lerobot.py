@@ -20,6 +20,7 @@ from unienv_interface.space.space_utils import batch_space, get_at
 from unienv_interface.utils.optional import need
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.files import PathLike
 from ..base.nested import columns_under, nested_item
 from ..base.windows import Episodes as EpisodeBounds
@@ -200,14 +201,21 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         nested_item(self.single_space, nested_keys)
         return nested_item(self._read(_names_under(nested_keys), idx), nested_keys)
 
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        if len(nested_keys) != 1 or self._kind(nested_keys[0]) != VIDEO:
+            return None
+        positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
+        frames = self._frame_request(nested_keys[0], positions)
+        return EncodedFrames(list(frames.paths), frames.seconds, self.fps)
+
     def _read(self, names: Sequence[str], idx: Any) -> Any:
         index = resolve_index(self.backend, idx, len(self))
         positions = np.atleast_1d(np.asarray(index))
-        found = self.read_columns(dict.fromkeys(names, positions))
+        samples = self.read_columns(dict.fromkeys(names, positions))
         if isinstance(index, int):
             space = DictSpace(self.backend, {name: self.single_space[name] for name in names}, self.device)
-            return get_at(space, found, 0)
-        return found
+            return get_at(space, samples, 0)
+        return samples
 
     def read_columns(self, wanted: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Each of some columns at positions of its own, as batches; all their video frames are decoded together."""

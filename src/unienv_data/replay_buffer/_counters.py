@@ -42,6 +42,7 @@ COUNTER_NAMES = (
     "heap_size",
     "segments_size",
     "coming",  # the head as it will be, while samples are overwritten: until then there are fewer
+    "renumbered",  # how often samples were given other numbers
 )
 _MAGIC = b"UNIENV\x00\x01"
 PAGE_SIZE = 4096
@@ -69,6 +70,7 @@ class Counters:
     heap_size: int
     segments_size: int
     coming: int
+    renumbered: int
 
     def copy(self) -> Counters:
         """The same numbers in memory of their own."""

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +22,7 @@ from ..base.files import (
     ends_with_checksum,
     is_temporary,
     new_folder,
+    remove,
     remove_leftovers,
     remove_temporaries,
     replace_folder,
@@ -33,7 +34,7 @@ from ..storages.backend_compat import NarrowedStorage, in_stored_form, is_narrow
 from ..storages.packed import PackedStorage
 from ..storages.registry import name_of, storage_by_name
 from ._counters import read_bounds
-from ._locks import FolderLock
+from ._locks import FolderLock, is_locked
 from ._metadata import (
     FILE_NAME,
     FORMAT_VERSION,
@@ -80,7 +81,8 @@ def create(
     if (folder / FILE_NAME).exists():
         goes_on = "go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
         raise FileExistsError(errno.EEXIST, f"it is there already: {goes_on} give another path", str(folder))
-    with new_folder(folder):
+    clear_killed_create(folder)
+    with new_folder(folder), _marked_as_incomplete(folder):
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
         if storage.cache_filename is None:
             raise ValueError(
@@ -100,6 +102,27 @@ def create(
         write_description(buffer, folder)
         sync_folder(folder)
     return buffer
+
+
+@contextlib.contextmanager
+def _marked_as_incomplete(folder: Path) -> Iterator[None]:
+    """Keep a locked marker in a folder while a buffer is created there."""
+    marker = folder / f".creating.{os.getpid()}.tmp"
+    lock = FolderLock(marker, shared=False)
+    try:
+        yield
+        marker.unlink()
+    finally:
+        lock.release()
+
+
+def clear_killed_create(folder: Path) -> None:
+    """Empty a folder in which a process was killed while it created a buffer, before any sample could be written."""
+    markers = list(folder.glob(".creating.*.tmp"))
+    if not markers or (folder / FILE_NAME).exists() or any(is_locked(marker) for marker in markers):
+        return
+    for part in [*(part for part in folder.iterdir() if part not in markers), *markers]:  # markers last: a kill here
+        remove(part)
 
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:
@@ -178,6 +201,8 @@ def load(
         except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
+            if wanted:  # what the caller wants of frames does not fit them
+                raise
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
         rows = NarrowedStorage(space, storage) if has_fewer_bits else rows_of(storage)
@@ -363,6 +388,7 @@ def _write_state(
     state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
     head, tail, base = bounds
     state.counters.base, state.counters.tail = base, tail
+    state.counters.renumbered = buffer.renumbered
     ranges, is_cut = segments
     for number, ((start, stop), cut) in enumerate(zip(ranges.tolist(), is_cut.tolist(), strict=True)):
         state.segments.prepare()

@@ -187,10 +187,11 @@ def _fits(
     room = live.head - live.base if storage.ring is None else storage.ring
     ranges = plain_ranges(segments)
     return (
-        counters.keys() <= {"head", "tail", "closed", "segments"}
+        counters.keys() <= {"head", "tail", "closed", "segments", "renumbered"}
         and live.base <= live.tail <= tail <= head <= live.head
         and live.base <= counters.get("closed", tail) <= head
         and counters.get("segments", len(segments)) == len(segments)
+        and live.renumbered <= counters.get("renumbered", live.renumbered) <= live.renumbered + 1
         and bool(((slots >= 0) & (slots < room)).all())
         and bool(((ranges[:, 0] >= live.base) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= head)).all())
     )
@@ -217,6 +218,7 @@ def removal(
     removed: np.ndarray,
     bounds: tuple[int, int, int],
     segments: tuple[np.ndarray, np.ndarray],
+    renumbered: int,
     *,
     join: bool,
 ) -> Edit:
@@ -224,7 +226,7 @@ def removal(
 
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
     the closed segments alive and which of them are cut. A segment of which samples are taken out is split there, or
-    with `join` only shrinks; it is gone when nothing is left.
+    with `join` only shrinks; it is gone when nothing is left. `renumbered` is how often samples were moved before.
 
     A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
     """
@@ -256,6 +258,7 @@ def removal(
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     shrunk = ranges_of_edit(shrunk, np.isin(shrunk[:, 1], cut_stops))
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
+    counters["renumbered"] = renumbered + (len(kept) > 0)
     is_wrong = storage.check_rows(slots_of(kept), kept) == ROW_WRONG
     if is_wrong.any():
         damaged = kept[is_wrong] - bounds[0]

@@ -268,7 +268,9 @@ class SegmentIndex:
         closed = self._counters.closed  # before the records: what is closed by then has its record
         edges = self._current_edges(tail)
         stops, last = edges[1:], int(edges[-1])
-        after = stops.searchsorted(samples, "right")
+        order = samples.argsort()  # keys in order are found in half the time
+        after = np.empty_like(order)
+        after[order] = stops.searchsorted(samples[order], "right")
         start = edges.take(after)
         if not len(after) or after.item(after.argmax()) < len(stops):  # nearly always: all of them in closed segments
             stop = stops.take(after)

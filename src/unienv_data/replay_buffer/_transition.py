@@ -6,20 +6,21 @@ of it, or a batch of samples, and says in `needs` which fields it uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
-from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space, describe_mismatch
-from unienv_interface.space.space_utils import batch_space, concatenate, unbatch_spaces
+from unienv_interface.space import DictSpace, Space, describe_mismatch
+from unienv_interface.space.space_utils import batch_space, concatenate
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
-from ..storages.shared_next_obs import SharedNextObsSpace
+from ._precision import precision_converter
+from ._transition_space import single_space, transition_space
 
 FIELDS = (
     "obs",
@@ -102,13 +103,16 @@ def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformati
 class DictBuilder(Builder):
     """Fills exactly the keys of a dict space."""
 
-    def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool) -> None:
-        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker."""
+    def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool, keeps_precision: bool = False) -> None:
+        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker.
+
+        With `keeps_precision` the values of the environment's spaces stay as they are, whatever the columns' dtypes.
+        """
         self._plan = [
             (
                 key,
                 FIELDS.index(_known(setting, key)),
-                _converter(setting, key, space, as_arrays),
+                None if keeps_precision and key in OF_ENV_SPACES else _converter(setting, key, space, as_arrays),
                 *_plain(setting, space),
             )
             for key, space in keys.spaces.items()
@@ -150,7 +154,8 @@ def _known(setting: Setting, key: str) -> str:
 
 def _converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Convert | None:
     if key in OF_ENV_SPACES:
-        return None
+        target = space if setting.count is None else batch_space(space, setting.count)
+        return precision_converter(setting.env_space(key), target, key)
     if key in ("info", "extras"):
         return _InfoReader(setting, space, as_arrays, key).read
     return number_converter(space, setting.count, as_arrays, key)
@@ -331,7 +336,7 @@ class TransformingBuilder(Builder):
     def __init__(self, setting: Setting, transformation: DataTransformation) -> None:
         space = setting.space
         keys = space if isinstance(space, DictSpace) else transition_space(setting.env)
-        self._inner = DictBuilder(setting, keys, as_arrays=True)
+        self._inner = DictBuilder(setting, keys, as_arrays=True, keeps_precision=True)
         self._transformation, self.needs = transformation, self._inner.needs
         sources = {key: self._source_of(setting, key, child) for key, child in keys.spaces.items()}
         self._source = DictSpace(space.backend, sources, space.device)
@@ -358,91 +363,3 @@ class ValidatingBuilder(Builder):
         if finding is not None:
             raise ValueError(f"the transition does not match target space {self._target}: {finding}")
         return transition
-
-
-# -- the space of a transition ---------------------------------------------------------------------------------
-
-
-def transition_space(
-    env: Env,
-    *,
-    next_obs: bool | Literal["shared"] = True,
-    done: bool = False,
-    context: bool = False,
-    env_index: bool = False,
-    episode_id: bool = False,
-    step: bool = False,
-    timestamp: bool = False,
-    info: Mapping[str, Space] | None = None,
-    extras: Mapping[str, Space] | None = None,
-) -> DictSpace:
-    """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
-
-    - `next_obs`: the observation that the step led to. Without it, the last observation of an episode is not kept.
-      "shared": a buffer of this space stores each observation once, and reads the same (see `SharedNextObsStorage`).
-    - `done`: terminated or truncated.
-    - `context`: that of the last reset.
-    - `env_index`: the slot of a batched environment.
-    - `episode_id`, `step`: which episode, counted on over all slots, and which step of it; from 0.
-    - `timestamp`: when the step returned, in seconds since the epoch.
-    - `info`: keys of the infos to be recorded, with the space of each. A key that is not in the infos of every step
-      is refused when it is missing, unless the key "_" + name, a BinarySpace, is asked for too: it says where it is.
-    - `extras`: columns of the learner's, with the space of each, which it hands to the recorder at every step:
-      `recorder.step(action, extras={"logp": logp, "value": value})`.
-
-    Of a batched environment this is the transition of one slot.
-    """
-    backend, device = env.backend, env.device
-    flag = BinarySpace(backend, (), device=device)
-    index = BoxSpace(backend, 0, float("inf"), backend.default_integer_dtype, device, ())
-    number = backend.default_floating_dtype
-    spaces: dict[str, Space] = {
-        "obs": single_space(env, env.observation_space),
-        "action": single_space(env, env.action_space),
-        "reward": BoxSpace(backend, -float("inf"), float("inf"), number, device, ()),
-        "terminated": flag,
-        "truncated": flag,
-    }
-    if next_obs not in (True, False, "shared"):
-        raise ValueError(f"next_obs is {next_obs!r}, it must be True, False or 'shared'")
-    if next_obs:
-        spaces["next_obs"] = spaces["obs"]
-    if done:
-        spaces["done"] = flag
-    if context:
-        if env.context_space is None:
-            raise ValueError(f"context: {env!r} has no context_space, so there is none to record")
-        spaces["context"] = single_space(env, env.context_space)
-    if env_index:
-        if env.batch_size is None or env.batch_size == 1:
-            raise ValueError(f"env_index: {env!r} is one environment, so there is no slot to record")
-        spaces["env_index"] = index
-    for name, wanted in (("episode_id", episode_id), ("step", step)):
-        if wanted:
-            spaces[name] = index
-    if timestamp:
-        spaces["timestamp"] = _timestamp_space(backend, device)
-    chosen: Any
-    for field, chosen, example in (("info", info, "x_position"), ("extras", extras, "logp")):
-        if chosen is None:
-            continue
-        if not isinstance(chosen, Mapping):
-            rule = f"wanted the space of each {field.rstrip('s')} by its name: {{{example!r}: space}}"
-            raise TypeError(f"{field} is {chosen!r:.80}, {rule}")
-        spaces[field] = DictSpace(backend, chosen, device)
-    return (SharedNextObsSpace if next_obs == "shared" else DictSpace)(backend, spaces, device)
-
-
-def single_space(env: Env, space: Space) -> Any:
-    """The space of one slot, for one of an environment's spaces."""
-    return space if env.batch_size is None else next(iter(unbatch_spaces(space)))
-
-
-def _timestamp_space(backend: Any, device: Any) -> BoxSpace:
-    double = backend.dtype_from_name("float64")
-    if backend.dtype_name(backend.zeros((), dtype=double).dtype) != "float64":
-        raise ValueError(
-            f"timestamp: {backend} has no 64-bit floats here, and 32 bits tell times apart only by minutes: record "
-            f"into a buffer on another backend, or enable them (jax.config.update('jax_enable_x64', True))"
-        )
-    return BoxSpace(backend, -float("inf"), float("inf"), double, device, ())

@@ -263,7 +263,11 @@ class BufferWriter:
                     raise
                 interrupt = error
         if self._tells and ended:
-            self._tell(ended)
+            try:
+                self._tell(ended)
+            except BaseException:
+                self._tell(ended)  # which may be repeated, too
+                raise
         if interrupt is not None:
             raise interrupt
 
@@ -310,10 +314,17 @@ class BufferWriter:
             raise
         finally:
             if self._tells:
-                self._tell(ranges)
+                try:
+                    self._tell(ranges)
+                except BaseException:
+                    self._tell(ranges)
+                    raise
 
     def _tell(self, ended: Sequence[tuple[int, int]]) -> None:
-        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples."""
+        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples.
+
+        After an interrupt all of them are told again.
+        """
         tail = self._counters.tail
         for start, stop in ended:
             numbers = np.arange(max(start, tail), stop)
@@ -402,7 +413,7 @@ class BufferWriter:
         state, head, tail = self._state, self._counters.head, self._counters.tail
         bounds = (tail, min(max(self._counters.closed, tail), head), head)
         alive = state.segments.alive_and_cut(tail, head)
-        self._edit(removal(self._storage, state.slots, removed, bounds, alive, join=join))
+        self._edit(removal(self._storage, state.slots, removed, bounds, alive, self._counters.renumbered, join=join))
 
     def discard_open_segment(self) -> int:
         """Remove the samples of the open episode; how many there were."""

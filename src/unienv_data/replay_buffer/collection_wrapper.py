@@ -98,8 +98,10 @@ class ReplayBufferCollectionWrapper(
     --------
     >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
     >>> recorder = ReplayBufferCollectionWrapper(env, buffer)
-    >>> recorder.reset(seed=0)
-    >>> recorder.step(recorder.sample_action())
+    >>> _ = recorder.reset(seed=0)
+    >>> result = recorder.step(recorder.sample_action())
+    >>> len(buffer)
+    1
     """
 
     def __init__(
@@ -532,6 +534,7 @@ class ReplayBufferCollectionWrapper(
 
     def close(self) -> None:
         """Close the environment. Episodes that are under way end here, cut; the buffers stay open."""
+        self._is_known = False  # a step from here on would go on with an episode that has ended
         with contextlib.ExitStack() as everything:  # each call is made even if another one fails
             everything.callback(super().close)
             for buffer in self._buffers:

@@ -55,10 +55,12 @@ class FuncReplayBuffer:
 
     Examples
     --------
-    >>> buffer = FuncReplayBuffer(transition_space(env), 1_000_000, batch=env.batch_size)
+    >>> import jax
+    >>> space = DictSpace("jax", {"obs": BoxSpace("jax", -1, 1, "float32", shape=(4,))})
+    >>> buffer = FuncReplayBuffer(space, 1_024, batch=8)
     >>> add = jax.jit(buffer.add, donate_argnums=0)
     >>> sample = jax.jit(buffer.sample, static_argnums=2)
-    >>> state = add(buffer.init(), {"obs": obs, "action": action, ...})
+    >>> state = add(buffer.init(), {"obs": jax.numpy.zeros((8, 4))})
     >>> rows = sample(state, jax.random.PRNGKey(0), 256)
     """
 
@@ -174,7 +176,7 @@ class FuncReplayBuffer:
     def to_replay_buffer(self, state: FuncReplayState, **options: Any) -> ReplayBuffer:
         """The rows as a `ReplayBuffer` with their episodes, oldest first; `options` are those of `ReplayBuffer.create`.
 
-        Environment i becomes lane i. The episodes that have not ended are closed as they stand. Not for compiled
+        Environment i becomes lane i. The episodes that have not ended are closed as they stand, cut. Not for compiled
         functions.
         """
         jax = need("jax", extra="jax")
@@ -193,12 +195,13 @@ class FuncReplayBuffer:
         if self.batch > 1:
             for step in range(count):
                 buffer.extend_lanes(part(step), ended[step])
-            buffer.mark_segment_end()
-            return buffer
-        stops = [*(np.flatnonzero(ended[:, 0]) + 1).tolist(), count]
-        for start, stop in zip([0, *stops], stops, strict=False):
-            if start < stop:
+        else:
+            stops = (np.flatnonzero(ended[:, 0]) + 1).tolist()
+            for start, stop in zip([0, *stops], stops, strict=False):
                 buffer.extend(part((slice(start, stop), 0)))
+            for step in range(stops[-1] if stops else 0, count):
+                buffer.append(part((step, 0)))
+        buffer.mark_segment_end(cut=True)
         return buffer
 
     # -- indices in the ring ---------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ..storages.registry import storage_by_name
 from ..storages.row_memory import file_parts
 from ._counters import PAGE_SIZE, MappedHeader
 from ._counters import Counters as HeaderCounters
+from ._folder import clear_killed_create as clear_killed_create
 from ._locks import BeingWrittenError as BeingWrittenError
 from ._locks import is_locked
 from ._metadata import FILE_NAME

@@ -26,6 +26,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
 from ..base.common import BatchBase, BatchT, chunks_of, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.files import local_path
 from ..base.row_storage import rows_of
 from ..base.storage import SpaceStorage
@@ -67,9 +68,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     Examples
     --------
-    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> buffer = ReplayBuffer.create(buffer.single_space, capacity=1_000_000)
     >>> buffer.append(transition)
-    >>> batch = buffer.get_at(np.array([0, 1, 2]))
+    >>> batch = buffer.get_at(np.array([0, -1]))
+    >>> batch["obs"].shape
+    (2, 4)
     """
 
     checks_positions = True
@@ -171,7 +174,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Examples
         --------
         >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
-        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="data/", keep_episodes=True)
+        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="hdf5/", keep_episodes=True)
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -351,6 +354,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         head = self._counters.head  # before tail, as above
         return range(min(self._counters.tail, head), head)
 
+    @property
+    def renumbered(self) -> int:
+        return self._counters.renumbered
+
     def stats(self) -> BufferStats:
         """Counts, bytes and segments."""
         segments = self.get_segments()
@@ -374,7 +381,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
         Examples
         --------
-        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader = ReplayBuffer.load_from("data/", backend="numpy")
         >>> reader.edit_timeout = 5.0
         """
         return self._state.edit_timeout
@@ -385,7 +392,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
         self._state.edit_timeout = float(seconds)
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
@@ -402,14 +409,20 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             return super().get_column_at(nested_keys, idx)
         return self._reader.read(idx, self._reader.by_slots(column_source(self._rows, nested_keys).gather))
 
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        keys = tuple(nested_keys)
+        find = self._reader.by_slots(
+            lambda slots, length: self._rows.encoded_frames(keys, np.atleast_1d(slots), length)
+        )
+        return self._reader.read(idx, find)
+
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
         if limits is not None:  # those of these positions alone
             windows = self._reader.window_reader(query, limits)
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
-        data, valid = self._reader.read(positions, windows, windows.reach)
-        return windows.shown(data, valid)
+        return windows.shown(*self._reader.read(positions, windows, windows.reach))
 
     def read_column_windows(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
@@ -423,7 +436,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if limits is None:
             self._last_column_windows = readers
 
-        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray, np.ndarray | None]]:
             return [reader(*at) for reader in readers]
 
         columns = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))

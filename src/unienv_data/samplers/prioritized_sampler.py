@@ -34,7 +34,16 @@ _TREE_BATCHES = 1024
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """A value that goes from `start` to `stop` in `steps` batches and then stays.
+    """A value that goes in a straight line from one number to another, and then stays.
+
+    Parameters
+    ----------
+    start
+        The value at the first batch.
+    stop
+        The value from batch `steps` on.
+    steps
+        After how many batches `stop` is reached.
 
     Examples
     --------

@@ -66,7 +66,7 @@ class StepSampler(
 
     def __init__(
         self,
-        data: BatchBase,
+        data: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         batch_size: int,
         seed: int | None = None,
         device: Any = None,
@@ -97,6 +97,9 @@ class StepSampler(
         self._info_device = single_space.device  # that of a composite space is found by walking it
         if seed is not None:
             self.manual_seed(seed)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: batches of {self.batch_size} of {self.data!r}>"
 
     @property
     def data_rng(self) -> np.random.Generator:

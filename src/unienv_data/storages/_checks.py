@@ -124,15 +124,15 @@ class RowSums:
     def forget(self, head: int) -> bool:
         """Remove the checksums of samples with numbers from `head` on; whether there was one."""
         self.fit()
-        found = False
+        had_any = False
         for start in range(0, len(self._array), _SCAN):
             entries = self._array[start : start + _SCAN]
             ahead = ((entries >> _HALF) - np.uint64(head + 1 & _LOW)) & np.uint64(_LOW)  # numbers go around at 2^32
             is_ahead = (entries != 0) & (entries >> _HALF != 0) & (ahead < np.uint64(2**31))
             if is_ahead.any():
                 entries[is_ahead] = 0
-                found = True
-        return found
+                had_any = True
+        return had_any
 
     def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
         """Store the checksums of rows that another writer wrote; wrong rows get one that does not match.

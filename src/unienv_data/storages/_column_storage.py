@@ -151,10 +151,10 @@ class ColumnStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
 
     def _check_texts(self, leaf: RowLeaf, texts: np.ndarray) -> None:
         for text in texts.flat:
-            found = self._unfit_characters.search(text) if self._unfit_characters is not None else None
-            if found is not None:
+            unfit = self._unfit_characters.search(text) if self._unfit_characters is not None else None
+            if unfit is not None:
                 raise ValueError(
-                    f"{leaf.name}: text {text!r:.80} has the character {found[0]!r}, which {type(self).__name__} "
+                    f"{leaf.name}: text {text!r:.80} has the character {unfit[0]!r}, which {type(self).__name__} "
                     f"cannot keep; PackedStorage can"
                 )
 

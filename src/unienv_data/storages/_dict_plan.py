@@ -47,14 +47,14 @@ class DictPlan:
                 root = (*above, last)
                 self._whole[root] = key
         self._check_roots()
-        found = list(self._owners(space, ()))
-        self.keys = list(dict.fromkeys(key for _, _, key in found))
+        owners = list(self._owners(space, ()))
+        self.keys = list(dict.fromkeys(key for _, _, key in owners))
         idle = sorted(set(self._whole.values()) - set(self.keys))
         if idle:
             raise ValueError(f"the key {idle[0]!r} of a storage lies below another: name the rest of that with a '*'")
-        roots = {key: root for _, root, key in found}
+        roots = {key: root for _, root, key in owners}
         self._roots = [roots[key] for key in self.keys]
-        self._pieces = [Piece(path, self.keys.index(key), path[len(root) :]) for path, root, key in found]
+        self._pieces = [Piece(path, self.keys.index(key), path[len(root) :]) for path, root, key in owners]
 
     def _check_roots(self) -> None:
         for root, key in (*self._whole.items(), *self._rest.items()):

@@ -6,21 +6,22 @@ works: it may take a third of a second to give room, to rename or to delete.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from unienv_interface.utils.channel import no_interrupt
+
 from ..base.files import sync_folder
 from ..base.row_storage import ROW_WHOLE
 from ..base.storage import StorageCorruptedError
+from ..base.threads import Changes
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
 from ._raw_frames import RawFrames
 from ._video_clips import Clip, VideoClips
@@ -76,7 +77,8 @@ class EpisodeEncoder:
         self._places, self._raw, self._clips = state
         self._capacity, self._bound = capacity, bound
         self._process = os.getpid()
-        self._changed = threading.Condition()
+        self._changes = Changes()
+        self._lock = self._changes.lock
         self._jobs: list[_Job] = []  # that wait or run
         self._failed: list[_Job] = []  # that the next flush tries again
         self._failure: BaseException | None = None  # the newest of theirs
@@ -86,7 +88,7 @@ class EpisodeEncoder:
         self._begun: tuple[int, int] | None = None  # slot and number of the first frame that no job has
         # Of the pieces: the one that was reserved last, those that are to be written yet, those being deleted.
         self._last_piece, self._reserved, self._dropping = -1, set[int](), set[int]()
-        self._coming: Future[None] | None = None  # makes the next piece
+        self._is_making = False  # whether a thread makes the next piece
 
     # -- pieces ----------------------------------------------------------------------------------------------
 
@@ -101,12 +103,11 @@ class EpisodeEncoder:
             return
         self._await_piece()
         before = self._last_piece
-        with self._changed:  # from here on they are not deleted
-            self._reserved.update(pieces)
-            self._last_piece = pieces[-1]
-            while not self._dropping.isdisjoint(pieces):
-                self._changed.wait()
         try:
+            with self._lock:  # from here on they are not deleted
+                self._reserved.update(pieces)
+                self._last_piece = pieces[-1]
+            self._changes.wait_for(lambda: self._dropping.isdisjoint(pieces))
             for number in pieces:
                 self._wait_for_room(start)
                 if not self._raw.has(number):
@@ -121,14 +122,27 @@ class EpisodeEncoder:
         number = (slot if self._capacity is None else slot % self._capacity) // self._raw.piece_slots
 
         def make() -> None:
-            if before >= 0:
-                self._drop_if_empty(before)
-            with contextlib.suppress(OSError, MemoryError):  # refused when it is needed
+            try:
+                if before >= 0:
+                    self._drop_if_empty(before)
                 if not self._raw.has(number):
                     self._raw.make(number)
+            except (OSError, MemoryError):
+                pass  # refused when it is needed
+            finally:
+                self._has_made()
 
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
-            self._coming = _threads("reserve", 1).submit(make)
+        with no_interrupt():  # what is waited for is being made
+            self._is_making = True
+            try:
+                _threads("reserve", 1).submit(make)
+            except RuntimeError:  # the interpreter is shutting down
+                self._is_making = False
+
+    def _has_made(self) -> None:
+        with self._lock:
+            self._is_making = False
+            self._changes.notify()
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """Have pieces for any slots, of samples that are written again."""
@@ -138,24 +152,25 @@ class EpisodeEncoder:
                 self._raw.make(number)
 
     def _await_piece(self) -> None:
-        if self._coming is not None and self._process == os.getpid():
-            self._coming.result()
-        self._coming = None
+        if self._process == os.getpid():
+            self._changes.wait_for(lambda: not self._is_making)
 
     def _drop_if_empty(self, number: int, *, at_the_end: bool = False) -> None:
         """Delete a piece if no frame in it is needed, and none is to come unless it is `at_the_end`."""
         start, stop = self._raw.bounds(number)
-        with self._changed:
+        with self._lock:
             places = self._places.array[start:stop]
             is_over = bool((places[-1:] >= ENCODED).all()) and number not in (*self._reserved, self._last_piece)
             is_empty = bool((places != RAW).all()) and (at_the_end or is_over)
             if is_empty:
                 self._dropping.add(number)
         if is_empty:
-            gone = self._raw.drop(number)
-            with self._changed:
-                self._dropping.discard(number)
-                self._changed.notify_all()
+            try:
+                gone = self._raw.drop(number)
+            finally:
+                with self._lock:
+                    self._dropping.discard(number)
+                    self._changes.notify()
             if gone is not None:
                 shutil.rmtree(gone, ignore_errors=True)
 
@@ -164,8 +179,9 @@ class EpisodeEncoder:
         self._await_piece()
         self._last_piece = -1
         self._reserved.clear()
-        for number in self._raw.numbers():
-            self._drop_if_empty(number, at_the_end=True)
+        with no_interrupt():  # a piece that is being deleted is waited for
+            for number in self._raw.numbers():
+                self._drop_if_empty(number, at_the_end=True)
 
     def _wait_for_room(self, slot: int) -> None:
         """Wait while more raw frames are kept than may be; frames that cannot be encoded are an OSError then.
@@ -192,16 +208,19 @@ class EpisodeEncoder:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            with self._changed:
-                if self._jobs:
-                    self._changed.wait(1.0)
+            self._await_a_job()
+
+    def _await_a_job(self) -> None:
+        """Wait until one of the jobs has ended, at most a second."""
+        count = len(self._jobs)
+        self._changes.wait_for(lambda: len(self._jobs) < count or not count, 1.0)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
     def wrote(self, start: int, stop: int, number: int) -> None:
         """Frames in slots [start, stop) were written, of samples from `number` on."""
         size = self._raw.piece_slots
-        with self._changed:
+        with self._lock:
             self._places.array[start:stop] = RAW
             if self._reserved:
                 self._reserved.difference_update(range(start // size, -(-stop // size)))
@@ -216,19 +235,20 @@ class EpisodeEncoder:
 
     def wrote_at(self, slots: np.ndarray) -> None:
         """Frames in any slots were written again."""
-        with self._changed:
+        with self._lock:
             self._places.array[slots] = RAW
 
     def forget(self, head: int) -> bool:
         """Drop the frames of samples with numbers from `head` on; whether there were any in a video."""
-        with self._changed:
+        with self._lock:
             for job in (*self._jobs, *self._failed):
                 job.is_wanted[max(0, head - job.number) :] = False
             self._failed = [job for job in self._failed if job.is_wanted.any()]
             if self._begun is not None and self._begun[1] >= head:
                 self._begun = None
-            while any(job.is_running and not job.is_wanted.any() for job in self._jobs):
-                self._changed.wait()  # it stops at its next frame; no other job may have its numbers before
+        # A job stops at its next frame; no other one may have its numbers before.
+        self._changes.wait_for(lambda: not any(job.is_running and not job.is_wanted.any() for job in self._jobs))
+        with self._lock:
             array = self._places.array
             is_dropped = array >= np.uint64(head + ENCODED)
             has_dropped = bool(is_dropped.any())
@@ -238,14 +258,14 @@ class EpisodeEncoder:
         return has_dropped
 
     def _delete_clips(self, is_unwanted: Callable[[Clip], bool]) -> None:
-        with self._changed:
+        with self._lock:
             unwanted = [clip for clip in self._clips.all if is_unwanted(clip)]
             self._clips.all = [clip for clip in self._clips.all if not is_unwanted(clip)]
         self._clips.delete(unwanted)
 
     def is_closed(self, slots: np.ndarray) -> bool:
         """Whether frames in these slots are of episodes that have ended."""
-        with self._changed:
+        with self._lock:
             waiting = self._waiting()
             return bool((self._places.array[slots] >= ENCODED).any() or np.isin(slots, waiting).any())
 
@@ -254,8 +274,8 @@ class EpisodeEncoder:
         return np.concatenate([np.zeros(0, np.int64), *(job.slots[job.is_wanted] for job in jobs)])
 
     def end_episode(self, slots: np.ndarray, number: int) -> None:
-        """Encode what of these frames is not yet; `number` is that of the first sample."""
-        with self._changed:
+        """Encode what of these frames is not yet; `number` is that of the first sample. May be repeated."""
+        with self._lock:
             is_new = (self._places.array[slots] == RAW) & ~np.isin(slots, self._waiting())
             self._begun = None
         edges = np.flatnonzero(np.diff(is_new, prepend=False, append=False)).reshape(-1, 2)
@@ -264,7 +284,7 @@ class EpisodeEncoder:
 
     def _split_open_episode(self, stop: int) -> bool:
         """Encode the frames of the open episode up to slot `stop`; False if there are none."""
-        with self._changed:
+        with self._lock:
             begun, self._begun = self._begun, None
             if begun is None:
                 return False
@@ -283,25 +303,27 @@ class EpisodeEncoder:
     # -- encoding --------------------------------------------------------------------------------------------
 
     def _submit(self, job: _Job) -> None:
-        with self._changed:
-            self._jobs.append(job)
-        try:
-            # half as many as there are cores, so that the others can record
-            _threads("encode", max(1, (os.cpu_count() or 2) // 2)).submit(self._run, job)
-        except RuntimeError as error:  # the interpreter is shutting down: the next writer encodes these frames
-            self._finish(job, error)
+        with no_interrupt():  # a job that is waited for is one that a thread has
+            with self._lock:
+                self._jobs.append(job)
+            try:
+                # half as many as there are cores, so that the others can record
+                _threads("encode", max(1, (os.cpu_count() or 2) // 2)).submit(self._run, job)
+            except RuntimeError as error:  # the interpreter is shutting down: the next writer encodes these frames
+                self._finish(job, error)
 
     def _retry(self) -> None:
         """Try once more what could not be encoded."""
-        with self._changed:
-            failed, self._failed, self._unreported = self._failed, [], None
-        for job in failed:
-            if job.is_wanted.any():
-                self._submit(job)
+        with no_interrupt():
+            with self._lock:
+                failed, self._failed, self._unreported = self._failed, [], None
+            for job in failed:
+                if job.is_wanted.any():
+                    self._submit(job)
 
     def _run(self, job: _Job) -> None:
         failure: BaseException | None = None
-        with self._changed:
+        with self._lock:
             job.encoded, job.is_running = 0, bool(job.is_wanted.any())
         try:
             if job.is_running:
@@ -313,13 +335,13 @@ class EpisodeEncoder:
         self._finish(job, failure)
 
     def _finish(self, job: _Job, failure: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             job.is_running = False
             self._jobs.remove(job)
             if failure is not None:
                 self._failed.append(job)
                 self._failure = self._unreported = failure
-            self._changed.notify_all()
+            self._changes.notify()
 
     def _encode(self, job: _Job) -> None:
         """Encode frames, and drop the raw ones once the video has been verified and counts."""
@@ -334,7 +356,7 @@ class EpisodeEncoder:
             temporary.unlink(missing_ok=True)
         sync_folder(self._folder)
         numbers = job.number + np.arange(count)
-        with self._changed:
+        with self._lock:
             kept = job.is_wanted
             self._clips.add(clip)
             self._places.array[job.slots[kept]] = (numbers[kept] + ENCODED).astype(np.uint64)
@@ -371,8 +393,8 @@ class EpisodeEncoder:
         return 0
 
     def _wait_for_jobs(self, timeout: float | None = None) -> int:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._jobs, timeout)
+        self._changes.wait_for(lambda: not self._jobs, timeout)
+        with self._lock:
             return sum(len(job.slots) - job.encoded for job in self._jobs)
 
     def _warn_of_failure(self) -> None:

@@ -33,10 +33,10 @@ def bytes_of(size: int | str) -> int:
     """A number of bytes, given as such or as "20GB"; a ValueError if it is neither."""
     if isinstance(size, int):
         return size
-    found = _SIZE.match(size)
-    if found is None:
+    match = _SIZE.match(size)
+    if match is None:
         raise ValueError(f"{size!r} is no number of bytes, such as 2000000000 or '2GB'")
-    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))
 
 
 class FrameCache:

@@ -107,8 +107,8 @@ def named_errors(place: str, name: str | None = None) -> Iterator[None]:
 
 def _errno_in(text: str) -> int | None:
     """The number of the system's error that a message of HDF5's carries."""
-    found = re.search(r"errno = (\d+)", text)
-    return int(found[1]) if found and int(found[1]) in errno.errorcode else None
+    match = re.search(r"errno = (\d+)", text)
+    return int(match[1]) if match and int(match[1]) in errno.errorcode else None
 
 
 def is_unclean(file: h5py.File) -> bool:
@@ -237,11 +237,11 @@ def leaf_dataset(root: h5py.Group, name: str, leaf: RowLeaf, place: str) -> h5py
     if not isinstance(node, h5py.Dataset):
         raise StorageCorruptedError(f"{place}: {name!r} is a group, wanted a dataset")
     check_dataset(node, place)
-    found, wanted = node.dtype, stored_dtype(leaf)
-    fits = h5py.check_string_dtype(found) is not None if wanted.kind == "S" else found == wanted
+    dtype, wanted = node.dtype, stored_dtype(leaf)
+    fits = h5py.check_string_dtype(dtype) is not None if wanted.kind == "S" else dtype == wanted
     if not fits or node.shape[1:] != leaf.codec.shape:
         raise StorageCorruptedError(
-            f"{place}: dataset {name!r} has {found} of shape {node.shape}, the space wants {wanted} with samples of "
+            f"{place}: dataset {name!r} has {dtype} of shape {node.shape}, the space wants {wanted} with samples of "
             f"shape {leaf.codec.shape}"
         )
     return node

@@ -168,9 +168,9 @@ class RowFile:
     @property
     def stamp(self) -> tuple[int, int] | None:
         """Which piece of a storage it is, and which version; None in a file that somebody else wrote."""
-        found = self._metadata.metadata or {}
+        metadata = self._metadata.metadata or {}
         try:
-            return int(found[_PIECE]), int(found[_GENERATION])
+            return int(metadata[_PIECE]), int(metadata[_GENERATION])
         except (KeyError, ValueError):
             return None
 
@@ -192,8 +192,8 @@ class RowFile:
             if column.path == name or column.path.startswith(f"{name}."):
                 width = _WIDTHS.get(column.physical_type) or column.length
                 for group in groups:
-                    found = self._metadata.row_group(group).column(index)
-                    in_file += max(found.num_values * width, found.total_uncompressed_size)
+                    chunk = self._metadata.row_group(group).column(index)
+                    in_file += max(chunk.num_values * width, chunk.total_uncompressed_size)
         if max(nbytes, in_file) > MOST_COLUMN_BYTES:
             raise ValueError(
                 f"column {name!r} says that it has {max(nbytes, in_file)} bytes in one row group or piece, at most "
@@ -233,9 +233,9 @@ def _refuse_extensions(fd: int, path: Path) -> None:
     if tail[4:] != b"PAR1" or not 0 < length <= min(size - 12, _MOST_FOOTER_BYTES):
         raise StorageCorruptedError(f"{path}: not a whole Parquet file")
     footer = os.pread(fd, length, size - 8 - length)
-    for found in _BASE64.finditer(footer):  # the schema as Arrow wrote it down; where in the run it begins is not known
+    for match in _BASE64.finditer(footer):  # the schema as Arrow wrote it down; where in the run it begins is not known
         for start in range(4):
-            text = found[0][start:]
+            text = match[0][start:]
             if b"ARROW:extension" in base64.b64decode(text[: len(text) // 4 * 4]):
                 raise StorageCorruptedError(f"{path}: it has columns of an extension type, which are not read")
 
@@ -285,14 +285,14 @@ def _values(array: Any) -> Any:
 
 def infer_column(file: RowFile, name: str) -> Space:
     """The space of a column that somebody else wrote; on NumPy, without bounds."""
-    found = {_infer_array(array, f"{file.path}: column {name!r}") for array in file.arrays(name)}
-    texts = [shape[0] for dtype, shape in found if dtype == "text"]
+    kinds = {_infer_array(array, f"{file.path}: column {name!r}") for array in file.arrays(name)}
+    texts = [shape[0] for dtype, shape in kinds if dtype == "text"]
     if texts:
         return TextSpace(NumpyComputeBackend, max(texts) or 1)
-    if len(found) != 1:
-        shapes = sorted(str(list(shape)) for _, shape in found)
+    if len(kinds) != 1:
+        shapes = sorted(str(list(shape)) for _, shape in kinds)
         raise ValueError(f"{file.path}: column {name!r} has lists of lengths {', '.join(shapes[:10])}, wanted one")
-    dtype, shape = found.pop()
+    dtype, shape = kinds.pop()
     return column_space(dtype, shape, f"{file.path}: column {name!r}")
 
 
@@ -353,15 +353,15 @@ def read_metadata(file: Path) -> dict[str, Any]:
 
 def read_generations(content: dict[str, Any], file: Path) -> dict[int, int]:
     """How often each piece was written; in a folder of the reference's all have been that hold rows."""
-    found = json_field(content, "generations", dict, file, default=None)
-    if found is None:
+    stored = json_field(content, "generations", dict, file, default=None)
+    if stored is None:
         count = -(-content["num_rows"] // content["piece_size"])
         present = sum(name.endswith(".parquet") for name in os.listdir(file.parent))
         if count > present:
             raise StorageCorruptedError(f"{file}: {count} pieces, there are {present} files")
         return dict.fromkeys(range(count), 0)
     try:
-        generations = {int(piece): number for piece, number in found.items()}
+        generations = {int(piece): number for piece, number in stored.items()}
     except ValueError as error:
         raise StorageCorruptedError(f"{file}: field 'generations': {error}") from None
     if any(type(number) is not int or piece < 0 for piece, number in generations.items()):

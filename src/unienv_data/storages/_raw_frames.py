@@ -47,7 +47,7 @@ class RawFrames:
 
     def numbers(self) -> list[int]:
         """The numbers of the pieces that there are."""
-        return sorted(int(found[1]) for name in os.listdir(self._folder) if (found := _NAME.match(name)))
+        return sorted(int(match[1]) for name in os.listdir(self._folder) if (match := _NAME.match(name)))
 
     @property
     def nbytes(self) -> int:
@@ -104,11 +104,11 @@ class RawFrames:
     def parts(self, slots: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
         """The numbers of the pieces of slots, each with the places among these and the slots within the piece."""
         numbers = slots // self.piece_slots
-        found = []
+        pieces = []
         for number in np.unique(numbers).tolist():
             places = np.flatnonzero(numbers == number)
-            found.append((number, places, slots[places] - number * self.piece_slots))
-        return found
+            pieces.append((number, places, slots[places] - number * self.piece_slots))
+        return pieces
 
     def write(self, slots: int | slice, encoded: Any, number: int) -> None:
         """Write an encoded frame, or a batch to a slice of slots, of which `number` is the first. The pieces exist."""
@@ -202,5 +202,5 @@ class RawFrames:
 
 def _mark_of(folder: Path) -> tuple[int, int]:
     """What tells a folder from one that was in its place before."""
-    found = folder.stat()
-    return found.st_ino, found.st_mtime_ns
+    status = folder.stat()
+    return status.st_ino, status.st_mtime_ns

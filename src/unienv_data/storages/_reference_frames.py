@@ -124,7 +124,7 @@ class ReferenceImages(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
         length = 0
         if capacity is None:
             name = re.compile(rf"([0-9]+)\.{suffix}\Z")
-            length = max((int(found[1]) + 1 for found in map(name.match, os.listdir(folder)) if found), default=0)
+            length = max((int(match[1]) + 1 for match in map(name.match, os.listdir(folder)) if match), default=0)
         quality = json_field(content, "quality", int, file, default=75)
         return cls(single_instance_space, content["format"], quality, folder, capacity=capacity, length=length)
 
@@ -248,11 +248,11 @@ class ReferenceVideos(FrameStorage[BArrayType, BDeviceType, BDtypeType, BRNGType
 def _file_ranges(folder: Path, suffix: str, capacity: int | None) -> list[tuple[int, int]]:
     """The first and the last slot of each video, as the index has them; without an index, as the files are named."""
     name = re.compile(rf"([0-9]+)_([0-9]+)\.{suffix}\Z")
-    present = [(int(found[1]), int(found[2])) for found in map(name.match, os.listdir(folder)) if found]
+    present = [(int(match[1]), int(match[2])) for match in map(name.match, os.listdir(folder)) if match]
     if (folder / VIDEO_INDEX).exists():
         index = read_json(folder / VIDEO_INDEX, checksum=False)
         pairs = json_field(index, "file_ranges", list, folder / VIDEO_INDEX)
-        if sorted(pairs) != sorted(map(list, present)):
+        if len(pairs) != len(present) or any([*pair] not in pairs for pair in present):
             raise StorageCorruptedError(
                 f"{folder / VIDEO_INDEX}: it names the videos {pairs}, those there are {present}"
             )
@@ -264,9 +264,9 @@ def _file_ranges(folder: Path, suffix: str, capacity: int | None) -> list[tuple[
 def _read_metadata(kind: str, path: Path, capacity: int | None) -> dict[str, Any]:
     """The metadata file of a folder; a StorageCorruptedError unless it is of this class and capacity."""
     content = read_json(path, checksum=False)
-    found = json_field(content, "storage_type", str, path)
-    if found.rpartition(".")[2] != kind:
-        raise StorageCorruptedError(f"{path}: of type {found!r}, wanted {kind!r}")
+    stored_kind = json_field(content, "storage_type", str, path)
+    if stored_kind.rpartition(".")[2] != kind:
+        raise StorageCorruptedError(f"{path}: of type {stored_kind!r}, wanted {kind!r}")
     if capacity != json_field(content, "capacity", int, path, default=None):
         raise StorageCorruptedError(f"{path}: capacity {content.get('capacity')}, wanted {capacity}")
     return content
@@ -281,7 +281,7 @@ def _refuse_writing(path: PathLike, *, read_only: bool) -> None:
 
 def _extension(content: dict[str, Any], name: str, path: Path) -> str:
     """A field that is the extension of files, which leads nowhere else."""
-    found = json_field(content, name, str, path).lower()
-    if not _EXTENSION.match(found):
-        raise StorageCorruptedError(f"{path}: field {name!r} is {found!r}, which no file ends in")
-    return found
+    extension = json_field(content, name, str, path).lower()
+    if not _EXTENSION.match(extension):
+        raise StorageCorruptedError(f"{path}: field {name!r} is {extension!r}, which no file ends in")
+    return extension

@@ -8,6 +8,7 @@ import numpy as np
 
 from unienv_interface.space.spaces import ArraySpace, BoxSpace
 
+from ..base.encoded_frames import EncodedFrames
 from ..base.row_storage import ROW_WHOLE, ROW_WRONG
 from ..base.storage import StorageCorruptedError
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
@@ -68,6 +69,11 @@ class StoredFrames:
             for index, frame in zip(wanted.tolist(), frames, strict=True):
                 out[index] = converter.fit(frame)
         return wanted[is_missing]
+
+    def encoded(self, slots: np.ndarray) -> EncodedFrames | None:
+        """Where the frames in these slots lie in videos; None unless all of them do."""
+        places = self._places.array[slots]
+        return self._clips.where((places - ENCODED).astype(np.int64)) if (places >= ENCODED).all() else None
 
     def check(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool) -> np.ndarray:
         """Of each slot whether its frame is whole, as of `SpaceStorage.check_rows`."""

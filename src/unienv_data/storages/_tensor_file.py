@@ -175,11 +175,11 @@ def load_pickled(path: Path, layout: RowLayout, capacity: int | None) -> list[to
         raise StorageCorruptedError(f"{path}: format version {version!r:.100}, wanted a number")
     if version > FORMAT_VERSION:
         raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {FORMAT_VERSION}")
-    found = content.get("tensors")
+    descriptions = content.get("tensors")
     names = [leaf.name for leaf in layout.leaves]
-    if not isinstance(found, dict) or set(found) != set(names):
+    if not isinstance(descriptions, dict) or set(descriptions) != set(names):
         raise StorageCorruptedError(f"{path}: wanted tensors for {names}")
-    tensors = [found[name] for name in names]
+    tensors = [descriptions[name] for name in names]
     count = capacity if capacity is not None else len(tensors[0])
     for leaf, tensor in zip(layout.leaves, tensors, strict=True):
         if not isinstance(tensor, torch.Tensor) or tensor.dtype != leaf.space.dtype:

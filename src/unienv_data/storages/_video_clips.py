@@ -14,6 +14,7 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
+from ..base.encoded_frames import EncodedFrames
 from ..base.storage import StorageCorruptedError
 from ._frame_cache import FrameCache
 from ._video_encoding import crc_of
@@ -51,7 +52,7 @@ class VideoClips:
     def look(self) -> None:
         """See which videos there are, as another process may have added and deleted some."""
         matches = filter(None, map(_NAME.match, os.listdir(self._folder)))
-        named = ((int(found[1]), int(found[2]), int(found[3], 16), found[0]) for found in matches)
+        named = ((int(match[1]), int(match[2]), int(match[3], 16), match[0]) for match in matches)
         self.all = sorted(Clip(first, last + 1, crc, self._folder / name) for first, last, crc, name in named)
 
     def find(self, number: int) -> Clip | None:
@@ -59,6 +60,21 @@ class VideoClips:
         clips = self.all
         place = bisect_right(clips, number, key=lambda clip: clip.first) - 1
         return clips[place] if place >= 0 and number < clips[place].stop else None
+
+    def _find_all(self, numbers: np.ndarray) -> list[Clip | None]:
+        clips = [self.find(number) for number in numbers.tolist()]
+        if None in clips:
+            self.look()
+            clips = [self.find(number) for number in numbers.tolist()]
+        return clips
+
+    def where(self, numbers: np.ndarray) -> EncodedFrames | None:
+        """Where the frames of samples are; None if one of them is in no video."""
+        clips = [clip for clip in self._find_all(numbers) if clip is not None]
+        if len(clips) < len(numbers):
+            return None
+        frames = numbers - np.array([clip.first for clip in clips], np.int64)
+        return EncodedFrames([clip.path for clip in clips], frames / self._fps, self._fps)
 
     def add(self, clip: Clip) -> None:
         self.all = sorted([*self.all, clip])
@@ -71,35 +87,32 @@ class VideoClips:
 
     def read(self, numbers: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Read the frames of samples into `out`; of which of them there is no video."""
-        clips = [self.find(number) for number in numbers.tolist()]
-        if None in clips:
-            self.look()
-            clips = [self.find(number) for number in numbers.tolist()]
+        clips = self._find_all(numbers)
         is_missing = np.array([clip is None for clip in clips], bool)
-        found = np.flatnonzero(~is_missing)
+        wanted = np.flatnonzero(~is_missing)
         marks = np.array([0 if clip is None else clip.crc for clip in clips], np.int64)
-        if self._cache is not None and len(found):
-            cached = np.empty((len(found), *out.shape[1:]), out.dtype)
-            is_cached = self._cache.get(numbers[found], marks[found], cached)
-            out[found[is_cached]] = cached[is_cached]
-            found = found[~is_cached]
-        if not len(found):
+        if self._cache is not None and len(wanted):
+            cached = np.empty((len(wanted), *out.shape[1:]), out.dtype)
+            is_cached = self._cache.get(numbers[wanted], marks[wanted], cached)
+            out[wanted[is_cached]] = cached[is_cached]
+            wanted = wanted[~is_cached]
+        if not len(wanted):
             return is_missing
-        known = [clip for index in found.tolist() if (clip := clips[index]) is not None]
-        seconds = (numbers[found] - np.array([clip.first for clip in known])) / self._fps
-        tolerances = np.full(len(found), 0.5 / self._fps)
+        known = [clip for index in wanted.tolist() if (clip := clips[index]) is not None]
+        seconds = (numbers[wanted] - np.array([clip.first for clip in known])) / self._fps
+        tolerances = np.full(len(wanted), 0.5 / self._fps)
         request = FrameRequest([clip.path for clip in known], seconds, tolerances, out.shape[1:], self._form)
         try:
             (decoded,) = self._reader.read([request])
         except FileNotFoundError:  # deleted since: what was there is overwritten
             self.look()
-            is_missing[found] = True
+            is_missing[wanted] = True
             return is_missing
         except (OSError, EOFError, ValueError, need("av", extra="video").FFmpegError) as error:
             raise StorageCorruptedError(f"{self._folder}: a video cannot be read: {error}") from error
-        out[found] = decoded
+        out[wanted] = decoded
         if self._cache is not None:
-            self._cache.put(numbers[found], marks[found], decoded)
+            self._cache.put(numbers[wanted], marks[wanted], decoded)
         return is_missing
 
     def nbytes(self) -> int:

@@ -87,9 +87,9 @@ def column_rules(storage: SpaceStorage) -> dict[str, ColumnRule]:
     if not isinstance(storage, DictStorage):
         return {}
     names = {leaf.path: leaf.name for leaf in storage.layout.leaves}
-    found = {}
+    rules = {}
     for key, part in storage.storage_map.items():
         name = names.get(tuple(key.split(storage.nested_separator)))
         if name is not None and isinstance(part, KeptByRule):
-            found[name] = part.column_rule()
-    return found
+            rules[name] = part.column_rule()
+    return rules

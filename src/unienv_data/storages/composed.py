@@ -295,13 +295,13 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.has_row_sums = all(part.has_row_sums for part in self.parts)
 
     def forget_rows(self, head: int) -> bool:
-        found = [part.forget_rows(head) for part in self.parts]  # of every one
-        return any(found)
+        were_any = [part.forget_rows(head) for part in self.parts]  # of every one
+        return any(were_any)
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         states = [part.check_rows(slots, numbers, numbers_only=numbers_only) for part in self.parts]
-        found: np.ndarray = np.max(states, axis=0)
-        return found
+        worst: np.ndarray = np.max(states, axis=0)
+        return worst
 
     def trim(self) -> None:
         for part in self.parts:
@@ -349,8 +349,8 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 def _common_capacity(parts: Mapping[str, SpaceStorage]) -> int | None:
     capacities = {part.capacity for part in parts.values()}
     if len(capacities) != 1:
-        found = {name: part.capacity for name, part in parts.items()}
-        raise ValueError(f"storages of one capacity make a storage, not of these: {found}")
+        by_name = {name: part.capacity for name, part in parts.items()}
+        raise ValueError(f"storages of one capacity make a storage, not of these: {by_name}")
     return capacities.pop()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 
+from ..base.encoded_frames import EncodedFrames
 from ..base.files import contained, json_field
 from ..base.nested import nested_item
 from ..base.row_storage import RowStorage, rows_of
@@ -216,6 +217,13 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         if key not in self.storage_map:
             raise KeyError(f"there is no part {key!r}, the parts are {list(self.storage_map)}")
         return self.storage_map[key].single_instance_space
+
+    def encoded_frames(self, nested_keys: tuple[Any, ...], slots: Any, length: int) -> EncodedFrames | None:
+        sources, _ = self._plan.column(nested_keys)
+        if len(sources) != 1:
+            return None
+        number, keys = sources[0]
+        return self.parts[number].encoded_frames(keys, slots, length)
 
     def get_column(self, nested_keys: Sequence[Any]) -> ColumnView:
         keys = tuple(nested_keys)

@@ -129,7 +129,10 @@ def _flat_spaces(space: Space, content: dict[str, Any], path: Path) -> Iterator[
     For integers beside floats the reference takes the dtype that the backend promotes to: on NumPy ours, on the others
     the widest of the floats.
     """
-    flat = flatten_space(space)
+    try:
+        flat = flatten_space(space)
+    except MemoryError as error:
+        raise StorageCorruptedError(f"{path}: no memory for a flat sample of {space}: {error}") from error
     backend, own = flat.backend, _dtype_of(flat)
     floats = {name for leaf in RowLayout(space).leaves if (name := _dtype_of(leaf.space)) in dtypes.FLOATING}
     narrow = own

@@ -281,16 +281,16 @@ class HDF5Storage(ColumnStorage):
         first, stop = int(slots[0]), int(slots[-1]) + 1
         with self._naming_the_file(self._names[leaf_index]):
             if stop - first == len(slots):
-                found = dataset[first:stop]
+                values = dataset[first:stop]
             elif self.reduce_io and stop - first <= _GAP * len(slots):
                 try:
-                    found = dataset[first:stop].take(slots - first, 0)
+                    values = dataset[first:stop].take(slots - first, 0)
                 except OSError:  # what cannot be read may lie in between
                     runs = np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)
-                    found = np.concatenate([dataset[int(run[0]) : int(run[-1]) + 1] for run in runs])
+                    values = np.concatenate([dataset[int(run[0]) : int(run[-1]) + 1] for run in runs])
             else:
-                found = dataset[slots]
-        return found if isinstance(leaf.space, ArraySpace) else _decoded(leaf, found, str(self.cache_filename))
+                values = dataset[slots]
+        return values if isinstance(leaf.space, ArraySpace) else _decoded(leaf, values, str(self.cache_filename))
 
     def reserve(self, start: int, stop: int) -> None:
         self._take_room(stop - start)

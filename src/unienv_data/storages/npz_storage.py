@@ -278,7 +278,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
 
 def _slots_in(folder: Path) -> list[int]:
     """The slots that have a file."""
-    return [int(found[1]) for found in map(_SAMPLE.match, os.listdir(folder)) if found is not None]
+    return [int(match[1]) for match in map(_SAMPLE.match, os.listdir(folder)) if match is not None]
 
 
 def _member(archive: zipfile.ZipFile, name: str, leaf: RowLeaf) -> np.ndarray:

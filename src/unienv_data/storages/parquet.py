@@ -187,10 +187,10 @@ class ParquetStorage(ColumnStorage):
             raise ValueError(f"{path}: ParquetStorage has one writer, load it with read_only=True")
         folder, file = Path(path), Path(path) / METADATA
         content = read_metadata(file)
-        found = sorted(json_field(content, "column_shapes", dict, file))
-        names = stored_names(leaf_names(fixed_layout(single_instance_space, cls.__name__)), found.__contains__)
-        if found != sorted(names):
-            raise StorageCorruptedError(f"{file}: columns {found}, the space wants {sorted(names)}")
+        stored = sorted(json_field(content, "column_shapes", dict, file))
+        names = stored_names(leaf_names(fixed_layout(single_instance_space, cls.__name__)), stored.__contains__)
+        if stored != sorted(names):
+            raise StorageCorruptedError(f"{file}: columns {stored}, the space wants {sorted(names)}")
         length = json_field(content, "num_rows", int, file)
         if capacity is not None and length != capacity:
             raise StorageCorruptedError(f"{file}: {length} rows, wanted the capacity, {capacity}")
@@ -352,8 +352,8 @@ class ParquetStorage(ColumnStorage):
         if piece not in self._piece_cache:
             columns = [new_column(leaf, (self.piece_size,)) for leaf in self.layout.leaves]
             if piece in self._generations:
-                for mine, found in zip(columns, self._read_columns(piece, self._leaf_indices), strict=True):
-                    mine[: len(found)] = found[: self.piece_size]
+                for mine, column in zip(columns, self._read_columns(piece, self._leaf_indices), strict=True):
+                    mine[: len(column)] = column[: self.piece_size]
             self._piece_cache[piece] = columns
             self._forget_tables(piece)
         self._piece_cache.move_to_end(piece)

@@ -258,7 +258,7 @@ class PytorchTensorStorage(RowStorage):
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ValueError(structure_finding(self.single_instance_space, value, "") or str(error)) from None
         return [
-            _placed(leaf, found, lead, like) for leaf, found, like in zip(leaves, values, self._tensors, strict=True)
+            _placed(leaf, value, lead, like) for leaf, value, like in zip(leaves, values, self._tensors, strict=True)
         ]
 
     def part(self, encoded: list[torch.Tensor], count: int, start: int, stop: int) -> list[torch.Tensor]:

@@ -474,8 +474,8 @@ class SharedNextObsStorage(RowStorage):
         self._rows.flush()
 
     def forget_rows(self, head: int) -> bool:
-        found = [part.forget_rows(head) for part in (self._rows, self._firsts)]
-        return any(found)
+        were_any = [part.forget_rows(head) for part in (self._rows, self._firsts)]
+        return any(were_any)
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
         """As of every storage; a sample is whole if its row is, and what its observation lies in."""
@@ -493,9 +493,9 @@ class SharedNextObsStorage(RowStorage):
             (own, firsts, named[named > 0] - 1, numbers[own]),
             (before, rows, earlier, numbers[before] - self.lanes),
         ):
-            found = part.check_rows(np.maximum(places, 0), wanted, numbers_only=numbers_only)
-            found[(places < 0) | (places >= len(part.rows))] = ROW_WRONG
-            states[which] = np.maximum(states[which], found)
+            checked = part.check_rows(np.maximum(places, 0), wanted, numbers_only=numbers_only)
+            checked[(places < 0) | (places >= len(part.rows))] = ROW_WRONG
+            states[which] = np.maximum(states[which], checked)
         states[there[named < 0]] = ROW_WRONG
         return states
 

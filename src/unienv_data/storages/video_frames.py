@@ -71,8 +71,8 @@ class FrameConverter:
         options: dict[str, Any] = dict(self._options)
         if size is not None:
             options.update(height=size[0], width=size[1], interpolation="AREA")
-        found: np.ndarray = self._reformatter.reformat(frame, format=self._form.pixels, **options).to_ndarray()
-        return found
+        image: np.ndarray = self._reformatter.reformat(frame, format=self._form.pixels, **options).to_ndarray()
+        return image
 
 
 class FrameTable(NamedTuple):
@@ -130,10 +130,13 @@ class VideoFile:
         self._decoded = iter(())
         self._container.close()
 
-    def groups_of(self, seconds: np.ndarray) -> np.ndarray:
-        """The number of the group of pictures that the frame at each of these times is in."""
+    def decoding_of(self, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of sorted times, which are the first of a group of pictures, and how many frames are decoded up to each."""
         numbers = self._numbers(seconds / self._seconds_per_tick)
-        return np.searchsorted(self._keys, numbers, side="right") - 1
+        groups = np.maximum(np.searchsorted(self._keys, numbers, side="right") - 1, 0)
+        is_first = np.diff(groups, prepend=-1) != 0
+        before = np.where(is_first, self._keys[groups] - 1, np.append(0, numbers[:-1]))
+        return is_first, np.cumsum(numbers - before)
 
     def _numbers(self, ticks: np.ndarray) -> np.ndarray:
         return np.clip(np.searchsorted(self._times, ticks + 0.5) - 1, 0, None)
@@ -256,8 +259,8 @@ class FrameReader:
             for place, path in enumerate(request.paths):
                 by_file.setdefault((number, path), []).append(place)
         tasks: list[tuple[int, Path, np.ndarray]] = []
-        for (number, path), found in by_file.items():
-            request, places = requests[number], np.array(found)
+        for (number, path), frames in by_file.items():
+            request, places = requests[number], np.array(frames)
             places = places[np.argsort(request.seconds[places], kind="stable")]
             tasks += [(number, path, part) for part in self._split(request, path, places, len(by_file))]
 
@@ -281,13 +284,14 @@ class FrameReader:
         if parts < 2 or len(places) < 2 * _FRAMES_PER_THREAD:
             return [places]
         video = self._take(path, request.form)
-        groups = video.groups_of(request.seconds[places])
+        is_first, decoded = video.decoding_of(request.seconds[places])
         self._give_back(video, request.form)
-        begins = np.flatnonzero(np.diff(groups)) + 1
+        begins = np.flatnonzero(is_first)[1:]
         if not len(begins):
             return [places]
-        wanted = np.arange(1, parts) * len(places) // parts
-        return np.split(places, np.unique(begins[np.minimum(np.searchsorted(begins, wanted), len(begins) - 1)]))
+        wanted = np.arange(1, parts) * decoded[-1] / parts
+        nearest = np.abs(decoded[begins - 1, None] - wanted).argmin(axis=0)
+        return np.split(places, np.unique(begins[nearest]))
 
     def _take(self, path: Path, form: FrameForm) -> VideoFile:
         """A video for one caller alone: another that wants the same file at the same time opens it again."""

@@ -29,6 +29,7 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import Space
 from unienv_interface.space.spaces import ArraySpace
 
+from ..base.encoded_frames import EncodedFrames
 from ..base.files import json_field, new_folder, read_json, sync_file, sync_folder, write_json
 from ..base.index import resolve_index
 from ..base.row_storage import RowStorage
@@ -254,6 +255,15 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
         return self.gather(slots, length)
+
+    def encoded_frames(self, nested_keys: tuple[Any, ...], slots: np.ndarray, length: int) -> EncodedFrames | None:
+        if not self._is_as_stored:
+            return None
+        if self.capacity is None:
+            self._places.grow(length)
+        else:
+            slots = slots % self.capacity
+        return self._frames.encoded(slots)
 
     def set(self, index: Any, value: Any) -> None:
         self._check_mutable()

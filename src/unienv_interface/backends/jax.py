@@ -179,7 +179,7 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
         self, data: np.ndarray, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
     ) -> jax.Array:
         array = np.asarray(data)
-        kept = self.dtype_from_name(array.dtype.name)
+        kept = self.dtype_from_name(dtypes.name_of(array.dtype))
         if array.dtype.kind in "iu" and kept.itemsize < array.dtype.itemsize and array.size:
             limits = np.iinfo(kept)
             low, high = array.min(), array.max()
@@ -198,7 +198,7 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
 
     def to_raw(self, data: jax.Array, /) -> np.ndarray:
         array = np.asarray(data)
-        name = array.dtype.name
+        name = dtypes.name_of(array.dtype)
         return array.view(dtypes.raw_dtype(name)) if name in dtypes.FOREIGN_FLOATING else array
 
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: Any = None) -> jax.Array:
@@ -262,7 +262,7 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
         return _without_sharding(one) == _without_sharding(other)  # shardings over several devices have no name
 
     def dtype_name(self, dtype: Any) -> str:
-        return np.dtype(dtype).name
+        return dtypes.name_of(np.dtype(dtype))
 
     def dtype_from_name(self, name: str) -> Any:
         if name not in dtypes.KNOWN:
@@ -272,7 +272,7 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
 
 def _is_sharable(array: np.ndarray) -> bool:
     """Whether JAX takes this memory as it is; NumPy itself refuses to export what is read-only or bfloat16."""
-    known = array.dtype.isnative and array.dtype.name not in dtypes.FOREIGN_FLOATING
+    known = array.dtype.isnative and dtypes.name_of(array.dtype) not in dtypes.FOREIGN_FLOATING
     # JAX 0.6, the last for Python 3.10, scrambles memory in Fortran's order that is not aligned
     return known and array.flags.writeable and array.flags.c_contiguous
 

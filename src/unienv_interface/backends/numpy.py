@@ -150,7 +150,7 @@ class _NumpyBackend(ComputeBackend[np.ndarray, Any, np.dtype, np.random.Generato
         return self.serialize_device(name)
 
     def dtype_name(self, dtype: Any) -> str:
-        return np.dtype(dtype).name
+        return dtypes.name_of(np.dtype(dtype))
 
     def dtype_from_name(self, name: str) -> np.dtype:
         if name in dtypes.FOREIGN_FLOATING:

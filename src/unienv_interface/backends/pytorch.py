@@ -175,9 +175,9 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
         copy: bool | None = None,
     ) -> torch.Tensor:
         array = np.asarray(data)
-        foreign = array.dtype.name in dtypes.FOREIGN_FLOATING
+        name = dtypes.name_of(array.dtype)
+        foreign = name in dtypes.FOREIGN_FLOATING
         if foreign:
-            name = array.dtype.name
             array = array.view(dtypes.raw_dtype(name))
         if copy or not _is_sharable(array):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import ComputeBackend
+from ..backends.dtypes import name_of
 from ..space import Space
 from ..space.space_utils import batch_utils
 
@@ -174,7 +175,7 @@ def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np
         slots = mask
     else:
         slots = backend.to_numpy(mask) if backend.is_backendarray(mask) else np.asarray(mask)
-    _check_mask_form(slots.dtype.name, slots.shape, batch_size)
+    _check_mask_form(name_of(slots.dtype), slots.shape, batch_size)
     return slots
 
 

@@ -140,9 +140,9 @@ class RowLayout:
 
     def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:
         self.space, self._own_codecs = space, codecs or {}
-        found = [(path, leaf, self._own_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())]
+        with_codecs = [(path, leaf, self._own_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())]
         self.leaves: tuple[RowLeaf, ...] = tuple(
-            RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in found
+            RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in with_codecs
         )
         self.names = [leaf.name for leaf in self.leaves]
         self.row_leaves = tuple(leaf for leaf in self.leaves if leaf.placement != "block")
@@ -228,11 +228,11 @@ class RowLayout:
         for leaf in self.block_leaves:
             if leaf.name not in blocks:
                 raise TypeError(f"block {leaf.name!r} is missing: this leaf has memory of its own")
-            found, dtype = blocks[leaf.name], leaf.codec.dtype
+            block, dtype = blocks[leaf.name], leaf.codec.dtype
             wanted = (dtype.base, records.shape + dtype.shape)
-            if (found.dtype, found.shape) != wanted:
+            if (block.dtype, block.shape) != wanted:
                 raise TypeError(
-                    f"block {leaf.name!r} of dtype {found.dtype} and shape {found.shape}, the layout and the records "
+                    f"block {leaf.name!r} of dtype {block.dtype} and shape {block.shape}, the layout and the records "
                     f"want {wanted[0]} and {wanted[1]}"
                 )
         if self.has_heap:

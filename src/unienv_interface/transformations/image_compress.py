@@ -31,6 +31,8 @@ JPEG_QUALITY_COMPRESSION_MAP: dict[str, Any] = {
     "compression_ratio": np.array([43.27, 36.90, 34.24, 31.50, 26.00, 25.06, 19.08, 14.30, 9.88, 5.27]),
     "conservative_ratio": 0.6,
 }
+# What a file has beside the compressed pixels, above all the tables of JPEG: 623 bytes in one of colours.
+_HEADER_BYTES = 1024
 _QUALITY_STEP = 10
 _LEAST_QUALITY = 20
 
@@ -62,6 +64,9 @@ class ImageCompressTransformation(DataTransformation):
     compression_ratio
         The size of the pixels over that of the result, instead of `max_size_bytes`. Without either it follows from
         the quality, for JPEG.
+    header_bytes
+        How much larger the result is than the ratio says. By default 1024 if the ratio follows from the quality, so
+        that small images fit, and 0 if it is given.
     mode
         The mode of Pillow's to convert images to, such as "RGB" or "L".
     format
@@ -80,18 +85,24 @@ class ImageCompressTransformation(DataTransformation):
         mode: str | None = None,
         format: str = "JPEG",  # noqa: A002 - the documented name
         last_channel: bool = True,
+        header_bytes: int | None = None,
     ) -> None:
+        _check_names(format=format, mode=mode)
+        if max_size_bytes is not None and header_bytes:
+            raise ValueError(f"header_bytes is {header_bytes} and max_size_bytes {max_size_bytes}: give one")
         if max_size_bytes is not None and compression_ratio is not None:
             raise ValueError(f"max_size_bytes is {max_size_bytes} and compression_ratio {compression_ratio}: give one")
         if max_size_bytes is None and compression_ratio is None:
             if format not in CONSERVATIVE_COMPRESSION_RATIOS:
                 raise ValueError(f"how small images get as {format} is not known: give max_size_bytes")
             compression_ratio = CONSERVATIVE_COMPRESSION_RATIOS[format](init_quality)
+            header_bytes = _HEADER_BYTES if header_bytes is None else header_bytes
         if compression_ratio is not None and not compression_ratio > 0:
             raise ValueError(f"compression_ratio is {compression_ratio}, it must be above 0")
         self.init_quality = parse_integer(init_quality, "init_quality")
         self.max_size_bytes = None if max_size_bytes is None else parse_integer(max_size_bytes, "max_size_bytes")
         self.compression_ratio = compression_ratio
+        self.header_bytes = parse_integer(header_bytes or 0, "header_bytes")
         self.mode, self.format, self.last_channel = mode, format, bool(last_channel)
 
     @staticmethod
@@ -120,7 +131,7 @@ class ImageCompressTransformation(DataTransformation):
     def _size(self, shape: tuple[int, ...]) -> int:
         if self.compression_ratio is None:
             return int(self.max_size_bytes or 0)
-        return int(math.prod(shape[-self._axes :]) // self.compression_ratio) + 1
+        return int(math.prod(shape[-self._axes :]) // self.compression_ratio) + 1 + self.header_bytes
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
@@ -144,7 +155,10 @@ class ImageCompressTransformation(DataTransformation):
         quality = max(self.init_quality, min_quality)
         while True:
             file = io.BytesIO()
-            image.save(file, format=self.format, quality=quality)
+            try:
+                image.save(file, format=self.format, quality=quality)
+            except KeyError:
+                raise ValueError(f"Pillow writes no format {self.format!r}") from None
             if file.tell() <= max_bytes:
                 return file.getvalue(), quality
             if quality - _QUALITY_STEP < min_quality:
@@ -162,8 +176,8 @@ class ImageCompressTransformation(DataTransformation):
         return ImageDecompressTransformation(height, width, channels, self.mode, self.format)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
-        names = ("init_quality", "max_size_bytes", "compression_ratio", "mode", "format", "last_channel")
-        return {name: getattr(self, name) for name in names}
+        sizes = ("max_size_bytes", "compression_ratio", "header_bytes")
+        return {name: getattr(self, name) for name in ("init_quality", *sizes, "mode", "format", "last_channel")}
 
     @classmethod
     def deserialize_from(
@@ -198,6 +212,7 @@ class ImageDecompressTransformation(DataTransformation):
         mode: str | None = None,
         format: str | None = None,  # noqa: A002 - the documented name
     ) -> None:
+        _check_names(format=format, mode=mode)
         if target_channels not in (None, 1, 3):
             raise ValueError(f"target_channels is {target_channels!r}, it must be 1, 3 or None")
         self.target_height = parse_integer(target_height, "target_height")
@@ -242,7 +257,9 @@ class ImageDecompressTransformation(DataTransformation):
                 if image.size != (self.target_width, self.target_height):  # known before anything is unpacked
                     raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
                 pixels = np.asarray(image.convert(mode or ("RGB" if self.target_channels == 3 else "L")))
-        except (OSError, KeyError, ValueError, SyntaxError) as error:  # KeyError: Pillow knows no such format or mode
+        except KeyError:
+            raise ValueError(f"Pillow reads no format {self.format!r}") from None
+        except (OSError, ValueError, SyntaxError) as error:
             wanted = f"an image {self.target_height} high and {self.target_width} wide"
             raise ValueError(f"not the file of {wanted}: {error}") from error
         return pixels[..., None] if self.target_channels == 1 else pixels
@@ -265,3 +282,10 @@ class ImageDecompressTransformation(DataTransformation):
     ) -> ImageDecompressTransformation:
         read_setting(json_data, "target_height", cls)
         return cls(**json_data)
+
+
+def _check_names(**names: Any) -> None:
+    """Raise unless the names that Pillow is given are texts, where there are any."""
+    for option, name in names.items():
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"{option} is {name!r}, wanted a name that Pillow knows")

@@ -77,6 +77,12 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
         If there are no environments, their spaces cannot be batched, or a setting is wrong.
     WorkerDied, TimeoutError
         If a worker dies or takes longer than the timeout; from every command.
+
+    Examples
+    --------
+    >>> envs = AsyncVecEnv([MyEnv] * 8, seed=0, num_workers=2)  # doctest: +SKIP
+    >>> _, observation, _ = envs.reset()  # doctest: +SKIP
+    >>> envs.close()  # doctest: +SKIP
     """
 
     def __init__(
@@ -160,10 +166,10 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
         """Which of these environments belong to which worker, in ascending order."""
         if indices is self._all:
             return self._whole
-        found: dict[int, list[int]] = {}
+        by_worker: dict[int, list[int]] = {}
         for index in sorted(indices.tolist()):
-            found.setdefault(self._worker_of[index], []).append(index)
-        return list(found.items())
+            by_worker.setdefault(self._worker_of[index], []).append(index)
+        return list(by_worker.items())
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -208,13 +208,13 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
 
     def _checked_indices(self, index: Any) -> np.ndarray:
         self._check_open("step")
-        found = parse_index(index, self._count, self.backend)
+        indices = parse_index(index, self._count, self.backend)
         if self._resetting is not None:
             raise RuntimeError("step while a reset is under way: call reset_wait first")
-        if self._stepping is not None and np.isin(found, self._stepping).any():
-            twice = found[np.isin(found, self._stepping)].tolist()
+        if self._stepping is not None and np.isin(indices, self._stepping).any():
+            twice = indices[np.isin(indices, self._stepping)].tolist()
             raise RuntimeError(f"environments {twice} are stepping already: call step_wait first")
-        return found
+        return indices
 
     def _validate(self, action: Any, indices: np.ndarray) -> None:
         """A ValueError unless the action is in the action space; no environment has moved by then."""

@@ -156,8 +156,8 @@ class EnvGroup:
         env = self.envs[index - self.first]
         if verb == "set_attr":
             return env.set_wrapper_attr(name, *args)
-        found = env.get_wrapper_attr(name)
-        return found(*args, **kwargs) if verb == "call" else found
+        attribute = env.get_wrapper_attr(name)
+        return attribute(*args, **kwargs) if verb == "call" else attribute
 
     def close(self, quiet: bool = False) -> None:
         """Close all the environments, also where one of them fails to; then the first failure is raised."""

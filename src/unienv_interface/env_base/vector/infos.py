@@ -117,26 +117,26 @@ class InfoRows:
         """What `stack_infos` makes of what was written last of all environments, if all have this form."""
         if self._is_of_numpy and backend is NumpyComputeBackend:
             return {name: column.copy() for name, column in zip(self.form.names, self._columns, strict=True)}
-        found = {}
+        stacked = {}
         for index, (name, kind) in enumerate(zip(*self.form, strict=True)):
             column = self._columns[index]
             if kind in _OF_NUMPY:
                 try:
-                    found[name] = backend.from_numpy(column, device=device, copy=True)
+                    stacked[name] = backend.from_numpy(column, device=device, copy=True)
                     continue
                 except (OverflowError, TypeError):  # a dtype that the backend does not hold
                     pass
-            found[name] = data_stack(self._values(index, column), backend, device)
-        return found
+            stacked[name] = data_stack(self._values(index, column), backend, device)
+        return stacked
 
     def _values(self, index: int, column: np.ndarray) -> Sequence[Any]:
         return column.tolist() if self.form.kinds[index] in _OF_PYTHON else list(column)
 
 
-def common_rows(found: Sequence[Any]) -> InfoRows | None:
+def common_rows(infos: Sequence[Any]) -> InfoRows | None:
     """The first of them, if all of them are infos in rows and of one form."""
-    first = found[0]
-    is_one = all(isinstance(one, InfoRows) and one.form == first.form for one in found)
+    first = infos[0]
+    is_one = all(isinstance(one, InfoRows) and one.form == first.form for one in infos)
     return first if is_one else None
 
 

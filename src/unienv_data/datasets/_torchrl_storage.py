@@ -1,0 +1,151 @@
+"""A storage of ours that a replay buffer of TorchRL's writes to. TorchRL is imported with this module.
+
+Names with an underscore are TorchRL's own: its buffers, writers and samplers ask a storage for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from .experience_replay import ExperienceReplay
+from .tensordict_storage import TensorDictStorage
+from .tensordicts import TensorDict, TensorDictBase, stacked, to_nested, torch
+
+_torchrl = need("torchrl.data", extra="torch")
+_checkpointers = need("torchrl.data.replay_buffers.checkpointers", extra="torch")
+
+
+class _AllSamples(TensorDict):
+    """A copy of all samples, of which what is set in place is set in the storage, too.
+
+    `ReplayBuffer.set_`, `set_at_`, `update_` and its assignment to a part of some samples change what they have read.
+    """
+
+    _editor: ExperienceReplay | None = None  # groups of entries and results of operations have none
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, value)
+        is_key = isinstance(index, str) or (isinstance(index, tuple) and isinstance(index[0], str))
+        if self._editor is not None and not is_key:
+            self._editor[:] = self
+
+    def set_(self, key: Any, value: Any, **options: Any) -> Any:
+        if self._editor is not None:
+            self._editor.set_(key, value)
+        return super().set_(key, value, **options)
+
+    def set_at_(self, key: Any, value: Any, index: Any, **options: Any) -> Any:
+        if self._editor is not None:
+            self._editor.set_at_(key, value, index)
+        return super().set_at_(key, value, index, **options)
+
+    def update_(self, values: Any, *args: Any, **options: Any) -> Any:
+        if self._editor is not None:
+            self._editor.update_(values, keys_to_update=options.get("keys_to_update"))
+        return super().update_(values, *args, **options)
+
+
+class _Checkpointer(_checkpointers.TensorStorageCheckpointer):  # type: ignore[name-defined]
+    """Saves as TorchRL's storages are saved, and restores that."""
+
+    def loads(self, storage: TorchRLWritableStorage, path: Any) -> None:
+        data: Any = TensorDict.load_memmap(Path(path))
+        for hook in self._load_hooks:
+            data = hook(data, out=None)
+        storage.samples.replace(data)
+
+
+class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defined]
+    """What TorchRL takes for its `LazyTensorStorage`: samples lie in a `TensorDictStorage` with a `max_size`.
+
+    TorchRL's writers begin at the index 0, so the storage has to be empty when it is handed over.
+    """
+
+    _default_checkpointer = _Checkpointer
+
+    def __init__(self, samples: TensorDictStorage) -> None:
+        _torchrl.Storage.__init__(self, samples.capacity)  # a TensorStorage wants its samples at once
+        self.samples, self.ndim, self.device = samples, 1, torch.device("cpu")
+        self._editor, self._last_cursor = ExperienceReplay(storage=samples), None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = ("_last_cursor", "_attached_entities", "_attached_entities_list")
+        state = {name: self.__dict__[name] for name in names if name in self.__dict__}
+        return TorchRLWritableStorage, (self.samples,), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def initialized(self) -> bool:
+        return self.samples.space is not None
+
+    @property
+    def _len(self) -> int:
+        return len(self.samples)
+
+    @property
+    def _mutation_revision(self) -> int:
+        return self.samples.revision
+
+    @property
+    def _last_cursor_index(self) -> int | None:
+        count = len(self)
+        return int(self.samples.index_of(np.array([count - 1]))[0]) if count else None
+
+    @property
+    def _total_shape(self) -> torch.Size:
+        return torch.Size([self.max_size])
+
+    @property
+    def _storage(self) -> TensorDictBase | None:
+        return self.samples.get(np.arange(len(self))) if self.initialized else None
+
+    def get(self, index: Any) -> Any:
+        data = self._storage if isinstance(index, slice) and index == slice(None) else None
+        if data is not None:
+            every = _AllSamples._new_unsafe(to_nested(data), batch_size=data.batch_size, device=data.device)
+            every._editor = self._editor
+            return every
+        if not self.initialized:
+            raise RuntimeError("Cannot get elements out of a non-initialized storage: add some samples first")
+        if isinstance(index, tuple):
+            (index,) = index  # one part for each axis of the storage
+        return self.samples[list(index) if isinstance(index, range) else index]
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        if isinstance(data, list):
+            data = stacked(data)
+        if not isinstance(data, TensorDictBase):
+            raise TypeError(f"{type(data).__name__}, a TensorDictStorage keeps TensorDicts")
+        if set_cursor:
+            slots = np.arange(self.max_size)[cursor] if isinstance(cursor, slice) else np.asarray(cursor)
+            samples = data if slots.ndim else data.unsqueeze(0)
+            self._last_cursor = cursor
+            self.samples.put(np.atleast_1d(slots), self._like_the_first(samples, np.atleast_1d(slots)))
+        else:
+            self._editor[cursor] = data
+
+    def _like_the_first(self, data: TensorDictBase, slots: np.ndarray) -> TensorDictBase:
+        """Samples with the entry `index`, or without it: some writers add it, and some to a part of the samples."""
+        has_index, space = data.get("index", None) is not None, self.samples.space
+        if space is None or has_index == ("index" in space.spaces):
+            return data
+        if has_index:
+            return data.exclude("index")
+        index = torch.from_numpy(slots).reshape(-1, *(1,) * (data.batch_dims - 1)).expand(data.batch_size)
+        return data.copy().set("index", index)
+
+    def _empty(self) -> None:
+        self.samples.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples": self.samples.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.samples.load_state_dict(state_dict["samples"])

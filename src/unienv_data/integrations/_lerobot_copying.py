@@ -1,0 +1,145 @@
+"""Episodes that are video already go to a LeRobot dataset as they are: streams are copied, not encoded again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unienv_interface.utils.optional import need
+
+from ..base.common import BatchBase
+from ..base.encoded_frames import EncodedFrames
+from ._lerobot_meta import V3_VIDEO
+from ._lerobot_writing import Cursor, Place, video_info
+
+
+class Piece(NamedTuple):
+    """Frames that follow one another in a video: from which second of it, and how many."""
+
+    path: Path
+    start: float
+    length: int
+
+
+def encoded_episodes(
+    batch: BatchBase, keys: Sequence[Any], episodes: Sequence[np.ndarray], fps: float
+) -> list[list[Piece]] | None:
+    """The pieces of video that each episode consists of; None unless all frames of a column can be copied."""
+    found = []
+    for indices in episodes:
+        frames = batch.encoded_frames(keys, indices)
+        if frames is None or frames.fps != fps or any(path.suffix != ".mp4" for path in frames.paths):
+            return None
+        pieces = _pieces(frames)
+        if len(pieces) > 1 and not _can_be_joined(pieces, fps):
+            return None
+        found.append(pieces)
+    return found
+
+
+def _pieces(frames: EncodedFrames) -> list[Piece]:
+    goes_on = np.abs(np.diff(frames.seconds) * frames.fps - 1) < 0.5
+    goes_on &= np.array([path == after for path, after in itertools.pairwise(frames.paths)], bool)
+    starts = np.flatnonzero(np.append(True, ~goes_on)).tolist()
+    ends = [*starts[1:], len(frames.paths)]
+    return [
+        Piece(frames.paths[start], float(frames.seconds[start]), end - start)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _can_be_joined(pieces: Sequence[Piece], fps: float) -> bool:
+    """Whether videos of one kind follow one another, of which each is wanted to its end and the next from its start."""
+    av, kinds = need("av", extra="lerobot"), set()
+    for number, piece in enumerate(pieces):
+        with av.open(os.fspath(piece.path)) as container:
+            stream = container.streams.video[0]
+            context = stream.codec_context
+            kinds.add((context.name, context.width, context.height, stream.time_base, context.extradata))
+            first = round(piece.start * fps)
+            if number and first != 0:
+                return False
+            if number < len(pieces) - 1 and first + piece.length != stream.frames:
+                return False
+    return len(kinds) == 1
+
+
+class VideoCopier:
+    """Copies the videos of one camera as they are; of one that is wanted in part, or not alone, the packets."""
+
+    def __init__(self, root: Path, key: str, episodes: Sequence[Sequence[Piece]], fps: float) -> None:
+        self._cursor = Cursor(root, V3_VIDEO, video_key=key)
+        self._episodes, self._fps = iter(episodes), fps
+        self._wanted: Counter[Path] = Counter()  # frames
+        for piece in itertools.chain.from_iterable(episodes):
+            self._wanted[piece.path] += piece.length
+        self._copied: dict[Path, Place] = {}
+        self._info: dict[str, Any] = {}
+
+    def end_episode(self, count: int) -> Place:
+        pieces = next(self._episodes)
+        path = pieces[0].path
+        if path in self._copied:
+            return self._copied[path]._replace(start=pieces[0].start)
+        target = self._cursor.advance()
+        av = need("av", extra="lerobot")
+        with av.open(os.fspath(path)) as container:
+            stream = container.streams.video[0]
+            context = stream.codec_context
+            shape, is_whole = (context.height, context.width, 3), stream.frames == self._wanted[path]
+            self._info = video_info(shape, self._fps, context.codec.canonical_name, context.pix_fmt)
+        if len(pieces) == 1 and is_whole:
+            shutil.copyfile(path, target)
+            self._copied[path] = self._cursor.place()
+            return self._cursor.place(pieces[0].start)
+        return self._cursor.place(_copy_packets(pieces, target, self._fps))
+
+    def close(self) -> None:
+        """Nothing is open between two episodes."""
+
+    abandon = close
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+
+def _copy_packets(pieces: Sequence[Piece], target: Path, fps: float) -> float:
+    """Write a video of pieces of others, one after the other; the second of it at which the first one begins.
+
+    A piece that does not begin with a key frame brings the frames from the last one on.
+    """
+    av = need("av", extra="lerobot")
+    begin, end = 0.0, 0
+    with av.open(os.fspath(target), "w") as joined:
+        stream: Any = None
+        for number, piece in enumerate(pieces):
+            with av.open(os.fspath(piece.path)) as container:
+                source = container.streams.video[0]
+                stream = stream or joined.add_stream_from_template(source, opaque=True)
+                first = (piece.start - 0.5 / fps) / source.time_base
+                container.seek(round(piece.start / source.time_base), stream=source)
+                key, found, start = None, list[int](), end
+                for packet in container.demux(source):
+                    if packet.pts is None or len(found) == piece.length:  # nothing refers to what comes later
+                        break
+                    key = packet.pts if key is None else key
+                    if packet.pts < key:  # of the group before
+                        continue
+                    if packet.pts > first:
+                        found.append(packet.pts)
+                    packet.pts, packet.dts = start + packet.pts - key, start + packet.dts - key
+                    end = max(end, packet.pts + packet.duration)
+                    packet.stream = stream
+                    joined.mux(packet)
+                if key is None or len(found) < piece.length:
+                    raise RuntimeError(f"{piece.path}: {len(found)} frames from {piece.start} s on, not {piece.length}")
+                if number == 0:
+                    begin = float((min(found) - key) * source.time_base)
+    return begin
