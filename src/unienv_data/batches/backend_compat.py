@@ -131,9 +131,9 @@ class ToBackendOrDeviceBatch(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
     ) -> list[Windows]:
         moved = []
-        for data, valid, metadata in self.batch.read_column_windows(positions, queries, limits):
-            data, metadata = self._both_out((data, metadata))
-            moved.append(Windows(data, valid, metadata))
+        for windows in self.batch.read_column_windows(positions, queries, limits):
+            data, metadata = self._both_out((windows.data, windows.metadata))
+            moved.append(windows._replace(data=data, metadata=metadata))
         return moved
 
     # -- writing ---------------------------------------------------------------------------------------------

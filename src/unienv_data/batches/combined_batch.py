@@ -17,6 +17,7 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space, get
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.threads import call_each
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
@@ -230,7 +231,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return map(work, slices)
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
             self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
-        return self._pool[1].map(work, slices)
+        return iter(call_each(self._pool[1], work, slices))
 
     # -- episodes --------------------------------------------------------------------------------------------
 
@@ -307,10 +308,15 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         valid = np.empty((sum(len(chosen.indices) for chosen in slices), query.count), np.bool_)
         for chosen, windows in zip(slices, parts, strict=True):
             valid[chosen.indices] = windows.valid
-        if not query.with_metadata:
-            return Windows(data, valid)
-        numbers = np.empty(valid.shape, np.int64)
-        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in parts], slices, numbers))
+        padding = np.empty(valid.shape, np.uint8) if query.tells_padding else None
+        for chosen, windows in zip(slices, parts, strict=True):
+            if padding is not None and windows.padding is not None:
+                padding[chosen.indices] = windows.padding
+        metadata = None
+        if query.with_metadata:
+            numbers = np.empty(valid.shape, np.int64)
+            metadata = self._joined_metadata([windows.metadata for windows in parts], slices, numbers)
+        return Windows(data, valid, metadata, padding)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

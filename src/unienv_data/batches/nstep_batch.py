@@ -142,7 +142,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     def _read(self, idx: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        windows, valid, metadata = self.batch.read_windows(positions, query)
+        windows, valid, metadata, _ = self.batch.read_windows(positions, query)
         data = self._folded(windows, valid)
         space = self.single_metadata_space
         if metadata is not None and space is not None:

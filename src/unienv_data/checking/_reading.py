@@ -20,7 +20,7 @@ from ..base.files import did_you_mean_path, local_path
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import METADATA_FILE, read_metadata
+from ..replay_buffer.inspection import METADATA_FILE, read_metadata, wait_for_edit
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
@@ -43,6 +43,8 @@ def open_folder(path: Path) -> ReplayBuffer:
     ------
     FileNotFoundError
         There is no such folder, or no buffer in it.
+    StorageCorruptedError
+        It cannot be opened.
     """
     if not local_path(path).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
@@ -55,6 +57,17 @@ def open_folder(path: Path) -> ReplayBuffer:
         if backend is None:
             raise
         return ReplayBuffer.load_from(path, backend=backend)
+
+
+def open_whole(path: Path) -> ReplayBuffer:
+    """`open_folder`, once no writer is changing samples in place; a StorageCorruptedError if one was killed then."""
+    buffer = open_folder(path)
+    try:
+        wait_for_edit(buffer)
+    except BaseException:
+        buffer.close()
+        raise
+    return buffer
 
 
 def tensor_backend(storage: str) -> ComputeBackend | None:

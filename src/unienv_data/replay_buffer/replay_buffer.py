@@ -422,8 +422,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             windows = self._reader.window_reader(query, limits)
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
-        data, valid = self._reader.read(positions, windows, windows.reach)
-        return windows.shown(data, valid)
+        return windows.shown(*self._reader.read(positions, windows, windows.reach))
 
     def read_column_windows(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
@@ -437,7 +436,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if limits is None:
             self._last_column_windows = readers
 
-        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray, np.ndarray | None]]:
             return [reader(*at) for reader in readers]
 
         columns = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))
