@@ -67,11 +67,12 @@ def test_the_short_form_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert "100%" in err  # the progress bar
 
 
-def test_the_same_on_the_buffer_of_stable_baselines3(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "options"), [("dqn", {"steps": 1152}), ("her", {"episodes": 4})])
+def test_the_same_on_the_buffer_of_stable_baselines3(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
-    recipe = load("dqn")
+    recipe = load(name)
     learn().put_on_sb3(recipe)
-    assert recipe.main(steps=1152, seed=0, curve=tmp_path / "curve.png") > SHORT["dqn"][1]
+    assert recipe.main(**options, seed=0, curve=tmp_path / "curve.png") > SHORT[name][1]
 
 
 def test_every_recipe_is_run_by_make_learn_and_short() -> None:
@@ -80,3 +81,16 @@ def test_every_recipe_is_run_by_make_learn_and_short() -> None:
     for name in learn().RECIPES:
         assert len((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 200
     assert {*SHORT, "ppo_jax"} == files
+
+
+def test_imitation_goes_from_video_to_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    folders = ["--folder", str(tmp_path / "reach"), "--lerobot", str(tmp_path / "out")]
+    learn().load_recipe("imitation").main(
+        [*folders, "--demonstrations", "3", "--updates", "2", "--episodes", "1", "--batch", "8"]
+    )
+    assert ", 0 findings" in capsys.readouterr().out
+    recorded, exported = ({file.read_bytes() for file in (tmp_path / name).rglob("*.mp4")} for name in ("reach", "out"))
+    assert len(recorded) == 6
+    assert exported == recorded

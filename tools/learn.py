@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = ("behaviour_cloning", "dqn", "her", "ppo", "ppo_jax", "sac")
-ON_SB3 = ("dqn", "sac")
+ON_SB3 = ("dqn", "her", "sac")
 PPO_JAX_GOAL = 475  # the others say theirs
 
 
@@ -33,10 +33,15 @@ def put_on_sb3(recipe: ModuleType) -> None:
     """Have a recipe record into, and draw from, the buffer of Stable-Baselines3."""
     import gymnasium
     import numpy as np
+    from stable_baselines3 import HerReplayBuffer
     from stable_baselines3.common.buffers import ReplayBuffer
 
     from unienv_interface import Wrapper
     from unienv_interface.wrapper import AutoresetWrapper
+
+    def on_host(value: Any) -> Any:
+        """Tensors, alone or in a dict, as NumPy has them."""
+        return {key: np.asarray(part) for key, part in value.items()} if isinstance(value, dict) else np.asarray(value)
 
     class Recorder(Wrapper):
         """Adds each step to the buffer."""
@@ -56,7 +61,7 @@ def put_on_sb3(recipe: ModuleType) -> None:
             result = self.env.step(action)
             self.after, reward, terminated, truncated, _ = result
             cut = (truncated & ~terminated).tolist()
-            arrays = [np.asarray(value) for value in (self.observation, self.after, action, reward)]
+            arrays = [on_host(value) for value in (self.observation, self.after, action, reward)]
             done = np.asarray(terminated | truncated)
             self.buffer.add(*arrays, done, [{"TimeLimit.truncated": flag} for flag in cut])
             self.observation = self.after
@@ -65,12 +70,12 @@ def put_on_sb3(recipe: ModuleType) -> None:
     class Sampler:
         """Draws batches in the form that the recipe knows."""
 
-        def __init__(self, buffer: ReplayBuffer) -> None:
-            self.buffer = buffer
+        def __init__(self, buffer: ReplayBuffer, action_space: Any) -> None:
+            self.buffer, self.is_discrete = buffer, isinstance(action_space, gymnasium.spaces.Discrete)
 
         def sample(self) -> dict[str, Any]:
             found = self.buffer.sample(recipe.BATCH)
-            action = found.actions[:, 0] if recipe.ID == "CartPole-v1" else found.actions
+            action = found.actions[:, 0] if self.is_discrete else found.actions
             batch = {"obs": found.observations, "action": action, "next_obs": found.next_observations}
             ended = found.dones[:, 0]
             return {
@@ -83,14 +88,26 @@ def put_on_sb3(recipe: ModuleType) -> None:
         def sample_with_metadata(self) -> tuple[dict[str, Any], dict[str, Any]]:
             return self.sample(), {}
 
+    class Rewards:
+        """What a goal buffer asks of the environments."""
+
+        def env_method(self, name: str, achieved: Any, goal: Any, infos: Any, indices: Any) -> list[Any]:
+            return [recipe.reward_of(achieved, goal)]
+
     def make_replay(env: Any, *settings: Any) -> tuple[Any, Sampler]:
         np.random.seed(settings[-1])  # the seed; SB3 draws with the generator that all share
-        with gymnasium.make(recipe.ID) as one:
+        has_goals = hasattr(recipe, "PointReach")
+        with recipe.PointReach() if has_goals else gymnasium.make(recipe.ID) as one:
             spaces = one.observation_space, one.action_space
-        buffer = ReplayBuffer(
-            recipe.CAPACITY, *spaces, device="cpu", n_envs=env.batch_size, handle_timeout_termination=True
-        )
-        return AutoresetWrapper(Recorder(env, buffer), mode="same_step"), Sampler(buffer)
+        options: dict[str, Any] = {"device": "cpu", "n_envs": env.batch_size, "handle_timeout_termination": True}
+        if has_goals:
+            rewards: Any = Rewards()
+            buffer: ReplayBuffer = HerReplayBuffer(
+                recipe.CAPACITY, *spaces, env=rewards, n_sampled_goal=int(settings[0]), **options
+            )
+        else:
+            buffer = ReplayBuffer(recipe.CAPACITY, *spaces, **options)
+        return AutoresetWrapper(Recorder(env, buffer), mode="same_step"), Sampler(buffer, spaces[1])
 
     recipe.make_replay = make_replay  # type: ignore[attr-defined]
 

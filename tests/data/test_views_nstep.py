@@ -20,7 +20,8 @@ from unienv_data import (
     StepSampler,
     ToBackendOrDeviceBatch,
 )
-from unienv_interface.backends import NumpyComputeBackend
+from unienv_data.batches import nstep_batch
+from unienv_interface.backends import NumpyComputeBackend, get_backend_from_tensor
 from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace
 
 NUMPY = NumpyComputeBackend
@@ -104,6 +105,30 @@ def test_every_backend_and_combinations(backend: Any) -> None:
     assert float(single["discount"]) == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize("backend", BACKENDS[1:], ids=str)
+def test_nothing_goes_from_the_device_to_the_host(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator, which stands behind no array here: the results are those of the host."""
+    buffer, held = recorded(backend, [(5, "truncated"), (1, "terminated"), (6, "cut"), (7, "terminated")], 3, 15)
+    parts = [recorded(backend, [(4, end)], 0, None)[0].get_at(...) for end in ("truncated", "terminated", "cut")]
+    several = ReplayBuffer.create(buffer.single_space, keep_episodes=True)  # episodes in one segment
+    several.extend({key: _joined([part[key] for part in parts]) for key in parts[0]})
+    on_host = [NStepBatch(one, 3, 0.5).get_at(...) for one in (buffer, several)]
+    monkeypatch.setattr(nstep_batch, "_is_on_host", lambda backend, array: False)
+    views = [NStepBatch(one, 3, 0.5) for one in (buffer, several)]
+    with monkeypatch.context() as patch:
+        for name in ("to_numpy", "to_host", "to_raw"):
+            patch.setattr(type(backend), name, lambda self, data: pytest.fail("an array went to the host"))
+        for view in views:
+            view._to_numpy = view._to_host = backend.to_numpy
+        found = [view._folded(*view.batch.read_windows(np.arange(len(view)), view._query)[:2]) for view in views]
+    for one, other in zip(on_host, found, strict=True):
+        for key in ("reward", "discount", "terminated", "truncated", "action"):
+            assert one[key].dtype == other[key].dtype
+            np.testing.assert_allclose(backend.to_numpy(one[key]), backend.to_numpy(other[key]), rtol=1e-5, atol=1e-6)
+        assert backend.to_numpy(one["next_obs"]["number"] == other["next_obs"]["number"]).all()
+    assert_is_as_the_loop_says(views[0], held, ...)
+
+
 def test_a_truncation_or_termination_inside_a_segment_stops_too() -> None:
     """As of recordings whose segments are several episodes in one."""
     buffer, _ = recorded(NUMPY, [], 0, None)
@@ -119,7 +144,7 @@ def test_a_truncation_or_termination_inside_a_segment_stops_too() -> None:
 def _joined(columns: list[Any]) -> Any:
     if isinstance(columns[0], dict):
         return {key: _joined([column[key] for column in columns]) for key in columns[0]}
-    return np.concatenate(columns)
+    return get_backend_from_tensor(columns[0]).concat(columns)
 
 
 def test_priorities_stay_with_the_samples_and_windows_go_over_it() -> None:

@@ -17,6 +17,7 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space, get
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.encoded_frames import EncodedFrames
 from ..base.threads import call_each
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
@@ -176,6 +177,14 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
         return self._read(idx, lambda batch, index: batch.get_column_at_with_metadata(nested_keys, index))
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        """As of every batch, for samples of one source, such as an episode; None for those of several."""
+        starts, total = self._starts_and_total()
+        slices = self._slices(np.atleast_1d(resolve_index(self.backend, idx, total)), starts)
+        if len(slices) != 1:
+            return None
+        return self._sources[slices[0].source].encoded_frames(nested_keys, slices[0].positions)
 
     def _read(
         self, idx: Any, fetch: Callable[[BatchBase, Any], DataAndMetadata], *, with_metadata: bool = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, Space
 from unienv_interface.space.space import parse_integer
 from unienv_interface.space.space_utils import get_at
@@ -154,7 +154,20 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
 
     def _folded(self, windows: Any, valid: np.ndarray) -> Any:
         """The transitions of windows (B, n)."""
-        terminated, *others = (self._to_numpy(_item(windows, keys)) for keys in self._flags)
+        flags, rewards = [_item(windows, keys) for keys in self._flags], _item(windows, self._reward)
+        sum_up = self._summed_on_host if _is_on_host(self.batch.backend, rewards) else self._summed_on_device
+        sums, discounts, last = sum_up(flags, rewards, valid)
+
+        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
+        for keys in self._of_last:
+            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
+        parent = _item(transitions, self._reward[:-1])
+        parent[self._reward[-1]], parent[self._discount[-1]] = sums, discounts
+        return transitions
+
+    def _summed_on_host(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
+        """Sums of rewards, discounts, and the index of the last frames; `flags` are `terminated` and others."""
+        terminated, *others = map(self._to_numpy, flags)
         if self._flag_shape:
             terminated, *others = (flag[..., 0] for flag in (terminated, *others))
         ended = terminated
@@ -171,26 +184,46 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
             weights, reach = self._weights.take(steps, 0), self._powers.take(steps)
             if goes_on is not valid:
                 last = (np.arange(len(steps)), steps - 1)
-        rewards = self._to_host(_item(windows, self._reward))
+        rewards = self._to_host(rewards)
         if rewards.ndim > 2:
             rewards = np.moveaxis(rewards, 1, -1)
             weights = weights.reshape(*weights.shape[:-1], *(1,) * (rewards.ndim - 2), self.n)
         sums = (rewards.astype(np.float64) * weights) @ self._ones  # quicker than a sum along so short an axis
         discounts = reach * ~terminated[last]
+        return self._as_floats(sums), self._as_floats(discounts.reshape(-1, *self._flag_shape)), last
 
-        transitions = frames_at({key: value for key, value in windows.items() if key not in self._replaced}, _FIRST)
-        for keys in self._of_last:
-            _item(transitions, keys[:-1])[keys[-1]] = frames_at(_item(windows, keys), last)
-        parent = _item(transitions, self._reward[:-1])
-        parent[self._reward[-1]] = self._as_floats(sums)
-        parent[self._discount[-1]] = self._as_floats(discounts.reshape(-1, *self._flag_shape))
-        return transitions
+    def _summed_on_device(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
+        """The same without a word from the device to the host, which would wait for all that the device has to do."""
+        backend = self.batch.backend
+        device = backend.device(rewards)
+        if self._flag_shape:
+            flags = [flag[..., 0] for flag in flags]
+        ended = flags[0]
+        for other in flags[1:]:
+            ended = ended | other
+        ends = backend.astype(ended, backend.default_integer_dtype)
+        ends_before = backend.cumulative_sum(ends, axis=1) - ends
+        goes_on = backend.from_numpy(valid, device=device) & (ends_before == 0)
+        steps = backend.sum(backend.astype(goes_on, backend.default_index_dtype), axis=1)
+        last = (backend.arange(len(valid), device=device), steps - 1)
+        powers = backend.from_host(self._powers, self._dtype, device=device)
+        weights = backend.where(goes_on, powers[: self.n], backend.zeros_like(powers[:1]))
+        weights = backend.reshape(weights, (*weights.shape, *(1,) * (len(rewards.shape) - 2)))
+        sums = backend.sum(backend.astype(rewards, self._dtype) * weights, axis=1)
+        discounts = backend.where(flags[0][last], backend.zeros_like(powers[:1]), powers[steps])
+        return sums, backend.reshape(discounts, (-1, *self._flag_shape)), last
 
     def _as_floats(self, values: np.ndarray) -> Any:
         backend, dtype = self.batch.backend, self._host_dtype
         if dtype is None:
             return backend.from_host(values, self._dtype, device=self._device)
         return backend.from_numpy(values.astype(dtype), device=self._device)
+
+
+def _is_on_host(backend: ComputeBackend, array: Any) -> bool:
+    """Whether an array lies where NumPy can read it without a copy."""
+    device = backend.device(array)
+    return getattr(device, "type", getattr(device, "platform", "cpu")) == "cpu"
 
 
 def _item(data: Any, keys: tuple[Any, ...]) -> Any:

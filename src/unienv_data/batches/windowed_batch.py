@@ -88,9 +88,9 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     together. The view is read-only: to change the data, write to the batch under it.
 
     A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, as
-    in `SliceStackedBatch`: a frame that is not valid is the next valid one towards the sample itself. Metadata has a
-    mask of valid frames for each entry of `windows`, under its name, in `slice_valid_mask`, beside the metadata of the
-    sample itself.
+    in `SliceStackedBatch`: a frame that is not valid repeats the next valid frame of the window towards the sample, at
+    last the sample itself. Metadata has a mask of valid frames for each entry of `windows`, under its name, in
+    `slice_valid_mask`, beside the metadata of the sample itself.
 
     Parameters
     ----------

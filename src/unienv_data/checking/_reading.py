@@ -19,6 +19,7 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.files import did_you_mean_path, local_path
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
 from ..replay_buffer.inspection import METADATA_FILE, read_metadata, wait_for_edit
 
@@ -49,6 +50,11 @@ def open_folder(path: Path) -> ReplayBuffer:
     if not local_path(path).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
     if not (path / METADATA_FILE).exists():
+        if is_dataset(path):
+            raise FileNotFoundError(
+                f"{path}: a LeRobot dataset and no replay buffer: check, repair, show and convert --to lerobot take "
+                f"it, and unienv.load opens it"
+            )
         raise FileNotFoundError(f"{path}: not a replay buffer, it has no {METADATA_FILE}")
     try:
         return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)

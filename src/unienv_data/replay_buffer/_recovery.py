@@ -187,10 +187,11 @@ def _fits(
     room = live.head - live.base if storage.ring is None else storage.ring
     ranges = plain_ranges(segments)
     return (
-        counters.keys() <= {"head", "tail", "closed", "segments"}
+        counters.keys() <= {"head", "tail", "closed", "segments", "renumbered"}
         and live.base <= live.tail <= tail <= head <= live.head
         and live.base <= counters.get("closed", tail) <= head
         and counters.get("segments", len(segments)) == len(segments)
+        and live.renumbered <= counters.get("renumbered", live.renumbered) <= live.renumbered + 1
         and bool(((slots >= 0) & (slots < room)).all())
         and bool(((ranges[:, 0] >= live.base) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= head)).all())
     )
