@@ -28,23 +28,28 @@ COLOURS = {"ours": "#3b6fb6", "peer": "#d1603d", "floor": "#7a7a7a"}
 PLOTTED = ("sampling", "writing", "vector", "growth")  # on the page; the tables have a plot of each subject
 
 METHOD = """\
-Ours, the peers and the floor do the same work on the same data in the same run. They take turns, and the median of at
-least seven rounds counts; bytes and memory, which hardly differ, are taken once. Each peer is used as its documentation
-says is fastest. A *floor* is the bare operation, which ours can come near to but, doing more, hardly beat.
+All contenders do the same work on the same data in one run and take turns. A figure is the median of at least seven
+rounds; bytes and memory hardly vary and are measured once. Each peer is used in the fastest way that its documentation
+gives. The *floor* is the bare operation, such as one gather, without the checks and bookkeeping of a library.
 
-*Ours is* N x says how many times as fast, or as small, ours is: below 1 the other is ahead. *N x the cost* says how
-many times the time, or the room, of the other ours takes.
+*Ours is N x* means that UniEnv is N times as fast, or as small, as the other: below 1 the other is ahead. *N x the
+cost* means that UniEnv takes N times the time, or memory, of the other.
 """
 
 PAGE = f"""\
+---
+hide: [navigation]
+---
+
 # Benchmarks
 
-What it costs to step environments, record, sample and store, beside what other libraries and bare NumPy take for it.
+Time and memory of stepping environments, recording, sampling and storing, compared with other libraries and with bare
+NumPy.
 
 {METHOD}
-`make bench` measures everything in some twenty minutes. `make bench-check` measures what is on this page in three, and
-fails where a bar is missed. `make bench-report` writes this page from the medians in `benchmarks/results/latest.json`,
-and the full tables, with how each contender is used, to `build/benchmarks.md`.
+`make bench` measures everything in some twenty minutes. `make bench-check` measures the rows of this page in three
+minutes, and fails if a bar is missed. `make bench-report` writes this page from the medians in
+`benchmarks/results/latest.json`, and the full tables, with the way each contender is used, to `build/benchmarks.md`.
 """
 
 TABLES = f"""\

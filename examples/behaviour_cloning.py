@@ -1,7 +1,7 @@
-"""Behaviour cloning on CartPole-v1: record an expert into a folder, load it, and imitate it, PyTorch.
+"""Behaviour cloning on CartPole-v1: record an expert into a folder, load the recording and imitate it, PyTorch.
 
-`python examples/behaviour_cloning.py` takes half a minute. The expert is a line that balances the pole; the learner
-sees 20 episodes of it, of which it learns from 16 and is checked on 4, and gets 475 of 500 steps itself.
+`python examples/behaviour_cloning.py` reaches a return of 475 of 500 in half a minute. The expert is one line of code.
+The learner trains on 16 of its 20 recorded episodes and validates on the other 4.
 """
 
 import copy

@@ -1,6 +1,6 @@
-"""The demonstration, for those who look here first: the same as `unienv demo`.
+"""Demonstration: record CartPole and sample from the recording, the same as `unienv demo`.
 
-python examples/demo.py [OPTIONS]
+`python examples/demo.py` takes some seconds.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Reaching points with hindsight: DDPG whose transitions get goals that were reached later, PyTorch.
+"""Hindsight experience replay: DDPG on transitions with goals that were reached later, PyTorch.
 
-`python examples/her.py` reaches 95 of 100 goals in some two minutes on one core. A reward that says nothing but whether
-the goal is reached teaches nothing until one is; `HindsightBatch` makes of what was reached the goal, and of the
-recorded reward that for this goal. `--k 0` trains without.
+`python examples/her.py` reaches 95 of 100 goals in some two minutes on one core. The reward is sparse: -1 until the
+goal is reached. `HindsightBatch` replaces the goals of most transitions with goals that their episode reached, and
+computes the reward for them. `--k 0` trains without hindsight.
 """
 
 import copy

@@ -1,9 +1,9 @@
-"""Imitation learning end to end: record demonstrations with two cameras, look at them, train a policy, evaluate it.
+"""Imitation learning from cameras: record demonstrations, inspect them, train a policy and evaluate it, PyTorch.
 
-python examples/imitation.py [--folder FOLDER] [--demonstrations 80] [--updates 800] [--lerobot OUT]
+`python examples/imitation.py` records 80 demonstrations and trains for 800 updates; `--lerobot OUT` also exports them.
 
-An arm moves over a table and has to reach a red disc. Each observation has its position, a picture from above and one
-from the wrist. A scripted expert shows how; the policy sees two observations and gives 16 actions.
+An arm moves over a table and has to reach a red disc. An observation has the arm's position, an image from above and an
+image from the wrist. The demonstrations come from a scripted expert; the policy maps two observations to 16 actions.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from unienv_data import (
     ReplayBuffer,
     ReplayBufferCollectionWrapper,
     StepSampler,
+    Video,
     WindowedBatch,
     check,
     column_stats,
@@ -38,6 +39,7 @@ NUMPY = NumpyComputeBackend
 HEIGHT, WIDTH, RATE = 48, 64, 20
 OBSERVATIONS, ACTIONS, EXECUTED = 2, 16, 8
 WINDOWS = {"obs": range(1 - OBSERVATIONS, 1), "action": range(ACTIONS)}
+CAMERAS = dict.fromkeys(["obs/top", "obs/wrist"], Video(fps=RATE, crf=20))
 
 
 class Reach(Env):
@@ -92,11 +94,11 @@ def expert(env: Reach, rng: np.random.Generator) -> np.ndarray:
 
 
 def record(folder: Path, demonstrations: int) -> None:
-    """Record demonstrations; those that take too long are discarded."""
+    """Record demonstrations, the cameras as video; those that take too long are discarded."""
     env, rng, kept = Reach(seed=1), np.random.default_rng(2), 0
     space = transition_space(env, next_obs=False, timestamp=True)
     ticks = itertools.count()
-    with ReplayBuffer.create(space, cache_path=folder, keep_episodes=True) as buffer:
+    with ReplayBuffer.create(space, cache_path=folder, columns=CAMERAS, keep_episodes=True) as buffer:
         recorder = ReplayBufferCollectionWrapper(env, buffer, clock=lambda: next(ticks) / RATE)
         while kept < demonstrations:
             recorder.reset()
@@ -134,14 +136,14 @@ class Policy(nn.Module):
         return self.act(torch.cat([seen, obs["state"].flatten(1) - 0.5], dim=1)).view(-1, ACTIONS, 2)
 
 
-def train(folder: Path, updates: int) -> tuple[Policy, NormalizeTransformation, BoxSpace]:
+def train(folder: Path, updates: int, batch: int) -> tuple[Policy, NormalizeTransformation, BoxSpace]:
     """Train on windows of two observations and 16 actions; actions beyond the end of an episode do not count."""
     torch.manual_seed(0)
-    with ReplayBuffer.load_from(folder, backend=NUMPY) as buffer:
+    with ReplayBuffer.load_from(folder, backend=NUMPY, frame_cache="1GB") as buffer:  # each frame is decoded once
         normalize = NormalizeTransformation.from_stats(column_stats(buffer, ["action"])["action"])
         space = buffer.single_space["action"]
         parts = split(buffer.select(["obs", "action"]), {"train": 0.9, "val": 0.1}, seed=0)
-        sampler = StepSampler(WindowedBatch(parts["train"], WINDOWS), batch_size=64, seed=0)
+        sampler = StepSampler(WindowedBatch(parts["train"], WINDOWS), batch, seed=0)
         policy = Policy()
         optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
@@ -193,6 +195,7 @@ def main(arguments: list[str] | None = None) -> float:
     parser.add_argument("--folder", type=Path, help="where to record, by default a temporary folder")
     parser.add_argument("--demonstrations", type=int, default=80)
     parser.add_argument("--updates", type=int, default=800)
+    parser.add_argument("--batch", type=int, default=64, help="windows in an update")
     parser.add_argument("--episodes", type=int, default=50, help="how many the policy is evaluated on")
     parser.add_argument("--lerobot", type=Path, help="write the demonstrations as a LeRobot dataset, too")
     options = parser.parse_args(arguments)
@@ -201,7 +204,7 @@ def main(arguments: list[str] | None = None) -> float:
         record(folder, options.demonstrations)
         report = check(folder)
         print(f"{report.samples} samples, {len(report.findings)} findings")
-        success = evaluate(*train(folder, options.updates), options.episodes)
+        success = evaluate(*train(folder, options.updates, options.batch), options.episodes)
         print(f"success: {success:.0%} of {options.episodes} new tasks")
         if options.lerobot is not None:
             with ReplayBuffer.load_from(folder, backend=NUMPY) as buffer:

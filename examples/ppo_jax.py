@@ -1,7 +1,7 @@
 """PPO on thousands of CartPoles, compiled by JAX: environments, rollout, advantages and updates.
 
-`python examples/ppo_jax.py` solves CartPole-v1 (475 of 500) in a minute or two on two cores. A `FuncEnv` is reset
-with a mask in full shape, so that episodes end and begin anew inside `jax.lax.scan`.
+`python examples/ppo_jax.py` reaches a return of 475 of 500 in a minute or two on two cores. `FuncEnv.reset` with a mask
+returns all slots, so that episodes end and restart inside `jax.lax.scan`.
 """
 
 from pathlib import Path

@@ -81,3 +81,16 @@ def test_every_recipe_is_run_by_make_learn_and_short() -> None:
     for name in learn().RECIPES:
         assert len((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 200
     assert {*SHORT, "ppo_jax"} == files
+
+
+def test_imitation_goes_from_video_to_lerobot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+    folders = ["--folder", str(tmp_path / "reach"), "--lerobot", str(tmp_path / "out")]
+    learn().load_recipe("imitation").main(
+        [*folders, "--demonstrations", "3", "--updates", "2", "--episodes", "1", "--batch", "8"]
+    )
+    assert ", 0 findings" in capsys.readouterr().out
+    recorded, exported = ({file.read_bytes() for file in (tmp_path / name).rglob("*.mp4")} for name in ("reach", "out"))
+    assert len(recorded) == 6
+    assert exported == recorded

@@ -251,6 +251,22 @@ def test_a_policy_that_raises_leaves_what_was_recorded(tmp_path: Path) -> None:
         unienv.record(unienv.make(CARTPOLE, seed=0), tmp_path / "r", 10, lambda observation: next(calls))
     with unienv.load(tmp_path / "r") as data:
         assert (len(data), data.episodes) == (3, [(0, 3)])
+        assert data.batch.cut_episodes() == [(0, 3)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ends", ["close", "drop"])
+def test_the_episode_under_way_is_cut(ends: str, tmp_path: Path) -> None:
+    env = unienv.make(lambda: gymnasium.make(CARTPOLE, max_episode_steps=5), seed=0)
+    recording = unienv.record(env, tmp_path / "r", steps=7, policy=lambda observation: int(observation[2] > 0))
+    if ends == "close":
+        recording.close()
+    else:  # and is closed where the recording goes on
+        del recording
+        gc.collect()
+        unienv.record(env, tmp_path / "r").close()
+    with unienv.load(tmp_path / "r") as data:
+        assert data.episodes == [(0, 5), (5, 7)]
+        assert data.batch.cut_episodes() == [(5, 7)]  # type: ignore[attr-defined]
 
 
 def test_a_recording_that_was_killed_goes_on(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import numpy as np
 import unienv
 from unienv_data import (
     BatchBase,
+    CombinedBatch,
     FrameStackedBatch,
+    MultiprocessingSampler,
+    NStepBatch,
     ReplayBuffer,
     ReplayBufferCollectionWrapper,
     SpaceStorage,
@@ -157,3 +160,17 @@ def misspelt() -> None:
     ReplayBuffer.load_from("walk", backend="numpi")  # wrong
     print(ReplayBuffer.load_from("walk", backend="numpy").sgements)  # wrong
     BoxSpace("nump", 0, 1, np.float32, shape=())  # wrong
+
+
+def misused(buffer: ReplayBuffer[dict[str, np.ndarray]], env: Env[np.ndarray, None, np.ndarray, np.ndarray]) -> None:
+    """Samples and observations have the types that their buffer and environment are annotated with."""
+    for batch in StepSampler(FrameStackedBatch(buffer, 1, 14), 8).epoch_iter():
+        print(batch["obs"].shape)
+        print(batch["obs"].shpe)  # wrong
+        print(batch.obs)  # wrong
+    print(MultiprocessingSampler(StepSampler(buffer, 8)).sample().obs)  # wrong
+    print(CombinedBatch([buffer, buffer]).get_slice(slice(0, 3)).get_at(0).obs)  # wrong
+    print(NStepBatch(buffer, 3, 0.99).get_at(0).obs)  # wrong
+    _, observation, _ = env.reset()
+    print(observation.shpe)  # wrong
+    print(env.sample_action().shpe)  # wrong

@@ -11,6 +11,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+)(\[(?P<extras>[\w,-]+)\])?(>=(?P<version>[\w.]+))?(;(?P<marker>.*))?$""")
 
+#: Packages that others bring, where a newer one does not go with the lowest of these: click 8.5 warns at typer 0.16.
+BROUGHT = {"click": "8.4.2"}
+
 
 def listed(text, name):
     """The strings of a list in a TOML file that is written as ours is."""
@@ -30,7 +33,7 @@ def applies(marker):
 
 def lowest(text, names):
     """{package: version} of these lists, and of those that they name."""
-    versions = {}
+    versions = dict(BROUGHT)
     names = list(names)
     for name in names:  # which grows meanwhile
         for requirement in listed(text, name):

@@ -124,7 +124,7 @@ class Section:
         found = [(_last(path), self._file(path), _entry(path, options, 1)) for path, options in self._sorted()]
         for module, paths in sorted(self.functions.items()):
             text = f"# Functions of {module}\n\n" + "\n".join(_entry(path, "", 2) for path in paths)
-            found.append((f"{_last(module)}: functions", self._file(module), text))
+            found.append((f"Functions of {_last(module)}", self._file(module), text))
         return found
 
     def _sorted(self) -> list[tuple[str, str]]:
@@ -223,16 +223,17 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def _examples() -> str:
-    """Each program of examples/ with what it says of itself, its plot if there is one, and its code."""
+    """Each program of examples/ with its docstring, its learning curve if there is one, and its code."""
     parts = []
     for path in sorted((ROOT / "examples").glob("*.py")):
         code = path.read_text(encoding="utf-8")
-        title, _, said = (ast.get_docstring(ast.parse(code)) or path.stem).partition("\n")
+        summary, _, said = (ast.get_docstring(ast.parse(code)) or path.stem).partition("\n")
+        title, _, summary = summary.partition(": ")
         plot = f"images/examples/{path.stem}.png"
-        shown = f"![What {path.name} draws]({plot})\n\n" if (ROOT / "docs" / plot).exists() else ""
+        shown = f"![Learning curve of {path.name}]({plot})\n\n" if (ROOT / "docs" / plot).exists() else ""
         source = textwrap.indent(code, "    ")
         parts.append(
-            f"## {path.name}\n\n{title}\n\n{said.strip()}\n\n{shown}"
+            f"## {title}\n\n{summary[:1].upper()}{summary[1:]}\n\n{said.strip()}\n\n{shown}"
             f'??? example "examples/{path.name}"\n\n    ```python\n{source}    ```\n'
         )
     return "\n".join(parts)

@@ -144,7 +144,7 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     Examples
     --------
     >>> data = unienv.load("cartpole", backend="torch")
-    >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")
+    >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")  # doctest: +SKIP
     """
     backend, path = parse_backend(backend), Path(source)
     if is_dataset(path):

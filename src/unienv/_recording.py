@@ -37,6 +37,13 @@ class Recording:
         The `ReplayBuffer` that is recorded into.
     observation, context
         What the next action is chosen on.
+
+    Examples
+    --------
+    >>> with unienv.record(envs, "by_hand") as recording:
+    ...     observation, reward, terminated, truncated, info = recording.step(act(recording.observation))
+    ...     recording.steps
+    8
     """
 
     def __init__(self, env: Env, buffer: ReplayBuffer) -> None:
@@ -149,11 +156,12 @@ def record(
 
     Examples
     --------
-    >>> with unienv.record(envs, "cartpole", steps=100_000, policy=act) as recording:
+    >>> with unienv.record(envs, "by_policy", steps=10_000, policy=act) as recording:
     ...     print(recording)
+    <Recording of 10,000 steps: ...>
     >>> with unienv.record(env, "by_hand") as recording:
-    ...     for _ in range(1000):
-    ...         recording.step(act(recording.observation))
+    ...     for _ in range(100):
+    ...         result = recording.step(act(recording.observation))
     """
     if not isinstance(env, Env):
         raise TypeError(f"env is {type(env).__name__}, wanted an environment: unienv.make(env) makes it one")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         BatchSampler,
         BatchT,
         IndexableType,
+        Padding,
         SamplerArrayType,
         SamplerBatchT,
         SamplerDeviceType,
@@ -78,6 +79,7 @@ else:
                 "SamplerRNGType",
                 "SpaceStorage",
                 "StorageCorruptedError",
+                "Padding",
                 "UnknownEpisodesWarning",
             ],
             ".batches": [
@@ -133,6 +135,7 @@ __all__ = [
     "SamplerRNGType",
     "SpaceStorage",
     "StorageCorruptedError",
+    "Padding",
     "UnknownEpisodesWarning",
     "CombinedBatch",
     "FrameStackedBatch",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from unienv_data import ReplayBuffer, Video
+from unienv_data.checking import info, stats
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace
 
@@ -67,17 +68,27 @@ def test_an_episode_as_a_sheet(recording: Path, run_json: Any, tmp_path: Path) -
     assert (found["samples"], found["columns"]) == (10, ["obs/wrist"])
     with Image.open(tmp_path / "s.png") as image:
         sheet = np.asarray(image).astype(int)
-    assert sheet.shape == (33 + 14, 45 * 10, 3)
-    assert sheet[20, 22::45, 0].tolist() == (2 * np.arange(10)).tolist()
+    width, height = 7 * 45, 7 * 33  # enlarged, five to a row
+    assert sheet.shape == (2 * (height + 14), 5 * width + 4 * 4, 3)
+    for row in range(2):
+        middles = sheet[row * (height + 14) + 20, width // 2 :: width + 4, 0]
+        assert middles.tolist() == (2 * np.arange(5 * row, 5 * row + 5)).tolist()
+    assert (sheet[:, width : width + 4] == 255).all()
     run_json("show", recording, "--episode", 1, "--png", tmp_path / "s.png", "--frames", 5)
     with Image.open(tmp_path / "s.png") as image:
-        assert image.width == 5 * 75
+        assert image.width == 5 * 4 * 75 + 4 * 4
 
 
 def test_a_lerobot_dataset(run_json: Any, tmp_path: Path) -> None:
     found = run_json("show", LEROBOT, "--episode", 2, "--mp4", tmp_path / "o.mp4", "--png", tmp_path / "o.png")
     frames, fps = frames_of(tmp_path / "o.mp4")
     assert (len(frames), fps) == (found["samples"], 10)
+
+
+@pytest.mark.parametrize("verb", [info, stats])
+def test_what_does_not_take_a_lerobot_dataset_says_what_does(verb: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="a LeRobot dataset and no replay buffer: check, repair, show and"):
+        verb(LEROBOT)
 
 
 def test_a_lerobot_dataset_is_written_anew(run: Any, tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def growing(folder: Path, fills: int, make_room: Any, take_room: Any) -> None:
         assert buffer.verify() == []
         buffer.clear()
         which = 0
+        if turn % 4 == 1:  # gives back the room that the files have taken; else there would soon be none to make
+            buffer.close()
+            buffer = ReplayBuffer.load_from(path, backend=NumpyComputeBackend, read_only=False)
+            assert len(buffer) == 0
     buffer.close()
     shutil.rmtree(path)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,14 @@ import unienv_interface
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface import SyncVecEnv
 
-OURS = (unienv_data, unienv_interface)
+# With the modules of the standard library whose code waits for threads.
+OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading)
 SLOTS = 2
 MOST = 12
 FIELDS: dict[str, Any] = {"done": True, "context": True, "episode_id": True, "step": True}
 KINDS = ["one", "one, observations once", "batch", "per slot", "lanes", "lanes, observations once"]
 PLACES = ["memory", "disk", "shared memory", "shared disk"]
-# a file of /proc that was opened and not yet entered: Python closes it at once
+# A file that was opened and not yet entered: Python closes it at once, and warns.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
 
 
@@ -158,5 +161,14 @@ def interrupt_everywhere(act: Callable[[Recording], Any], kind: str, place: str,
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ACTS)
 def test_an_interrupt_anywhere(name: str, place: str, tmp_path: Path) -> None:
-    for kind in KINDS:
+    first = list(ACTS).index(name) + 2 * PLACES.index(place)
+    for kind in (KINDS[first % len(KINDS)], KINDS[(first + 3) % len(KINDS)]):
         interrupt_everywhere(ACTS[name], kind, place, tmp_path, MOST)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ACTS)
+def test_an_interrupt_at_every_point(name: str, place: str, kind: str, tmp_path: Path) -> None:
+    interrupt_everywhere(ACTS[name], kind, place, tmp_path, 10**9)

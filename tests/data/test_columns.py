@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import random
 import shutil
 import threading
 from pathlib import Path
@@ -18,6 +20,7 @@ pytest.importorskip("PIL")
 from file_storages import run
 from frames import frame
 from record_frames import SHAPE, assert_same, create, rules, sample, samples, space
+from test_replay_buffer_bit_rot import flip, flips, is_reported
 
 from unienv_data import (
     Image,
@@ -26,6 +29,7 @@ from unienv_data import (
     ReplayBufferCollectionWrapper,
     SliceStackedBatch,
     StepSampler,
+    StorageCorruptedError,
     Video,
     check,
     column_stats,
@@ -182,6 +186,49 @@ def test_every_acknowledged_frame_survives_a_kill(kind: str, kills: int, tmp_pat
 def test_every_acknowledged_frame_survives_300_kills(seed: int, tmp_path: Path) -> None:
     assert "none lost" in run("record_frames.py", str(tmp_path / "a"), "ffv1", "20", str(seed))
     shutil.rmtree(tmp_path / "a")
+
+
+# -- damage ---------------------------------------------------------------------------------------------------
+
+
+def flip_bits(folder: Path, kind: str, count: int, seed: int) -> int:
+    """Flip one bit after the other: it is reported, also after an append, or no frame is another; how many were."""
+    chance, reported = random.Random(seed), 0
+    origin, work = folder / "origin", folder / "work"
+    record(origin, kind, (3, 4)).close()
+    with ReplayBuffer.load_from(origin, read_only=False, **LOAD) as buffer:
+        buffer.append(sample(7))  # as it was recorded, until its episode ends
+    assert not is_reported(origin)
+    for path, bit in flips(origin, count, chance):
+        shutil.copytree(origin, work)
+        flip(work / path.relative_to(origin), bit)
+        what = f"seed {seed}: bit {bit} of {path.relative_to(origin)}"
+        is_found = is_reported(work)
+        reported += is_found
+        findings = [finding for finding in check(work).findings if finding.kind != "unfinished-episode"]
+        assert is_found == bool(findings), what
+        with (
+            contextlib.suppress(StorageCorruptedError),
+            ReplayBuffer.load_from(work, read_only=False, **LOAD) as buffer,
+        ):
+            buffer.append(sample(8))
+        if not is_reported(work):
+            with ReplayBuffer.load_from(work, **LOAD) as buffer:
+                assert_same(buffer.get_at(...), samples(range(len(buffer))))
+        shutil.rmtree(work)
+    return reported
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_flipped_bits_in_columns_of_frames(kind: str, tmp_path: Path) -> None:
+    assert flip_bits(tmp_path, kind, 15, seed=0) > 7
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_a_thousand_flipped_bits_in_columns_of_frames(kind: str, tmp_path: Path) -> None:
+    assert flip_bits(tmp_path, kind, 1000, seed=1) > 500
 
 
 # -- recorded ------------------------------------------------------------------------------------------------

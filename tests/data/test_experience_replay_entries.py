@@ -292,6 +292,15 @@ def test_entries_set_for_samples_that_move_are_an_error(tmp_path: Path) -> None:
                 replay.sample(2)
 
 
+def test_where_samples_lie_cannot_be_set() -> None:
+    replay = ExperienceReplay(storage=4)
+    replay.extend(TensorDict({"a": torch.arange(3)}, [3]))
+    with pytest.raises(ValueError, match="index is where a sample lies"):
+        replay.set_("index", torch.zeros(3))
+    replay.write_all(replay.sample(3))  # which has it
+    assert replay[:].get("index", None) is None
+
+
 def test_parts_of_samples_with_axes_of_their_own() -> None:
     replay = ExperienceReplay(storage=4)
     data = TensorDict({"a": torch.arange(15).reshape(3, 5), "in": {"b": torch.zeros(3, 5, 2)}}, [3, 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pickle
@@ -246,13 +247,19 @@ def test_what_torchrl_saves_of_our_storage_it_loads(empty: TensorDictStorage, wr
 def test_samplers_of_torchrl_draw_from_our_storage(empty: TensorDictStorage) -> None:
     sampler = torchrl.SliceSampler(slice_len=3, end_key=("next", "done"))
     theirs = torchrl.TensorDictReplayBuffer(storage=empty, sampler=sampler, batch_size=6)
-    theirs.extend(plain(9).set(("next", "done"), torch.arange(9)[:, None] % 3 == 2))
+    done = torch.arange(10)[:, None] % 3 == 2
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
     for _ in range(3):
         slices = theirs.sample()["x"].reshape(2, 3)
         assert (slices[:, 0] % 3 == 0).all()
         assert (slices.diff(dim=1) == 1).all()
     theirs.set_sampler(torchrl.SamplerWithoutReplacement())
-    assert sorted(torch.cat([batch["x"] for batch in theirs]).tolist()) == list(range(9))
+    theirs.set_writer(torchrl.TensorDictMaxValueWriter(rank_key="x"))
+    theirs.empty()
+    theirs.extend(plain(9).set(("next", "done"), done[:9]))
+    theirs.add(plain(1, start=9).set(("next", "done"), done[9:])[0])  # to which the writer adds an entry
+    theirs.extend(plain(5, start=-5).set(("next", "done"), done[:5]))
+    assert sorted(torch.cat([batch["x"] for batch in theirs]).tolist()) == list(range(10))
 
 
 # -- preprocessing -----------------------------------------------------------------------------------------
@@ -453,3 +460,17 @@ def test_samples_of_different_shapes_are_refused() -> None:
         with pytest.raises(ValueError, match="pad what is shorter"):
             replay.extend(data)
     assert not replay.initialized
+
+
+@pytest.mark.parametrize("kind", [SamplerWithoutReplacement, torchrl.SamplerWithoutReplacement], ids=["ours", "theirs"])
+def test_a_function_makes_the_sampler(kind: Any) -> None:
+    replay = ExperienceReplay(storage=8, sampler=kind, batch_size=2)
+    replay.extend(numbers(6))
+    for sampler in (kind, functools.partial(kind, drop_last=True), lambda: kind()):
+        replay.set_sampler(sampler)
+        assert isinstance(replay.sampler, kind)
+        assert sorted(torch.cat([batch["x"] for batch in replay]).tolist()) == list(range(6))
+    with pytest.raises(ValueError, match="drop_last=True need batches of one size"):
+        ExperienceReplay(storage=8, sampler=functools.partial(kind, drop_last=True))
+    with pytest.raises(TypeError, match="sampler is int: wanted one of"):
+        replay.set_sampler(lambda: 3)

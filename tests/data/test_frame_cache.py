@@ -15,7 +15,7 @@ pytest.importorskip("av")
 from frames import frames
 from record_frames import create, sample, samples
 
-from unienv_data import Decode, MultiprocessingSampler, ReplayBuffer, StepSampler
+from unienv_data import Decode, MultiprocessingSampler, ReplayBuffer, StepSampler, StorageCorruptedError
 from unienv_data.storages._frame_cache import FrameCache, bytes_of
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace
@@ -86,13 +86,15 @@ def test_workers_of_a_sampler_have_the_same_frames(recording: Path) -> None:
     [
         ({"columns": {"obs/state": Decode()}}, r"names no column of video, these are \['obs/cam_1'"),
         ({"columns": {"obs/cam_1": Decode((0, 3))}}, r"resize is \(0, 3\)"),
+        ({"columns": {"obs/cam_1": Decode(crop=(4, 4, 99, 4))}}, r"crop is \(4, 4, 99, 4\)"),
         ({"frame_cache": "many"}, "'many' is no number of bytes"),
         ({"frame_cache": 100}, "frame_cache of 33 bytes, a frame takes"),
     ],
 )
 def test_wishes_that_cannot_be_met(options: Any, text: str, recording: Path) -> None:
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=text) as caught:
         ReplayBuffer.load_from(recording, **options, **LOAD)
+    assert not isinstance(caught.value, StorageCorruptedError)  # the folder is sound
 
 
 def test_other_buffers_have_no_video(tmp_path: Path) -> None:

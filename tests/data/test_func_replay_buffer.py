@@ -177,15 +177,18 @@ def test_a_replay_buffer_has_the_rows_and_their_episodes(counts: list[int], lane
     found = make_buffer(lanes).to_replay_buffer(state)
     held = held_of(model)
     assert (len(found), found.capacity, found.lanes) == (len(held) * lanes, STEPS * lanes, lanes)
-    wanted: list[tuple[int, int]] = []
+    wanted, cut = list[tuple[int, int]](), list[tuple[int, int]]()
     for lane in range(lanes):
         start = 0
         for place, step in enumerate(held):
             if model[step]["terminated"][lane] or model[step]["truncated"][lane] or step == held[-1]:
                 wanted.append((start * lanes + lane, place * lanes + lane + 1))
+                if not (model[step]["terminated"][lane] or model[step]["truncated"][lane]):
+                    cut.append(wanted[-1])
                 start = place + 1
     segments = [tuple(range(start, stop, lanes)) for start, stop in found.get_segments() or []]
     assert sorted(segments) == sorted(tuple(range(start, stop, lanes)) for start, stop in wanted)
+    assert found.cut_episodes() == sorted(cut)
     if held:
         where = np.asarray(found.get_at(slice(None))["obs"]["where"])
         assert where.tolist() == [[lane, step] for step in held for lane in range(lanes)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
 
 from unienv_data.integrations.lerobot import FrameTimestampError, LeRobotAsUniEnvDataset, LeRobotWindows  # noqa: E402
+from unienv_data.storages import video_frames  # noqa: E402
 from unienv_data.storages.video_frames import FrameReader, FrameRequest  # noqa: E402
 
 NUMPY = NumpyComputeBackend
@@ -453,6 +455,27 @@ def test_frames_in_any_order_are_those_decoded_in_order(tmp_path: Path, gop: int
         (found,) = reader.read([wanted])
         np.testing.assert_array_equal(found, frames[picked])
     reader.close()
+
+
+@pytest.mark.parametrize(("gop", "first", "parts"), [(2, 0, [4, 4]), (2, 1, [3, 5]), (4, 3, [1, 7]), (12, 2, [8])])
+def test_threads_decode_about_as_many_frames_each(
+    gop: int, first: int, parts: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_video(tmp_path / "a.mp4", list(range(24)), gop, **{"x264-params": "scenecut=0:bframes=0"})
+    seen: list[int] = []
+
+    def run(work: Any, tasks: Any) -> None:
+        for task in tasks:
+            seen.append(len(task[2]))
+            work(task)
+
+    monkeypatch.setattr(video_frames, "map_in_threads", run)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    seconds = (first + np.arange(8)) / 100
+    reader = FrameReader()
+    reader.read([FrameRequest([tmp_path / "a.mp4"] * 8, seconds, np.full(8, 1e-4), (48, 64, 3))])
+    reader.close()
+    assert seen == parts
 
 
 def test_more_videos_than_are_kept_open(tmp_path: Path) -> None:

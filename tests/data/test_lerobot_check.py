@@ -28,6 +28,7 @@ from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset  # noqa: E40
 FOLDER = Path(__file__).parent / "lerobot_folders"
 V3, V21 = "v3_pick", "v21_pick"
 DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"
+FROM = "videos/observation.images.top/from_timestamp"
 TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
 
 
@@ -122,6 +123,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "statistics": (_wrong_stats, "statistics", "the mean of 'action'"),
     "total": (_wrong_total, "episodes", "total_frames is 99, and there are 60"),
+    "index": (
+        lambda root: edit_table(root / DATA, "index", lambda v: np.add(v, 1, out=v)),
+        "unreadable-samples",
+        "episode 1: its rows are of the episodes [0, 1]",
+    ),
+    "no_tasks": (lambda root: (root / "meta/tasks.parquet").unlink(), "tasks", "is not among the tasks []"),
+    "span": (
+        lambda root: edit_table(root / EPISODES, FROM, lambda v: v.__setitem__(1, v[1] + 0.5)),
+        "videos",
+        "from 2.500000 s to 3.300000 s there is no room for exactly 13 frames at 10 fps",
+    ),
     "no_video": (lambda root: (root / TOP).unlink(), "videos", "there is no such file"),
     "short_video": (_swap_videos, "videos", "frames of it, and there are"),
     "cut_video": (lambda root: os.truncate(root / TOP, 900), "videos", "cannot be opened"),
@@ -149,7 +161,7 @@ def test_a_missing_video_of_v21(copy: Callable[[str], Path], tmp_path: Path) -> 
     require_same_episodes(tmp_path / "new", FOLDER / V21, [0])
 
 
-@pytest.mark.parametrize("damage", ["stamp", "counter", "statistics", "total"])
+@pytest.mark.parametrize("damage", ["stamp", "counter", "statistics", "total", "index", "no_tasks", "span"])
 def test_what_can_be_computed_is_mended(damage: str, copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = copy(V3)
     DAMAGE[damage][0](root)
@@ -157,6 +169,14 @@ def test_what_can_be_computed_is_mended(damage: str, copy: Callable[[str], Path]
     assert (report.samples, report.left_out) == (60, [])
     assert check(tmp_path / "new").is_sound
     require_same_episodes(tmp_path / "new", FOLDER / V3, [0, 1, 2])
+
+
+def test_a_repair_has_no_frames_of_what_was_left_out(copy: Callable[[str], Path], tmp_path: Path) -> None:
+    root = copy(V3)
+    DAMAGE["task"][0](root)
+    assert repair(root, tmp_path / "new").episodes == 2
+    assert check(tmp_path / "new").is_sound
+    require_same_episodes(tmp_path / "new", FOLDER / V3, [1, 2])
 
 
 def test_an_interrupted_recording_is_saved(copy: Callable[[str], Path], tmp_path: Path) -> None:
@@ -186,6 +206,9 @@ def test_episodes_that_are_not_whole_are_left_out(copy: Callable[[str], Path], t
     for path in root.glob("data/**/*.parquet"):
         os.truncate(path, 20)
     with pytest.raises(ValueError, match="no episode can be kept"):
+        repair(root, tmp_path / "none")
+    (root / "meta/info.json").write_text("{")
+    with pytest.raises(ValueError, match=r"meta/info.json: not JSON"):
         repair(root, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

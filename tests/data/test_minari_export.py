@@ -98,6 +98,32 @@ def test_a_recording_comes_back_equal(backend: ComputeBackend, tmp_path: Path) -
     assert found["episode"].tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
 
 
+@pytest.mark.parametrize("has_infos", [False, True])
+def test_columns_that_minari_has_no_place_for_are_kept_among_the_infos(has_infos: bool, tmp_path: Path) -> None:
+    info = DictSpace(NUMPY, {"speed": BoxSpace(NUMPY, 0, 1, "float32", shape=(2,))}) if has_infos else None
+    context = DictSpace(NUMPY, {"task": TextSpace(NUMPY, 9), "goal": BoxSpace(NUMPY, 0, 1, "float32", shape=(2,))})
+    extras = DictSpace(NUMPY, {"logp": BoxSpace(NUMPY, -9, 9, "float32", shape=())})
+    space = transition_space(NUMPY, info=info, context=context, extras=extras, done=BinarySpace(NUMPY, ()))
+    with recorded(space, [3, 2]) as buffer:
+        export_minari(buffer, "some-v0", progress=False)
+        wanted = buffer.get_at(...)
+    infos = [episode.infos for episode in minari.load_dataset("some-v0").iterate_episodes()]
+    texts = [text.decode() for episode in infos for text in episode["context"]["task"]]  # which Minari reads as bytes
+    assert texts == wanted["context"]["task"].tolist()
+    with replay("some-v0", tmp_path) as data:
+        found = data.as_batch(NUMPY).get_at(...)["next"]["info"]
+    for column in ("context", "extras"):
+        np.testing.assert_equal(found[column], wanted[column])
+    assert set(found) == {"context", "extras"} | ({"speed"} if has_infos else set())
+
+
+def test_a_column_with_the_name_of_an_info_is_refused(tmp_path: Path) -> None:
+    info = DictSpace(NUMPY, {"step": BoxSpace(NUMPY, 0, 1, "float32", shape=())})
+    space = transition_space(NUMPY, info=info, step=BoxSpace(NUMPY, 0, 9, "int64", shape=()))
+    with recorded(space, [3]) as buffer, pytest.raises(ValueError, match=r"columns \['step'\] are infos as well"):
+        export_minari(buffer, "some-v0", progress=False)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_dataset_goes_to_minari_and_back(case: str, tmp_path: Path) -> None:
     record(case, "one-v0", infos=case != "box")

@@ -31,7 +31,9 @@ FOLDERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] =
 }
 # storages whose format has bytes that mean nothing: damage is what changes samples, and that is reported
 OTHERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] = {
-    "npz": (storage_by_name("npz"), {}, "small", 12)
+    "npz": (storage_by_name("npz"), {}, "small", 12),
+    "shared": (PackedStorage, {}, "shared", None),  # observations stored once, some of whose rows are to spare
+    "shared ring": (PackedStorage, {}, "shared blocks", 12),
 }
 if importlib.util.find_spec("h5py"):
     hdf5 = storage_by_name("hdf5")

@@ -19,8 +19,9 @@ from catalogue import SPACES, samples
 from test_replay_buffer_processes import HERE, SOURCE, run
 
 import unienv_data
-from unienv_data import ReplayBuffer, StorageCorruptedError
+from unienv_data import ReplayBuffer, StorageCorruptedError, check
 from unienv_data.base.mapped import MappedFile
+from unienv_data.base.storage import UnsupportedFormatError
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BoxSpace, DictSpace
 
@@ -612,3 +613,18 @@ def test_urls_are_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_folder_that_does_not_exist_is_not_called_corrupted(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         ReplayBuffer.load_from(tmp_path / "nowhere", backend=NUMPY)
+
+
+def test_sound_folders_of_something_else_are_not_called_corrupted(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"not a replay buffer, there is no metadata\.json"):
+        ReplayBuffer.load_from(tmp_path, backend=NUMPY)
+    (tmp_path / "metadata.json").write_text('{"data_format": "hdf5", "total_steps": 7}')
+    with pytest.raises(UnsupportedFormatError, match=r"metadata\.json: of type None, wanted a ReplayBuffer"):
+        ReplayBuffer.load_from(tmp_path, backend=NUMPY)
+
+
+@pytest.mark.parametrize("url", ["file:///data/run", "FILE:/data/run", Path("file:///data/run")])
+def test_urls_of_files_are_refused(url: Any) -> None:
+    for act in (lambda: ReplayBuffer.create(number_space(), cache_path=url), lambda: check(url)):
+        with pytest.raises(ValueError, match="is a URL: give the path, '/data/run'"):
+            act()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import copy
 import fcntl
 import itertools
@@ -9,6 +11,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +29,12 @@ from unienv_data.replay_buffer._locks import SharedWriteLock
 from unienv_data.storages.parquet import ParquetStorage
 from unienv_interface.backends import NumpyComputeBackend
 
-OURS = (unienv_data, unienv_interface)
+# With the modules of the standard library whose code waits for threads.
+OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading)
 MOST = 12
 LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
+# A file that was opened and not yet entered: Python closes it at once, and warns.
+pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
 
 
 # -- at every point of every verb ----------------------------------------------------------------------------
@@ -45,8 +51,7 @@ class Subject:
         if place.endswith("disk"):
             self.path = folder / "buffer"
         self.shared = place.startswith("shared")
-        self.buffer = ReplayBuffer.create(
-            space_of(leaves),
+        self.buffer = self.create(
             capacity=capacity,
             cache_path=self.path,
             multiprocessing=self.shared,
@@ -54,14 +59,23 @@ class Subject:
             lanes=lanes,
         )
 
+    def create(self, **options: Any) -> ReplayBuffer:
+        return ReplayBuffer.create(space_of(self.leaves), **options)
+
+    def sample(self, number: int) -> Any:
+        return sample(number, self.leaves)
+
     def samples(self, *numbers: int) -> Any:
         return batch(list(numbers), self.leaves)
+
+    def number_in(self, value: Any) -> int | None:
+        return number_in(value, self.leaves)
 
     def add(self, *numbers: int) -> None:
         """Samples of the open episode, or of those of the lanes."""
         for first in range(0, len(numbers), self.lanes):
             if self.lanes == 1:
-                self.buffer.append(sample(numbers[first], self.leaves))
+                self.buffer.append(self.sample(numbers[first]))
             else:
                 self.buffer.extend_lanes(self.samples(*numbers[first : first + self.lanes]))
 
@@ -75,20 +89,23 @@ class Subject:
 
     def look(self, buffer: ReplayBuffer | None = None) -> Any:
         buffer = buffer or self.buffer
-        found = [number_in(buffer.get_at(index), self.leaves) for index in range(len(buffer))]
+        found = [self.number_in(buffer.get_at(index)) for index in range(len(buffer))]
         return found, buffer.get_segments(), buffer.has_open_segment, buffer.verify()
+
+    def writes_after(self) -> list[Callable[[], Any]]:
+        buffer = self.buffer
+        return [
+            lambda: self.add(20, 21),
+            buffer.mark_segment_end,
+            lambda: self.add(22, 23),
+            lambda: buffer.set_at(0, self.sample(24)),
+            lambda: buffer.remove_at([0] if self.lanes == 1 else [0, 1]),
+        ]
 
     def go_on(self) -> Any:
         """What is found after each of some more writes."""
-        buffer, found = self.buffer, []
-        writes: list[Callable[[], None]] = [
-            lambda: self.add(20, 21),
-            lambda: buffer.mark_segment_end(),
-            lambda: self.add(22, 23),
-            lambda: buffer.set_at(0, sample(24, self.leaves)),
-            lambda: buffer.remove_at([0] if self.lanes == 1 else [0, 1]),
-        ]
-        for write in writes:
+        found = []
+        for write in self.writes_after():
             write()
             found.append(self.look())
         return found
@@ -96,10 +113,8 @@ class Subject:
     def reopen(self) -> None:
         """After a close, as another process would; in memory, where nothing is left, a new one."""
         if self.path is None:
-            options = {"capacity": self.buffer.capacity, "multiprocessing": self.shared}
-            self.buffer = ReplayBuffer.create(
-                space_of(self.leaves), maintain_segment_metadata=True, lanes=self.lanes, **options
-            )
+            options: dict[str, Any] = {"capacity": self.buffer.capacity, "multiprocessing": self.shared}
+            self.buffer = self.create(maintain_segment_metadata=True, lanes=self.lanes, **options)
         else:
             self.buffer = ReplayBuffer.load_from(self.path, read_only=False, multiprocessing=self.shared, **LOAD)
 
@@ -143,10 +158,12 @@ PLACES = ["memory", "disk", "shared memory", "shared disk"]
 FORMS = list(itertools.product([12, None], ["small", "blocks", "heap"]))  # the ring of twelve is full
 
 
-def interrupt_everywhere(verb: Verb, place: str, form: tuple[int | None, str], folder: Path, most: int) -> int:
+def interrupt_everywhere(
+    verb: Verb, place: str, form: tuple[int | None, str], folder: Path, most: int, kind: type[Subject] = Subject
+) -> int:
     """Interrupt an act at about `most` of its points, in turn; how many were interrupted."""
     (capacity, leaves), count = form, 0
-    subject = Subject(place, capacity, leaves, verb.lanes, folder)
+    subject = kind(place, capacity, leaves, verb.lanes, folder)
     subject.fill(is_open=verb.is_open)
     before = subject.look()
     wanted = {False: [before, *subject.go_on()]}

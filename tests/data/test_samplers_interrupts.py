@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +27,8 @@ from unienv_data import (
 )
 from unienv_data.base.sampling import BatchSampler
 
-OURS = (unienv_data, unienv_interface)
+# With the modules of the standard library whose code waits for threads.
+OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading)
 LENGTH, SIZE = 48, 8
 POINTS = pytest.mark.parametrize("most", [25, pytest.param(10**9, marks=pytest.mark.soak)])
 FORKS = [

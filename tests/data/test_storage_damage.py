@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import json
 import os
 import random
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,13 @@ import composed
 import file_storages
 import numpy as np
 import pytest
-from buffers import number_space, numbers
+from buffers import contents, number_space, numbers
 from power_cut import batch, space_of
 
 import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.base import mapped
+from unienv_data.replay_buffer import _state
 from unienv_data.storages.packed import PackedStorage
 from unienv_data.storages.registry import storage_by_name
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
@@ -342,6 +346,73 @@ def test_pieces_that_metadata_claims_must_be_there(tmp_path: Path) -> None:
     file.write_text(json.dumps({**content, "num_rows": 2**61, "piece_size": 1}))  # as the reference writes it
     with pytest.raises(StorageCorruptedError, match=r"_metadata\.json: 2305843009213693952 pieces, there are 0 files"):
         ParquetStorage.load_from(tmp_path / "a", space)
+
+
+# -- journals ------------------------------------------------------------------------------------------------
+
+
+def forge_journal(folder: Path, slots: list[int], segments: list[tuple[int, int]], counters: dict[int, int]) -> None:
+    """Have the edit in a journal change other places; its checksum is right."""
+    file = folder / "journal.bin"
+    _, mark, *_ = struct.unpack_from("<QQqqq", file.read_bytes())
+    flat = [*slots, *itertools.chain(*segments), *itertools.chain(*counters.items())]
+    body = np.array(flat, "<i8").tobytes() + bytes(16 * len(slots))
+    head = (len(body), mark >> 32 << 32 | zlib.crc32(body), len(slots), len(segments), len(counters))
+    file.write_bytes(struct.pack("<QQqqq", *head) + body)
+
+
+HEAD, TAIL, BASE, CLOSED, SEGMENTS, EDIT = range(6)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ([10**6], [], {}),
+        ([2**62], [], {}),
+        ([-1], [], {}),
+        ([], [], {99: 1}),
+        ([], [], {-1: 1}),
+        ([], [], {HEAD: 2**60, SEGMENTS: 0}),
+        ([], [], {HEAD: -5, SEGMENTS: 0}),
+        ([], [], {TAIL: 100, SEGMENTS: 0}),
+        ([], [], {BASE: -100, SEGMENTS: 0}),
+        ([], [], {CLOSED: -9, SEGMENTS: 0}),
+        ([], [], {SEGMENTS: 2**50}),
+        ([], [], {EDIT: 2**62, SEGMENTS: 0}),
+        ([], [(0, 10**9)], {SEGMENTS: 1}),
+        ([], [(8, 2)], {SEGMENTS: 1}),
+    ],
+)
+@pytest.mark.parametrize("capacity", [None, 20])
+def test_an_edit_that_reaches_out_of_the_buffer_is_refused(
+    capacity: int | None, edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    buffer = ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path, keep_episodes=True)
+    assert buffer.storage.row_nbytes == 16  # type: ignore[attr-defined]
+    buffer.extend(numbers(range(6)))
+
+    def cut(*arguments: Any) -> None:
+        raise GeneratorExit  # the edit is written down, and not made
+
+    monkeypatch.setattr(_state, "finish", cut)
+    with pytest.raises(GeneratorExit):
+        buffer.remove_at([2])
+    buffer._state.folder_lock.release()
+    monkeypatch.undo()
+    forge_journal(path, *edit)
+    with pytest.raises(StorageCorruptedError, match=r"journal\.bin: the edit .* is damaged: .*`unienv repair`"):
+        ReplayBuffer.load_from(path, backend=NUMPY, read_only=False)
+    with (
+        ReplayBuffer.load_from(path, backend=NUMPY) as reader,
+        pytest.raises(StorageCorruptedError, match=r"damaged as well: .*`unienv repair`"),
+    ):
+        reader.get_at(...)
+    (finding,) = unienv_data.check(path).findings
+    assert finding.kind == "unreadable"
+    assert unienv_data.repair(path, tmp_path / "b").samples == 6
+    with ReplayBuffer.load_from(tmp_path / "b", backend=NUMPY) as repaired:
+        assert contents(repaired) == [0, 1, 2, 3, 4, 5]
 
 
 # -- files that are somebody else's ----------------------------------------------------------------------------

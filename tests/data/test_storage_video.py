@@ -103,6 +103,8 @@ def test_every_codec_gives_the_frames_back(codec: str, shape: tuple[int, ...], d
         ({"codec": "h264"}, (24, 32, 4), "uint8", "ffv1 does"),
         ({"codec": "ffv1"}, (24, 32, 3), "uint16", "ffv1 has uint16 with one channel"),
         ({"codec": "h264", "crf": 60}, SHAPE, "uint8", "from 0 .best. to 51"),
+        ({"pixel_format": "nonsense"}, SHAPE, "uint8", "pixel_format is 'nonsense', ffv1 has yuv420p, "),
+        ({"codec": "av1", "pixel_format": "gray"}, SHAPE, "uint8", "pixel_format is 'gray', av1 has yuv420p, "),
         ({"fps": 0}, SHAPE, "uint8", "fps must be above 0"),
         ({"multiprocessing": True}, SHAPE, "uint8", "one process encodes videos"),
         ({"lanes": 2}, SHAPE, "uint8", "lanes must be 1"),

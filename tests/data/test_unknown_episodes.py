@@ -17,10 +17,13 @@ from unienv_data import (
     ReplayBufferCollectionWrapper,
     SliceStackedBatch,
     UnknownEpisodesWarning,
+    WindowedBatch,
+    seconds,
     transition_space,
 )
 from unienv_data.storages.dict_storage import DictStorage
 from unienv_data.storages.packed import PackedStorage
+from unienv_interface.space import DictSpace
 
 
 @pytest.mark.parametrize(
@@ -59,9 +62,12 @@ def test_windows_of_unknown_episodes_warn_at_the_line_that_makes_them() -> None:
     buffer = unaware()
     aware = ReplayBuffer.create(number_space())
     for batch in (buffer, buffer.get_slice([0, 1, 5]), buffer.get_column(["number"]), CombinedBatch([buffer, aware])):
-        for kind, options in ((SliceStackedBatch, {"fixed_offset": [-1, 0]}), (FrameStackedBatch, {})):
+        kinds: list[tuple[Any, Any]] = [(SliceStackedBatch, {"fixed_offset": [-1, 0]}), (FrameStackedBatch, {})]
+        if isinstance(batch.single_space, DictSpace):
+            kinds.append((WindowedBatch, {"windows": {"number": [-1, 0]}}))
+        for kind, options in kinds:
             with pytest.warns(UnknownEpisodesWarning, match=rf'{kind.__name__}\(\.\.\., episodes="ignore"\)') as seen:
-                stack = kind(batch, **options)  # type: ignore[arg-type]
+                stack = kind(batch, **options)
             assert [warning.filename for warning in seen] == [__file__]
             with warnings.catch_warnings():  # once, and not at every read
                 warnings.simplefilter("error")
@@ -82,8 +88,19 @@ def test_windows_do_not_warn_where_it_is_known_or_meant() -> None:
             assert stack.get_at_with_metadata(3)[1]["slice_valid_mask"].tolist() == [False, True]
         for stack in (*stacks(buffer, get_valid_mask_function=mask), *stacks(ReplayBuffer.create(number_space()))):
             assert stack.fixed_offset.tolist() == [-1, 0]
-    with pytest.raises(ValueError, match="episodes is 'no', it must be 'respect' or 'ignore'"):
-        FrameStackedBatch(buffer, episodes="no")  # type: ignore[arg-type]
+        windows = WindowedBatch(aware, {"number": [-1, 0]}).get_at_with_metadata([0, 3])[1]["slice_valid_mask"]
+        assert windows["number"].tolist() == [[False, True], [False, True]]
+        for batch in (buffer, aware):
+            mixed = WindowedBatch(batch, {"number": [-1, 0], ("inner",): seconds([-1], 0, "number")}, episodes="ignore")
+            masks = mixed.get_at_with_metadata([0, 3])[1]["slice_valid_mask"]
+            assert masks["number"].tolist() == [[False, True], [True, True]]
+            assert masks["inner"].tolist() == [[False], [batch is buffer]]
+    for make in (
+        lambda: FrameStackedBatch(buffer, episodes="no"),
+        lambda: WindowedBatch(buffer, {"number": [0]}, episodes="no"),
+    ):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="episodes is 'no', it must be 'respect' or 'ignore'"):
+            make()
 
 
 # -- recording ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from .sampling import (
     SamplerRNGType,
 )
 from .storage import SpaceStorage, StorageCorruptedError
-from .windows import UnknownEpisodesWarning
+from .windows import Padding, UnknownEpisodesWarning
 
 __all__ = [
     "BatchBase",
@@ -24,5 +24,6 @@ __all__ = [
     "SamplerRNGType",
     "SpaceStorage",
     "StorageCorruptedError",
+    "Padding",
     "UnknownEpisodesWarning",
 ]

@@ -7,6 +7,7 @@ belong to its episode, and which samples replace the others.
 from __future__ import annotations
 
 import abc
+import enum
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,15 @@ class EpisodeMarks(NamedTuple):
 
 class UnknownEpisodesWarning(UserWarning):
     """Windows may reach from one episode into another, since the source keeps no episodes."""
+
+
+class Padding(enum.IntEnum):
+    """Why a frame of a window is padding, as `slice_padding` in the metadata of windows says it."""
+
+    NONE = 0  #: It is a frame.
+    START = 1  #: It lies before the first sample of its episode.
+    END = 2  #: It lies behind the last sample of its episode, which has ended.
+    MISSING = 3  #: It is not there: overwritten, removed or left out, or the episode goes on or was cut.
 
 
 class Limits(NamedTuple):
@@ -80,6 +90,8 @@ class WindowQuery:
     take
         The wanted frames by their index among the offsets, in any order; None for all. Frames that are not valid are
         still filled from all of them.
+    tells_padding
+        Say of each frame that is not valid why; only `within_episodes`, without a mask.
     mask, mask_keys
         Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
         `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
@@ -93,6 +105,7 @@ class WindowQuery:
     mask: ColumnMask | None = None
     mask_keys: tuple[Any, ...] = ()
     take: np.ndarray | None = None
+    tells_padding: bool = False
 
     @property
     def count(self) -> int:
@@ -121,11 +134,12 @@ class WindowQuery:
 
 
 class Windows(NamedTuple):
-    """Windows of B samples, T frames each: data and metadata have leading axes (B, T), `valid` is a host array."""
+    """Windows of B samples, T frames each: data and metadata have leading axes (B, T), the rest are host arrays."""
 
     data: Any
     valid: np.ndarray
     metadata: dict[str, Any] | None = None
+    padding: np.ndarray | None = None  #: Of `Padding`, if the query tells it.
 
 
 class Frames(NamedTuple):
@@ -195,6 +209,24 @@ def window_frames(
         return Frames(filled, valid)
     low, high = (0, length) if limits is None else (limits.start[:, None], limits.stop[:, None])
     return Frames(np.clip(frames, low, high - 1), valid)
+
+
+def padding_of(
+    query: WindowQuery, bounds: Episodes, limits: Limits | None, marks: EpisodeMarks | None, valid: np.ndarray
+) -> np.ndarray:
+    """The `Padding` of the frames of windows (B, T), given the episode of each sample.
+
+    Without `marks` all episodes are there from their beginning to their end.
+    """
+    begins, ends = (np.True_, np.True_) if marks is None else (marks.begins, marks.ends)
+    if limits is not None:
+        begins, ends = begins & (limits.start <= bounds.start), ends & (limits.stop >= bounds.stop)
+    before = np.broadcast_to(np.where(begins, Padding.START, Padding.MISSING), len(valid))
+    behind = np.broadcast_to(np.where(ends, Padding.END, Padding.MISSING), len(valid))
+    offsets = query.offsets if query.take is None else query.offsets[query.take]
+    padding = np.where(offsets < 0, before[:, None], behind[:, None]).astype(np.uint8)
+    padding[valid] = Padding.NONE
+    return padding
 
 
 def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, length: int) -> Spans | None:

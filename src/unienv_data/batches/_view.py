@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from unienv_interface.space import DictSpace, Space
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.index import is_plain_index
-from ..base.windows import EpisodeMarks, Episodes, WindowQuery
+from ..base.windows import EpisodeMarks, Episodes, UnknownEpisodesWarning, WindowQuery
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -69,6 +70,17 @@ class QueriesBelow:
             below = tuple(map(self._translate, queries))
             self._last = (tuple(queries), below)
         return below
+
+
+def warn_of_unknown_episodes(batch: BatchBase, view: str, *, or_else: str = "", stacklevel: int) -> None:
+    """Warn of windows over a batch that does not know its episodes; `stacklevel` counts from the caller's caller."""
+    warnings.warn(
+        f"{type(batch).__name__} does not know its episodes, so windows reach from one into the next, and every frame "
+        f"counts as valid: keep episodes (ReplayBuffer.create(..., keep_episodes=True), or lanes=N for a batch of N "
+        f'environments), {or_else}or write {view}(..., episodes="ignore") if that is meant',
+        UnknownEpisodesWarning,
+        stacklevel=stacklevel + 2,
+    )
 
 
 def check_knows_episodes(batch: BatchBase, view: str) -> None:

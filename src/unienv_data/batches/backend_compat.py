@@ -48,8 +48,10 @@ class ToBackendOrDeviceBatch(
 
     Examples
     --------
-    >>> tensors = ToBackendOrDeviceBatch(buffer, PyTorchComputeBackend)
-    >>> StepSampler(tensors, 256).sample()
+    >>> tensors = ToBackendOrDeviceBatch(buffer, "torch")
+    >>> batch = StepSampler(tensors, 256).sample()
+    >>> type(batch["obs"]).__name__
+    'Tensor'
     """
 
     def __init__(self, batch: BatchBase, backend: BackendLike | None = None, device: Any = None) -> None:
@@ -129,9 +131,9 @@ class ToBackendOrDeviceBatch(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
     ) -> list[Windows]:
         moved = []
-        for data, valid, metadata in self.batch.read_column_windows(positions, queries, limits):
-            data, metadata = self._both_out((data, metadata))
-            moved.append(Windows(data, valid, metadata))
+        for windows in self.batch.read_column_windows(positions, queries, limits):
+            data, metadata = self._both_out((windows.data, windows.metadata))
+            moved.append(windows._replace(data=data, metadata=metadata))
         return moved
 
     # -- writing ---------------------------------------------------------------------------------------------

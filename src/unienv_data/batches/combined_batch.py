@@ -17,6 +17,8 @@ from unienv_interface.space.space_utils import batch_size_data, batch_space, get
 from unienv_interface.space.spaces.graph import fields_of
 
 from ..base.common import BatchBase, BatchT, resolve_index
+from ..base.encoded_frames import EncodedFrames
+from ..base.threads import call_each
 from ..base.windows import EpisodeMarks, Episodes, Limits, WindowQuery, Windows
 from ._view import with_space, with_value
 from .backend_compat import ToBackendOrDeviceBatch
@@ -57,9 +59,23 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     ------
     ValueError
         There are no batches, or their spaces differ.
+
+    Examples
+    --------
+    >>> runs = CombinedBatch([buffer, buffer])
+    >>> len(runs)
+    3200
+    >>> data, metadata = runs.get_at_with_metadata([0, 1600])
+    >>> metadata["batch_index"]
+    array([0, 1])
     """
 
-    def __init__(self, batches: Sequence[BatchBase], device: Any = None, use_thread_pool: bool = False) -> None:
+    def __init__(
+        self,
+        batches: Sequence[BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]],
+        device: Any = None,
+        use_thread_pool: bool = False,
+    ) -> None:
         self.batches = tuple(batches)
         if not self.batches:
             raise ValueError("there are no batches to combine")
@@ -141,7 +157,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, lambda batch, index: (batch.get_at(index), None), with_metadata=False)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
@@ -161,6 +177,14 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any]]:
         return self._read(idx, lambda batch, index: batch.get_column_at_with_metadata(nested_keys, index))
+
+    def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
+        """As of every batch, for samples of one source, such as an episode; None for those of several."""
+        starts, total = self._starts_and_total()
+        slices = self._slices(np.atleast_1d(resolve_index(self.backend, idx, total)), starts)
+        if len(slices) != 1:
+            return None
+        return self._sources[slices[0].source].encoded_frames(nested_keys, slices[0].positions)
 
     def _read(
         self, idx: Any, fetch: Callable[[BatchBase, Any], DataAndMetadata], *, with_metadata: bool = True
@@ -216,7 +240,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return map(work, slices)
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
             self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
-        return self._pool[1].map(work, slices)
+        return iter(call_each(self._pool[1], work, slices))
 
     # -- episodes --------------------------------------------------------------------------------------------
 
@@ -293,10 +317,15 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         valid = np.empty((sum(len(chosen.indices) for chosen in slices), query.count), np.bool_)
         for chosen, windows in zip(slices, parts, strict=True):
             valid[chosen.indices] = windows.valid
-        if not query.with_metadata:
-            return Windows(data, valid)
-        numbers = np.empty(valid.shape, np.int64)
-        return Windows(data, valid, self._joined_metadata([windows.metadata for windows in parts], slices, numbers))
+        padding = np.empty(valid.shape, np.uint8) if query.tells_padding else None
+        for chosen, windows in zip(slices, parts, strict=True):
+            if padding is not None and windows.padding is not None:
+                padding[chosen.indices] = windows.padding
+        metadata = None
+        if query.with_metadata:
+            numbers = np.empty(valid.shape, np.int64)
+            metadata = self._joined_metadata([windows.metadata for windows in parts], slices, numbers)
+        return Windows(data, valid, metadata, padding)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
         How many samples before it a window begins.
     postfetch_horizon
         How many samples after it a window ends.
-    get_valid_mask_function, fill_invalid_data, stack_metadata, episodes
+    get_valid_mask_function, fill_invalid_data, stack_metadata, episodes, padding
         As of `SliceStackedBatch`.
 
     Raises
@@ -46,7 +46,7 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         prefetch_horizon: int = 0,
         postfetch_horizon: int = 0,
         get_valid_mask_function: MaskFunction | None = None,
@@ -54,11 +54,20 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
         stack_metadata: bool = False,
         *,
         episodes: Literal["respect", "ignore"] = "respect",
+        padding: bool = False,
     ) -> None:
         self.prefetch_horizon = _parse_horizon(prefetch_horizon, "prefetch_horizon")
         self.postfetch_horizon = _parse_horizon(postfetch_horizon, "postfetch_horizon")
         offsets = np.arange(-self.prefetch_horizon, self.postfetch_horizon + 1)
-        super().__init__(batch, offsets, get_valid_mask_function, fill_invalid_data, stack_metadata, episodes=episodes)
+        super().__init__(
+            batch,
+            offsets,
+            get_valid_mask_function,
+            fill_invalid_data,
+            stack_metadata,
+            episodes=episodes,
+            padding=padding,
+        )
 
 
 def _parse_horizon(value: int, name: str) -> int:

@@ -78,7 +78,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         strategy: Strategy = "future",
         k: float = 4,
         *,
@@ -122,7 +122,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, with_metadata=False)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -149,7 +149,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         if last is None or last[0] is not query:
             last = self._last_query = (query, replace(query, nested_keys=()))
         whole = last[1]
-        (data, valid, metadata), goals, chosen = self._read_with_goals(
+        (data, valid, metadata, padding), goals, chosen = self._read_with_goals(
             positions, lambda: self.batch.read_windows(positions, whole, limits)
         )
         count = valid.shape[1]
@@ -160,7 +160,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         if query.with_metadata:
             metadata = with_value(metadata or {}, RELABELLED, self._as_flags(chosen.reshape(valid.shape)))
         data = split_axis(self.backend, frames, valid.shape)
-        return Windows(nested_item(data, query.nested_keys), valid, metadata)
+        return Windows(nested_item(data, query.nested_keys), valid, metadata, padding)
 
     # -- relabelling -----------------------------------------------------------------------------------------
 

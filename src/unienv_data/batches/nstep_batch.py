@@ -66,14 +66,14 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     --------
     >>> sampler = StepSampler(NStepBatch(buffer, n=3, gamma=0.99), 256, seed=0)
     >>> batch = sampler.sample()
-    >>> target = batch["reward"] + batch["discount"] * value(batch["next_obs"])
+    >>> target = batch["reward"] + batch["discount"] * value_of(batch["next_obs"])
     """
 
     is_mutable = False
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         n: int,
         gamma: float,
         *,
@@ -127,7 +127,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         self._query = WindowQuery(np.arange(self.n))
         self._query_with_metadata = replace(self._query, with_metadata=True)
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, self._query)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -142,7 +142,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     def _read(self, idx: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        windows, valid, metadata = self.batch.read_windows(positions, query)
+        windows, valid, metadata, _ = self.batch.read_windows(positions, query)
         data = self._folded(windows, valid)
         space = self.single_metadata_space
         if metadata is not None and space is not None:

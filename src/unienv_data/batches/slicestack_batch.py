@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
-from unienv_interface.space import BinarySpace, Space
+from unienv_interface.space import BinarySpace, BoxSpace, Space
 from unienv_interface.space.space_utils import batch_space, get_at, unflatten_data
 
 from ..base.common import BatchBase, BatchT, resolve_index
@@ -18,7 +17,7 @@ from ..base.index import is_plain_index, is_single
 from ..base.nested import nested_item
 from ..base.windows import (
     ColumnMask,
-    UnknownEpisodesWarning,
+    Padding,
     WindowQuery,
     Windows,
     merge_axes,
@@ -28,12 +27,13 @@ from ..base.windows import (
     take_frames,
     window_frames,
 )
-from ._view import BatchView, with_space, with_value
+from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
 
 #: From a stack, the indices (B, T) of the frames, their data and their metadata, both (B, T, ...), to booleans (B, T).
 MaskFunction = Callable[["SliceStackedBatch", Any, Any, dict[str, Any]], Any]
 
 VALID_MASK = "slice_valid_mask"
+PADDING = "slice_padding"
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,9 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         The metadata of the batch is that of every frame, otherwise that of the sample itself.
     episodes
         With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+    padding
+        Metadata has `slice_padding`, too: of each frame a number of `Padding`, which tells padding at the start of an
+        episode, at its end, and in the place of samples that are not there, as at the seam of a ring.
 
     Warns
     -----
@@ -125,7 +128,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     Raises
     ------
     ValueError
-        The offsets are not sorted integers with 0 among them, or `episodes` is neither of its values.
+        The offsets are not sorted integers with 0 among them, `episodes` is neither of its values, or `padding` is
+        wanted and the ends of episodes are not those that the batch knows.
     TypeError
         The offsets are given by column, which is for `WindowedBatch`.
 
@@ -141,20 +145,25 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     def __init__(
         self,
-        batch: BatchBase,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         fixed_offset: Any,
         get_valid_mask_function: MaskFunction | None = None,
         fill_invalid_data: bool = True,
         stack_metadata: bool = False,
         *,
         episodes: Literal["respect", "ignore"] = "respect",
+        padding: bool = False,
     ) -> None:
         if isinstance(fixed_offset, Mapping):
             raise TypeError(f"offsets by column are for WindowedBatch: WindowedBatch(batch, {dict(fixed_offset)!r})")
         if episodes not in ("respect", "ignore"):
             raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         if episodes == "respect" and get_valid_mask_function is None and not batch.is_segment_aware:
-            self._warn_of_unknown_episodes(batch)
+            level = 1 if type(self) is SliceStackedBatch else 2  # the line that makes the view, also of a subclass
+            give_mask = "give get_valid_mask_function=..., "
+            warn_of_unknown_episodes(batch, type(self).__name__, or_else=give_mask, stacklevel=level)
+        if padding:
+            check_tells_padding(batch, episodes == "respect" and get_valid_mask_function is None)
         offsets = parse_offsets(batch.backend, fixed_offset)
         single_space, count = batch.single_space, len(offsets)
         metadata_space = batch.single_metadata_space
@@ -162,6 +171,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
             metadata_space = batch_space(metadata_space, count)
         mask_space = BinarySpace(batch.backend, (count,), device=batch.device)
         metadata_space = with_space(metadata_space, single_space, VALID_MASK, mask_space)
+        if padding:
+            metadata_space = with_space(metadata_space, single_space, PADDING, padding_space(batch, count))
         super().__init__(batch, batch_space(single_space, count), metadata_space)
         self._place = (batch.backend, batch.device)
         self.fixed_offset = self._as_indices(offsets)
@@ -170,7 +181,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         self.stack_metadata = stack_metadata
         # With a mask function nothing is known about episodes until the frames have been read.
         within = get_valid_mask_function is None and episodes == "respect"
-        self._query = WindowQuery(offsets, within_episodes=within, fill=fill_invalid_data)
+        self._query = WindowQuery(offsets, within_episodes=within, fill=fill_invalid_data, tells_padding=padding)
         mask = get_valid_mask_function
         if (
             isinstance(mask, (SameEpisode, BeforeEpisodeEnd))
@@ -181,17 +192,6 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
             self._query = replace(self._query, mask=mask, mask_keys=(mask.key,))
         self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
 
-    def _warn_of_unknown_episodes(self, batch: BatchBase) -> None:
-        level = 3 if type(self) is SliceStackedBatch else 4  # the line that makes the view, also of a subclass
-        warnings.warn(
-            f"{type(batch).__name__} does not know its episodes, so windows reach from one into the next, and every "
-            f"frame counts as valid: keep episodes (ReplayBuffer.create(..., keep_episodes=True), or lanes=N for a "
-            f"batch of N environments), give get_valid_mask_function=..., or write {type(self).__name__}(..., "
-            f'episodes="ignore") if that is meant',
-            UnknownEpisodesWarning,
-            stacklevel=level,
-        )
-
     @property
     def host_offsets(self) -> tuple[np.ndarray, int]:
         """The offsets as a host array, and the place of 0 among them."""
@@ -201,13 +201,13 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         backend, device = self._place
         return backend.from_numpy(values, dtype=backend.default_index_dtype, device=device)
 
-    def _as_mask(self, valid: np.ndarray) -> Any:
+    def _as_mask(self, frames: np.ndarray) -> Any:
         backend, device = self._place
-        return backend.from_numpy(valid, device=device)
+        return backend.from_numpy(frames, device=device)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._read(idx, (), with_metadata=False)[0]
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any]]:
@@ -223,7 +223,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         """The same query every time for what lies under these keys."""
         query = self._queries.get((keys, with_metadata))
         if query is None:
-            query = replace(self._query, nested_keys=keys, with_metadata=with_metadata)
+            tells_padding = self._query.tells_padding and with_metadata
+            query = replace(self._query, nested_keys=keys, with_metadata=with_metadata, tells_padding=tells_padding)
             self._queries[keys, with_metadata] = query
         return query
 
@@ -234,13 +235,12 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         else:
             positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
         if asks_later:
-            data, valid, metadata = self._read_masked(positions)
-            data = nested_item(data, keys)
+            windows = self._read_masked(positions)
+            data = nested_item(windows.data, keys)
         else:
-            data, valid, metadata = self.batch.read_windows(
-                positions, self._query_for(keys, with_metadata=with_metadata)
-            )
-        shown = self._shown_metadata(valid, metadata) if with_metadata else {}
+            windows = self.batch.read_windows(positions, self._query_for(keys, with_metadata=with_metadata))
+            data = windows.data
+        shown = self._shown_metadata(windows) if with_metadata else {}
         if is_single(idx):
             data = get_at(nested_item(self.single_space, keys), data, 0)
             shown = get_at(self.single_metadata_space, shown, 0) if with_metadata else shown
@@ -248,7 +248,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     def _read_masked(self, positions: np.ndarray) -> Windows:
         """Read the windows and ask the mask function which of their frames are valid."""
-        data, there, metadata = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
+        data, there, metadata, _ = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
         valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
         if self.fill_invalid_data and not valid.all():
             frames = nearest_valid(valid, self._query.zero)
@@ -257,14 +257,15 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
                 metadata = take_frames(self.batch.single_metadata_space, self.backend, metadata, valid.shape, frames)
         return Windows(data, valid, metadata)
 
-    def _shown_metadata(self, valid: np.ndarray, metadata: dict[str, Any] | None) -> dict[str, Any]:
+    def _shown_metadata(self, windows: Windows) -> dict[str, Any]:
         """The metadata of windows as this batch gives it."""
-        shown = metadata or {}
+        shown, valid = windows.metadata or {}, windows.valid
         if shown and not self.stack_metadata:
             frames = np.full((len(valid), 1), self._query.zero)
             frame = take_frames(self.batch.single_metadata_space, self.backend, shown, valid.shape, frames)
             shown = merge_axes(self.backend, frame, frames.shape)
-        return with_value(shown, VALID_MASK, self._as_mask(valid))
+        shown = with_value(shown, VALID_MASK, self._as_mask(valid))
+        return shown if windows.padding is None else with_value(shown, PADDING, self._as_mask(windows.padding))
 
     # -- what is valid ---------------------------------------------------------------------------------------
 
@@ -391,6 +392,20 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
             The flags are in the metadata of the batch, not in its samples.
         """
         return BeforeEpisodeEnd(episode_end_key, is_in_metadata)
+
+
+def check_tells_padding(batch: BatchBase, within_episodes: bool) -> None:
+    """A ValueError unless windows of a batch can tell the padding at an episode's ends from missing samples."""
+    if not (within_episodes and batch.is_segment_aware):
+        raise ValueError(
+            f"padding=True tells where episodes begin and end, so windows must go by episodes that the batch knows: "
+            f'without a mask function and episodes="ignore", and {batch!r} with keep_episodes=True or lanes=N'
+        )
+
+
+def padding_space(batch: BatchBase, count: int) -> BoxSpace:
+    """The space of the `Padding` of a window."""
+    return BoxSpace(batch.backend, 0, int(max(Padding)), "uint8", batch.device, shape=(count,))
 
 
 def _values(stack: SliceStackedBatch, holder: Any, key: str | int) -> np.ndarray:

@@ -47,8 +47,8 @@ def split(
 
     Examples
     --------
-    >>> parts = split(buffer, {"train": 0.9, "val": 0.1})  # doctest: +SKIP
-    >>> StepSampler(parts["train"], batch_size=64)  # doctest: +SKIP
+    >>> parts = split(buffer, {"train": 0.9, "val": 0.1})
+    >>> sampler = StepSampler(parts["train"], batch_size=64)
     """
     strides: int | np.ndarray
     shares = np.array(list(parts.values()), np.float64)
@@ -109,7 +109,7 @@ def without_cut_episodes(batch: BatchBase) -> SubIndexedBatch:
 
     Examples
     --------
-    >>> windows = FrameStackedBatch(without_cut_episodes(buffer), postfetch_horizon=15)  # doctest: +SKIP
+    >>> windows = FrameStackedBatch(without_cut_episodes(buffer), postfetch_horizon=15)
     """
     positions = np.arange(len(batch))
     marks, episodes = batch.episode_marks(positions), batch.episodes_of(positions)

@@ -85,8 +85,8 @@ def column_stats(
 
     Examples
     --------
-    >>> stats = column_stats(buffer, ["action"])  # doctest: +SKIP
-    >>> NormalizeTransformation.from_stats(stats["action"])  # doctest: +SKIP
+    >>> stats = column_stats(buffer, ["action"])
+    >>> normalize = NormalizeTransformation.from_stats(stats["action"])
     """
     leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
     usable = usable_columns(batch)

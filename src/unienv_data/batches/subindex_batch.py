@@ -37,9 +37,17 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     ------
     IndexError
         An index is out of range.
+
+    Examples
+    --------
+    >>> train = SubIndexedBatch(buffer, slice(0, 800))  # or buffer.get_slice(slice(0, 800))
+    >>> len(train)
+    800
     """
 
-    def __init__(self, batch: BatchBase, sub_indexes: Any) -> None:
+    def __init__(
+        self, batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType], sub_indexes: Any
+    ) -> None:
         super().__init__(batch, batch.single_space, batch.single_metadata_space)
         # a range where there is one: no array of the batch's length is built
         self._indices = _indices(batch, sub_indexes)
@@ -82,7 +90,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self.batch.get_at(self._below(idx))
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:

@@ -38,6 +38,12 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         There is no such field.
     TypeError
         The keys are one text instead of a sequence.
+
+    Examples
+    --------
+    >>> actions = SubItemBatch(buffer, ["action"])  # or buffer.get_column(["action"])
+    >>> actions.get_at([0, 1]).shape
+    (2,)
     """
 
     is_mutable = False

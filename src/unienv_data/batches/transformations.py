@@ -38,6 +38,12 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     ------
     TypeError
         The transformation makes something else than a `DictSpace` of metadata.
+
+    Examples
+    --------
+    >>> small = TransformedBatch(buffer, DictIncludeKeyTransformation(["obs", "action"]))
+    >>> sorted(small.get_at(0))
+    ['action', 'obs']
     """
 
     def __init__(
@@ -126,14 +132,15 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return [self._forward_windows(query, windows) for query, windows in zip(queries, read, strict=True)]
 
     def _forward_windows(self, query: WindowQuery, windows: Windows) -> Windows:
-        data, valid, metadata = windows
+        data, valid, metadata, _ = windows
         shape, backend = valid.shape, self.batch.backend
         data = merge_axes(backend, data, shape)
         metadata = None if metadata is None else merge_axes(backend, metadata, shape)
         data, metadata = self._forward(self._part(query.nested_keys)[1], (data, metadata), valid.size)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, shape)
-        return Windows(nested_item(split_axis(self.backend, data, shape), query.nested_keys), valid, metadata)
+        data = nested_item(split_axis(self.backend, data, shape), query.nested_keys)
+        return windows._replace(data=data, metadata=metadata)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

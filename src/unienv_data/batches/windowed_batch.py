@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.index import is_plain_index, is_single
 from ..base.nested import Columns, column_paths, columns_under, nested_item, path_keys
 from ..base.windows import WindowQuery, Windows, any_offsets, merge_axes, split_axis
-from ._view import BatchView, with_space, with_value
-from .slicestack_batch import VALID_MASK
+from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
+from .slicestack_batch import PADDING, VALID_MASK, check_tells_padding, padding_space
 
 __all__ = ["Seconds", "WindowedBatch", "seconds"]
 
@@ -88,9 +88,9 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     together. The view is read-only: to change the data, write to the batch under it.
 
     A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, as
-    in `SliceStackedBatch`: a frame that is not valid is the next valid one towards the sample itself. Metadata has a
-    mask of valid frames for each entry of `windows`, under its name, in `slice_valid_mask`, beside the metadata of the
-    sample itself.
+    in `SliceStackedBatch`: a frame that is not valid repeats the next valid frame of the window towards the sample, at
+    last the sample itself. Metadata has a mask of valid frames for each entry of `windows`, under its name, in
+    `slice_valid_mask`, beside the metadata of the sample itself.
 
     Parameters
     ----------
@@ -99,23 +99,41 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     windows
         The offsets by column: a path such as "obs/cam", or the path of a dict, such as "obs", for all under it that no
         longer path names. Offsets are integers in any order, with 0 (the sample itself) or without, or `seconds`.
+    episodes
+        With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+    padding
+        Metadata has `slice_padding`, too, as of `SliceStackedBatch`, for each entry of `windows`. Not for `seconds`.
+
+    Warns
+    -----
+    UnknownEpisodesWarning
+        The batch knows no episodes, so that every frame is valid that is there. `episodes="ignore"` says that this is
+        meant.
 
     Raises
     ------
     ValueError
-        A path names no column, or offsets are not as wanted.
+        A path names no column, offsets are not as wanted, `episodes` is neither of its values, or `padding`
+        is wanted of windows by time or without episodes.
 
     Examples
     --------
-    >>> windows = WindowedBatch(buffer, {"obs": [-1, 0], "obs/cam": [0], "action": range(16)})  # doctest: +SKIP
-    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()  # doctest: +SKIP
-    >>> metadata["slice_valid_mask"]["action"].shape  # doctest: +SKIP
+    >>> windows = WindowedBatch(buffer, {"obs": [-1, 0], "obs/cam": [0], "action": range(16)})
+    >>> data, metadata = StepSampler(windows, 64).sample_with_metadata()
+    >>> metadata["slice_valid_mask"]["action"].shape
     (64, 16)
     """
 
     is_mutable = False
 
-    def __init__(self, batch: BatchBase, windows: Mapping[str | Sequence[Any], Any]) -> None:
+    def __init__(
+        self,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
+        windows: Mapping[str | Sequence[Any], Any],
+        *,
+        episodes: Literal["respect", "ignore"] = "respect",
+        padding: bool = False,
+    ) -> None:
         if not isinstance(windows, Mapping) or not windows:
             raise TypeError(
                 f"windows are {windows!r}, wanted offsets by column, such as "
@@ -124,18 +142,29 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         space = batch.single_space
         if not isinstance(space, DictSpace):
             raise ValueError(f"there are no columns in samples of {space}: SliceStackedBatch makes windows of them")
+        if episodes not in ("respect", "ignore"):
+            raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         self.windows = dict(windows)
         self._windows = _parse_windows(batch, windows)
+        self._within_episodes = episodes == "respect"
+        if self._within_episodes and not batch.is_segment_aware:
+            warn_of_unknown_episodes(batch, type(self).__name__, stacklevel=1)
+        self._tells_padding = padding
+        if padding:
+            check_tells_padding(batch, self._within_episodes)
+            if any(isinstance(window.offsets, Seconds) for window in self._windows):
+                raise ValueError("padding=True is for windows by offsets, and some of these are by seconds")
         masks = {
             window.name: BinarySpace(batch.backend, (window.length,), device=batch.device) for window in self._windows
         }
         mask_space = DictSpace(batch.backend, masks, batch.device)
         counts = {path: window.length for window in self._windows for path in window.paths}
-        super().__init__(
-            batch,
-            _windowed_space(space, counts, ()),
-            with_space(batch.single_metadata_space, space, VALID_MASK, mask_space),
-        )
+        metadata_space = with_space(batch.single_metadata_space, space, VALID_MASK, mask_space)
+        if padding:
+            kinds = {window.name: padding_space(batch, window.length) for window in self._windows}
+            kinds_space = DictSpace(batch.backend, kinds, batch.device)
+            metadata_space = with_space(metadata_space, space, PADDING, kinds_space)
+        super().__init__(batch, _windowed_space(space, counts, ()), metadata_space)
         self._plans: dict[tuple[tuple[Any, ...], bool], _Plan] = {}
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -194,11 +223,15 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
                 time_names.append([window.name])
             else:
                 by_offsets.setdefault(window.offsets.tobytes(), []).append(window._replace(paths=asked))
-        queries, names = [], []
+        queries, names, tells_padding = [], [], self._tells_padding and with_metadata
         for group in by_offsets.values():
             offsets, take = any_offsets(self.backend, group[0].offsets)
             fields = Columns.of_paths(path for window in group for path in window.paths)
-            queries.append(WindowQuery(offsets, (fields,), take=take))
+            queries.append(
+                WindowQuery(
+                    offsets, (fields,), within_episodes=self._within_episodes, take=take, tells_padding=tells_padding
+                )
+            )
             names.append([window.name for window in group])
         if with_metadata and self.batch.single_metadata_space is not None:
             queries.append(WindowQuery(np.zeros(1, np.int64), (Columns(()),), with_metadata=True))
@@ -209,12 +242,17 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         """The metadata of the samples themselves, and the masks of all windows."""
         metadata: dict[str, Any] = {}
         masks: dict[str, Any] = {}
+        kinds: dict[str, Any] = {}
         for windows, names in zip(read, plan.names, strict=True):
             if windows.metadata is not None:
                 metadata = merge_axes(self.backend, windows.metadata, windows.valid.shape)
             for name in names:
                 masks[name] = self.backend.from_numpy(windows.valid, device=self.device, copy=len(names) > 1)
-        return with_value(metadata, VALID_MASK, {window.name: masks[window.name] for window in self._windows})
+                if windows.padding is not None:
+                    kinds[name] = self.backend.from_numpy(windows.padding, device=self.device, copy=len(names) > 1)
+        names_in_order = [window.name for window in self._windows]
+        metadata = with_value(metadata, VALID_MASK, {name: masks[name] for name in names_in_order})
+        return with_value(metadata, PADDING, {name: kinds[name] for name in names_in_order}) if kinds else metadata
 
     # -- by time ---------------------------------------------------------------------------------------------
 
@@ -225,7 +263,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def _frames_by_time(self, positions: np.ndarray, times: Seconds) -> tuple[np.ndarray, np.ndarray]:
         """The samples nearest to the wanted times (B, T), found by bisection, and which are near enough."""
-        bounds = self.batch.episode_bounds(positions)
+        bounds = self.batch.episode_bounds(positions, within_episodes=self._within_episodes)
         stride = np.broadcast_to(bounds.stride, positions.shape)[:, None]
         start, last = bounds.start[:, None], (bounds.stop - 1 - bounds.start)[:, None] // stride
         wanted = self._timestamps(positions, times)[:, None] + np.array(times.times)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.files import PathLike
+from ..base.files import PathLike, local_path
 from ..base.row_storage import rows_of
 from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
@@ -27,7 +27,7 @@ from ._reading import (
     in_one_line,
     is_damage,
     lengths_of,
-    open_folder,
+    open_whole,
     unwatched,
 )
 
@@ -55,6 +55,12 @@ class CheckReport:
         with such a recording: every one that is stopped has some.
     is_sound : bool
         Whether nothing was found.
+
+    Examples
+    --------
+    >>> report = unienv.check("data/")
+    >>> report.is_sound
+    True
     """
 
     path: str
@@ -102,7 +108,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     >>> if not report.is_sound:
     ...     raise SystemExit("\\n".join(finding.text for finding in report.findings))
     """
-    path = Path(path)
+    path = local_path(path)
     for kind in ignore:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
@@ -125,7 +131,7 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
 def _open(path: Path) -> ReplayBuffer:
     if (path / HEADER_FILE).exists() and not (path / METADATA_FILE).exists():
         raise ValueError(f"{path / METADATA_FILE}: the file is missing")
-    return open_folder(path)
+    return open_whole(path)
 
 
 def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]:

@@ -165,6 +165,12 @@ def convert(
         For LeRobot datasets, as for `export_lerobot`.
     progress
         Called with how many samples are done, and how many there are.
+
+    Examples
+    --------
+    >>> report = unienv.convert("data/", "parquet/", "parquet")
+    >>> report.samples
+    2000
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
     if fmt == LEROBOT:

@@ -98,6 +98,11 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
         The folder.
     progress
         Called with how many samples are done, and how many there are.
+
+    Examples
+    --------
+    >>> unienv.info("data/").samples
+    2000
     """
     path = Path(path)
     with open_folder(path) as buffer:
@@ -172,7 +177,13 @@ def _column_info(column: Column, rule: ColumnRule | None) -> ColumnInfo:
 
 
 def space_in_words(space: Space) -> str:
-    """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]"."""
+    """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]".
+
+    Examples
+    --------
+    >>> space_in_words(BoxSpace("numpy", 0, 255, "uint8", shape=(96, 96, 3)))
+    'uint8 (96, 96, 3) in [0, 255]'
+    """
     if not isinstance(space, ArraySpace):
         return space.get_repr(abbreviate=True, include_backend=False, include_device=False)
     words = f"{space.dtype_name} {tuple(space.shape)}"
@@ -185,7 +196,13 @@ def space_in_words(space: Space) -> str:
 
 
 def describe_difference(recorded: Space, given: Space) -> str:
-    """Say which column of the samples differs from the recorded one."""
+    """Say which column of the samples differs from the recorded one.
+
+    Examples
+    --------
+    >>> describe_difference(transition_space(env), transition_space(env, step=True))
+    'step was not there and is int64 ()...'
+    """
     before, now = (
         {column.name: space_in_words(column.space) for column in columns_of(space)} for space in (recorded, given)
     )
@@ -232,6 +249,11 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
         How many samples.
     start
         The index of the first one; a negative one counts from the end.
+
+    Examples
+    --------
+    >>> unienv_data.checking.head("data/", count=2)
+    Head(...)
     """
     if count < 0:
         raise ValueError(f"{count} samples were asked for, it must be 0 or more")

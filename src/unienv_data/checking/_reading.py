@@ -19,8 +19,9 @@ from unienv_interface.space.spaces import ArraySpace, DynamicBoxSpace
 from ..base.files import did_you_mean_path, local_path
 from ..base.nested import nested_item
 from ..base.storage import StorageCorruptedError
+from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
-from ..replay_buffer.inspection import METADATA_FILE, read_metadata
+from ..replay_buffer.inspection import METADATA_FILE, read_metadata, wait_for_edit
 
 CHUNK_BYTES = 4 * 2**20
 MOST_ROWS = 65_536
@@ -43,10 +44,17 @@ def open_folder(path: Path) -> ReplayBuffer:
     ------
     FileNotFoundError
         There is no such folder, or no buffer in it.
+    StorageCorruptedError
+        It cannot be opened.
     """
     if not local_path(path).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
     if not (path / METADATA_FILE).exists():
+        if is_dataset(path):
+            raise FileNotFoundError(
+                f"{path}: a LeRobot dataset and no replay buffer: check, repair, show and convert --to lerobot take "
+                f"it, and unienv.load opens it"
+            )
         raise FileNotFoundError(f"{path}: not a replay buffer, it has no {METADATA_FILE}")
     try:
         return ReplayBuffer.load_from(path, backend=NumpyComputeBackend)
@@ -55,6 +63,17 @@ def open_folder(path: Path) -> ReplayBuffer:
         if backend is None:
             raise
         return ReplayBuffer.load_from(path, backend=backend)
+
+
+def open_whole(path: Path) -> ReplayBuffer:
+    """`open_folder`, once no writer is changing samples in place; a StorageCorruptedError if one was killed then."""
+    buffer = open_folder(path)
+    try:
+        wait_for_edit(buffer)
+    except BaseException:
+        buffer.close()
+        raise
+    return buffer
 
 
 def tensor_backend(storage: str) -> ComputeBackend | None:

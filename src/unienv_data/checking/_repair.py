@@ -37,6 +37,12 @@ class RepairReport:
         Which samples are lost, and why, one sentence for each range of them.
     notes : list of str
         Further remarks, such as damage that could not be detected, or was worked around, and how.
+
+    Examples
+    --------
+    >>> report = unienv.repair("data/", "sound/")
+    >>> report.samples, report.left_out
+    (2000, [])
     """
 
     source: str

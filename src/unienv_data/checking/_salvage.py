@@ -30,7 +30,7 @@ from ._reading import (
     episode_table,
     in_one_line,
     is_damage,
-    open_folder,
+    open_whole,
     rows_of_size,
     rows_per_chunk,
     table_of,
@@ -122,7 +122,7 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
     if not (path / METADATA_FILE).exists():
         return _of_folder(path, f"{path / METADATA_FILE}: the file is missing", like)
     try:
-        buffer = open_folder(path)
+        buffer = open_whole(path)
     except Exception as error:
         if not is_damage(error) or isinstance(error, inspection.UnfinishedEditError):
             raise  # half of a removal would be kept as if it were right

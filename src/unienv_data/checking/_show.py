@@ -26,7 +26,8 @@ from ..storages.video_storage import Video
 from ._reading import ProgressCallback, columns_of, open_folder, unwatched
 
 _CHUNK_FRAMES = 32
-_SHEET_WIDTH, _MOST_TILE = 1600, 320
+# Pixels of a sheet: its width, the width of a tile, between two tiles, above them for the number.
+_SHEET_WIDTH, _TILE_WIDTH, _GAP, _LINE = 1600, 320, 4, 14
 
 
 @dataclass(frozen=True)
@@ -183,15 +184,15 @@ def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) 
     draw_module: Any = need("PIL.ImageDraw", extra="image")
     steps = np.unique(np.linspace(0, len(indices) - 1, min(count, len(indices))).astype(np.int64))
     tiles = [image_module.fromarray(np.ascontiguousarray(reader.read(indices[[step]])[0])) for step in steps]
-    columns = min(len(tiles), max(1, _SHEET_WIDTH // min(_MOST_TILE, tiles[0].width)))
-    size = (min(_MOST_TILE, tiles[0].width), 0)
-    size = (size[0], max(1, round(tiles[0].height * size[0] / tiles[0].width)))
-    line = 14
-    sheet = image_module.new("RGB", (columns * size[0], math.ceil(len(tiles) / columns) * (size[1] + line)), "white")
+    width, height = _tile_size(*tiles[0].size)
+    columns = min(len(tiles), max(1, (_SHEET_WIDTH + _GAP) // (width + _GAP)))
+    rows = math.ceil(len(tiles) / columns)
+    sheet = image_module.new("RGB", (columns * (width + _GAP) - _GAP, rows * (height + _LINE)), "white")
     pen = draw_module.Draw(sheet)
     for number, (step, tile) in enumerate(zip(steps.tolist(), tiles, strict=True)):
-        x, y = number % columns * size[0], number // columns * (size[1] + line)
-        sheet.paste(tile.resize(size) if tile.size != size else tile, (x, y + line))
+        x, y = number % columns * (width + _GAP), number // columns * (height + _LINE)
+        how = image_module.Resampling.NEAREST if tile.width <= width else image_module.Resampling.BICUBIC
+        sheet.paste(tile.resize((width, height), how), (x, y + _LINE))
         pen.text((x + 2, y + 1), str(step), fill="black")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
@@ -200,3 +201,11 @@ def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) 
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _tile_size(width: int, height: int) -> tuple[int, int]:
+    """The size of the frames of a sheet: small ones are enlarged by a whole number, so that each pixel is seen."""
+    if width > _TILE_WIDTH:
+        return _TILE_WIDTH, max(1, round(height * _TILE_WIDTH / width))
+    times = _TILE_WIDTH // width
+    return width * times, height * times

@@ -63,6 +63,11 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
     Returns
     -------
     The statistics of each column.
+
+    Examples
+    --------
+    >>> [column.name for column in unienv.stats("data/").columns]
+    ['action', 'next_obs', 'obs', 'reward', 'terminated', 'truncated']
     """
     show = progress or unwatched
     with open_folder(Path(path)) as buffer:

@@ -223,6 +223,8 @@ class SampleAccess:
         ValueError
             If the value has another shape, or the dtype of the entry does not hold it.
         """
+        if key_of(key) == ("index",):
+            raise ValueError("index is where a sample lies, which sampling adds: it cannot be set")
         with self._lock:
             self._set_entries({key_of(key): value}, np.atleast_1d(self._index(index)))
         return self

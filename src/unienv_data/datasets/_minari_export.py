@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unienv_interface.space import Space
+from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils.gym_utils import to_gym_space
 from unienv_interface.utils.optional import need
 
@@ -46,6 +46,7 @@ _TED = {
     "next info": ("next", "info"),
 }
 _OPTIONAL = ("info", "next info")
+_FOLLOWING = {"done", "episode"}  # columns that follow from the others
 
 
 def export_minari(
@@ -64,7 +65,8 @@ def export_minari(
     """Write the episodes of a recording as a local Minari dataset, and return the dataset.
 
     Only closed episodes are written, one at a time. The dataset is there when all of it is, or not at all. Minari keeps
-    each observation once, so within an episode the observation after a step must be that before the next.
+    each observation once, so within an episode the observation after a step must be that before the next. Further
+    columns, such as `context` (the text of a task) or `extras`, are kept among the infos, under their names.
 
     Parameters
     ----------
@@ -86,6 +88,10 @@ def export_minari(
         If there is a dataset of this name.
     ValueError
         If the samples or their episodes are none that Minari can store; the text says which and why.
+
+    Examples
+    --------
+    >>> dataset = export_minari(buffer, "lab/cartpole-v0", author="somebody")  # doctest: +SKIP
     """
     check_dataset_id(dataset_id)
     namespace = dataset_id.rpartition("/")[0]
@@ -95,6 +101,7 @@ def export_minari(
     episodes = _episodes(buffer)
     parts = _parts(buffer.single_space)
     spaces = {part: nested_item(buffer.single_space, keys) for part, keys in parts.items()}
+    further = _further(buffer.single_space, parts, spaces)
     given: dict[str, Any] = {
         "algorithm_name": algorithm_name,
         "code_permalink": code_permalink,
@@ -111,7 +118,7 @@ def export_minari(
         storage = _new_storage(temporary / "data", spaces, data_format)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
         for number, indices in enumerate(_with_progress(episodes, dataset_id, progress)):
-            episode = _read(buffer, parts, spaces, indices, f"episode {number}")
+            episode = _read(buffer, parts, spaces, further, indices, f"episode {number}")
             storage.update_episodes([minari.data_collector.EpisodeBuffer(id=number, **episode)])
         namespaces = minari.namespace
         if namespace and namespace not in namespaces.list_local_namespaces():
@@ -149,6 +156,20 @@ def _parts(space: Space) -> dict[str, tuple[str, ...]]:
     return present
 
 
+def _further(space: Space, parts: dict[str, tuple[str, ...]], spaces: dict[str, Space]) -> dict[str, Space]:
+    """The columns that Minari has no place of its own for; a ValueError if one has the name of an info."""
+    assert isinstance(space, DictSpace)
+    known = {keys[0] for keys in parts.values()} | _FOLLOWING
+    found = {name: child for name, child in space.spaces.items() if name not in known}
+    infos = {name for part in _OPTIONAL for name in getattr(spaces.get(part), "spaces", ())}
+    if not infos.isdisjoint(found):
+        raise ValueError(
+            f"columns {sorted(infos & set(found))} are infos as well, where Minari would keep them: export a view "
+            f"without them (buffer.select)"
+        )
+    return found
+
+
 def _has(space: Space, keys: tuple[str, ...]) -> bool:
     with contextlib.suppress(KeyError):
         nested_item(space, keys)
@@ -177,7 +198,12 @@ def _new_storage(folder: Path, spaces: dict[str, Space], data_format: str) -> An
 
 
 def _read(
-    buffer: BatchBase, parts: dict[str, tuple[str, ...]], spaces: dict[str, Space], indices: np.ndarray, name: str
+    buffer: BatchBase,
+    parts: dict[str, tuple[str, ...]],
+    spaces: dict[str, Space],
+    further: dict[str, Space],
+    indices: np.ndarray,
+    name: str,
 ) -> dict[str, Any]:
     """An episode as Minari wants it."""
     sample = buffer.get_at(indices)
@@ -188,6 +214,11 @@ def _read(
         infos = _as_lists(read["next info"])
         if "info" in read:
             infos = _as_lists(_joined(read["info"], read["next info"], f"{name}: info"))
+    for column, space in further.items():
+        values = _on_host(space, sample[column])
+        if "info" in read:  # of which there is one more
+            values = _mapped(lambda leaf: np.concatenate((leaf, leaf[-1:])), values)
+        infos = {**infos, column: _as_lists(values)}
     return {
         "observations": _as_lists(observations),
         "actions": _as_lists(read["action"]),

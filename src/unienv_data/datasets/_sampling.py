@@ -6,10 +6,11 @@ A sampler is one of UniEnv's index samplers, or an object with the methods of a 
 from __future__ import annotations
 
 import abc
+import functools
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.threads import ThreadCall
 from ..samplers.index_sampler import IndexSampler
 from ._saving import read_state, write_state
 from ._storage import SampleStorage
@@ -77,13 +79,16 @@ class Drawer(abc.ABC):
 
 
 def drawer(sampler: Any) -> Drawer:
-    """Find the drawer of a sampler; a TypeError if the sampler is of neither kind."""
+    """Find the drawer of a sampler, or of what a function makes; a TypeError if the sampler is of neither kind."""
     if isinstance(sampler, IndexSampler):
         return IndexDrawer(sampler)
-    if callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None)):
+    has_methods = callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None))
+    if has_methods and not isinstance(sampler, type):
         from ._torchrl import TorchRLDrawer
 
         return TorchRLDrawer(sampler)
+    if callable(sampler):
+        return drawer(sampler())
     raise TypeError(
         f"sampler is {type(sampler).__name__}: wanted one of unienv_data.samplers, such as RandomSampler, or an "
         f"object with the methods of a TorchRL sampler"
@@ -131,7 +136,7 @@ Fetch = Callable[[Draw], Any]
 
 class _Batch(NamedTuple):
     draw: Draw
-    result: Future[Any]
+    fetched: ThreadCall[Any]
 
 
 class Prefetcher:
@@ -166,7 +171,7 @@ class Prefetcher:
             while len(self._batches) <= self.depth:
                 self._start(draw())
             batch = self._batches.popleft()
-        return batch.result.result(), batch.draw
+        return batch.fetched.result(), batch.draw
 
     def _restart(self) -> None:
         """Read the batches again in a forked process, where the threads are gone."""
@@ -179,7 +184,7 @@ class Prefetcher:
     def _start(self, draw: Draw) -> None:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.depth, thread_name_prefix="unienv-prefetch")
-        self._batches.append(_Batch(draw, self._threads.submit(self._fetch, draw)))
+        self._batches.append(_Batch(draw, ThreadCall(self._threads, functools.partial(self._fetch, draw))))
 
     def pending(self) -> list[dict[str, Any]]:
         """Describe the batches that were drawn and not yet handed out by plain values and arrays."""
@@ -205,7 +210,7 @@ class Prefetcher:
     def clear(self) -> None:
         """Forget the batches that were read ahead."""
         for batch in self._batches:
-            batch.result.cancel()
+            batch.fetched.cancel()
         self._batches.clear()
 
     def close(self) -> None:

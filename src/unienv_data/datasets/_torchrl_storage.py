@@ -83,7 +83,7 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     @property
     def initialized(self) -> bool:
-        return self._editor.initialized
+        return self.samples.space is not None
 
     @property
     def _len(self) -> int:
@@ -125,10 +125,21 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
             raise TypeError(f"{type(data).__name__}, a TensorDictStorage keeps TensorDicts")
         if set_cursor:
             slots = np.arange(self.max_size)[cursor] if isinstance(cursor, slice) else np.asarray(cursor)
+            samples = data if slots.ndim else data.unsqueeze(0)
             self._last_cursor = cursor
-            self.samples.put(np.atleast_1d(slots), data if slots.ndim else data.unsqueeze(0))
+            self.samples.put(np.atleast_1d(slots), self._like_the_first(samples, np.atleast_1d(slots)))
         else:
             self._editor[cursor] = data
+
+    def _like_the_first(self, data: TensorDictBase, slots: np.ndarray) -> TensorDictBase:
+        """Samples with the entry `index`, or without it: some writers add it, and some to a part of the samples."""
+        has_index, space = data.get("index", None) is not None, self.samples.space
+        if space is None or has_index == ("index" in space.spaces):
+            return data
+        if has_index:
+            return data.exclude("index")
+        index = torch.from_numpy(slots).reshape(-1, *(1,) * (data.batch_dims - 1)).expand(data.batch_size)
+        return data.copy().set("index", index)
 
     def _empty(self) -> None:
         self.samples.clear()

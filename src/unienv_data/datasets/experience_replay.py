@@ -55,8 +55,8 @@ class ExperienceReplay(SampleAccess):
         storage of TorchRL's, or the number of samples to keep in memory. Or a function that returns one of these, whose
         batch the replay closes: with `as_remote` the function runs in the actor, and again when that is restarted.
     sampler
-        One of `unienv_data.samplers`, or an object with the methods of a TorchRL sampler. By default every sample is
-        drawn with the same probability.
+        One of `unienv_data.samplers`, an object with the methods of a TorchRL sampler, or a function that returns one.
+        By default every sample is drawn with the same probability.
     writer
         Where new samples go; by default over the oldest ones, or nowhere for a recorded dataset. Of TorchRL's writers
         `RoundRobinWriter`, `TensorDictRoundRobinWriter` and `ImmutableDatasetWriter` stand for those of ours.
@@ -73,6 +73,15 @@ class ExperienceReplay(SampleAccess):
         The default size of a batch.
     priority_key
         The entry of samples that holds their priority.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tensordict import TensorDict
+    >>> replay = ExperienceReplay(storage=1_000, batch_size=32)
+    >>> _ = replay.extend(TensorDict({"obs": torch.zeros(100, 4)}, [100]))
+    >>> replay.sample()["obs"].shape
+    torch.Size([32, 4])
     """
 
     def __init__(
@@ -99,7 +108,7 @@ class ExperienceReplay(SampleAccess):
         self._save_hooks: list[Callable[[Any], Any]] = []
         self._load_hooks: list[Callable[[Any], Any]] = []
         self._drawer = drawer(RandomSampler() if sampler is None else sampler)
-        if self._batch_size is None and getattr(sampler, "drop_last", False):
+        if self._batch_size is None and getattr(self.sampler, "drop_last", False):
             raise ValueError("Samplers with drop_last=True need batches of one size: give batch_size to the replay")
         self._start(prefetch or 0)
         self._tell_sampler()

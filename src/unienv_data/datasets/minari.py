@@ -98,6 +98,11 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         If it could not be downloaded.
     StorageCorruptedError
         If the dataset, or its converted copy, is damaged; the text says which, and what to do.
+
+    Examples
+    --------
+    >>> data = MinariExperienceReplay("D4RL/door/human-v2", batch_size=256)  # doctest: +SKIP
+    >>> batch = data.sample()  # doctest: +SKIP
     """
 
     available_datasets = _AvailableDatasets()

@@ -40,6 +40,10 @@ class TensorDictStorage(RingStorage):
     cache_path
         A new folder for the samples, which `open` opens again, in any process, after `flush` or `close`. Without it
         the samples are in memory.
+
+    Examples
+    --------
+    >>> replay = ExperienceReplay(storage=TensorDictStorage(max_size=1_000), batch_size=32)
     """
 
     def __init__(self, max_size: int | None = None, *, cache_path: str | os.PathLike[str] | None = None) -> None:

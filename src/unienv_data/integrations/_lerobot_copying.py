@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,24 +72,34 @@ def _can_be_joined(pieces: Sequence[Piece], fps: float) -> bool:
 
 
 class VideoCopier:
-    """Copies the videos of one camera as they are; those that make up one episode are joined."""
+    """Copies the videos of one camera as they are; of one that is wanted in part, or not alone, the packets."""
 
     def __init__(self, root: Path, key: str, episodes: Sequence[Sequence[Piece]], fps: float) -> None:
         self._cursor = Cursor(root, V3_VIDEO, video_key=key)
         self._episodes, self._fps = iter(episodes), fps
-        self._copied: dict[tuple[Path, ...], Place] = {}
+        self._wanted: Counter[Path] = Counter()  # frames
+        for piece in itertools.chain.from_iterable(episodes):
+            self._wanted[piece.path] += piece.length
+        self._copied: dict[Path, Place] = {}
+        self._info: dict[str, Any] = {}
 
     def end_episode(self, count: int) -> Place:
         pieces = next(self._episodes)
-        paths = tuple(piece.path for piece in pieces)
-        if paths not in self._copied:
-            target = self._cursor.advance()
-            if len(paths) == 1:
-                shutil.copyfile(paths[0], target)
-            else:
-                _join(paths, target)
-            self._copied[paths] = self._cursor.place()
-        return self._copied[paths]._replace(start=pieces[0].start)
+        path = pieces[0].path
+        if path in self._copied:
+            return self._copied[path]._replace(start=pieces[0].start)
+        target = self._cursor.advance()
+        av = need("av", extra="lerobot")
+        with av.open(os.fspath(path)) as container:
+            stream = container.streams.video[0]
+            context = stream.codec_context
+            shape, is_whole = (context.height, context.width, 3), stream.frames == self._wanted[path]
+            self._info = video_info(shape, self._fps, context.codec.canonical_name, context.pix_fmt)
+        if len(pieces) == 1 and is_whole:
+            shutil.copyfile(path, target)
+            self._copied[path] = self._cursor.place()
+            return self._cursor.place(pieces[0].start)
+        return self._cursor.place(_copy_packets(pieces, target, self._fps))
 
     def close(self) -> None:
         """Nothing is open between two episodes."""
@@ -96,27 +107,39 @@ class VideoCopier:
     abandon = close
 
     def info(self) -> dict[str, Any]:
-        av = need("av", extra="lerobot")
-        with av.open(os.fspath(next(iter(self._copied))[0])) as container:
-            context = container.streams.video[0].codec_context
-            shape = (context.height, context.width, 3)
-            return video_info(shape, self._fps, context.codec.canonical_name, context.pix_fmt)
+        return self._info
 
 
-def _join(paths: Sequence[Path], target: Path) -> None:
-    """Write a video with the packets of several, one after the other."""
+def _copy_packets(pieces: Sequence[Piece], target: Path, fps: float) -> float:
+    """Write a video of pieces of others, one after the other; the second of it at which the first one begins.
+
+    A piece that does not begin with a key frame brings the frames from the last one on.
+    """
     av = need("av", extra="lerobot")
+    begin, end = 0.0, 0
     with av.open(os.fspath(target), "w") as joined:
         stream: Any = None
-        end = 0
-        for path in paths:
-            with av.open(os.fspath(path)) as container:
-                source, shift = container.streams.video[0], end
+        for number, piece in enumerate(pieces):
+            with av.open(os.fspath(piece.path)) as container:
+                source = container.streams.video[0]
                 stream = stream or joined.add_stream_from_template(source, opaque=True)
+                first = (piece.start - 0.5 / fps) / source.time_base
+                container.seek(round(piece.start / source.time_base), stream=source)
+                key, found, start = None, list[int](), end
                 for packet in container.demux(source):
-                    if packet.pts is None:  # the end of the stream
+                    if packet.pts is None or len(found) == piece.length:  # nothing refers to what comes later
+                        break
+                    key = packet.pts if key is None else key
+                    if packet.pts < key:  # of the group before
                         continue
-                    end = max(end, shift + packet.pts + packet.duration)
-                    packet.pts, packet.dts = shift + packet.pts, shift + packet.dts
+                    if packet.pts > first:
+                        found.append(packet.pts)
+                    packet.pts, packet.dts = start + packet.pts - key, start + packet.dts - key
+                    end = max(end, packet.pts + packet.duration)
                     packet.stream = stream
                     joined.mux(packet)
+                if key is None or len(found) < piece.length:
+                    raise RuntimeError(f"{piece.path}: {len(found)} frames from {piece.start} s on, not {piece.length}")
+                if number == 0:
+                    begin = float((min(found) - key) * source.time_base)
+    return begin

@@ -73,7 +73,7 @@ def export_lerobot(
 
     Images (uint8 with three channels, first or last) are encoded as videos. What is video already is copied without
     encoding it again, if it has this `fps`: columns of `Video` with H.264, HEVC or AV1, and the videos of a LeRobot
-    dataset, also through `select` and `split`. A video is copied whole, even if some of its episodes are not exported.
+    dataset, also through `select`, `split` and `CombinedBatch`.
     The folder is there when all of it is, or not at all; memory stays bounded.
 
     Parameters

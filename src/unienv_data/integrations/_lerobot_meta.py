@@ -77,7 +77,7 @@ def load_meta(root: Path) -> DatasetMeta:
     ValueError
         The version is not known, or the metadata contradicts itself.
     """
-    info = _read_json(root, INFO)
+    info = read_json_of(root, INFO)
     version = str(info.get("codebase_version", ""))
     missing = [key for key in ("features", "fps") if key not in info]
     if missing:
@@ -165,7 +165,7 @@ def _episodes_v2(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
 def load_stats(root: Path) -> dict[str, dict[str, np.ndarray]]:
     """The statistics of the whole dataset by feature; those of v2.1, kept by episode, are merged."""
     if (root / STATS).exists():
-        return _as_arrays(_read_json(root, STATS))
+        return _as_arrays(read_json_of(root, STATS))
     rows = [_as_arrays(row["stats"]) for row in _read_lines(root, "meta/episodes_stats.jsonl", needed=False)]
     features = {key: None for stats in rows for key in stats}
     return {key: merge_stats([stats[key] for stats in rows if key in stats]) for key in features}
@@ -210,7 +210,7 @@ def inside(root: Path, template: str, **names: Any) -> Path:
     return root / relative
 
 
-def _read_json(root: Path, name: str) -> Any:
+def read_json_of(root: Path, name: str) -> Any:
     path = root / name
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file, so {root} is not a LeRobot dataset")

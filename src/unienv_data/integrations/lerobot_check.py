@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +52,8 @@ def dataset_problems(root: Path, progress: Callable[[int, int], object]) -> tupl
         problems += episode_problems(meta, tables, number, seen)
         progress(int(episodes.starts[number + 1]), total)
     for key in episodes.videos:
-        problems += [Problem("videos", text) for text in video_problems(meta, key).values()]
+        wrong = [*video_problems(meta, key).values(), *misplaced_episodes(meta, key)]
+        problems += [Problem("videos", text) for text in wrong]
     if not unreadable:
         problems += _wrong_statistics(meta, seen)
     return total, _few_of_each(problems)
@@ -127,6 +128,10 @@ def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen
             columns[name] = tables.read(name, np.arange(start, stop))
         except (ValueError, OSError, KeyError) as error:
             return [Problem("unreadable-samples", f"{who}: {_in_words(error)}")]
+    if rows_are_mixed(columns):
+        found = sorted(set(columns["episode_index"].reshape(-1).tolist()))
+        text = f"{who}: its rows are of the episodes {found}: the column 'index' is not that of the table of episodes"
+        return [Problem("unreadable-samples", text)]
     problems = []
     steps = np.arange(count)
     for name, expected in (
@@ -166,6 +171,12 @@ def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen
         if seen is not None:
             seen.add(name, values)
     return problems
+
+
+def rows_are_mixed(columns: Mapping[str, np.ndarray]) -> bool:
+    """Whether rows that should be of one episode say that they are of several."""
+    numbers = columns.get("episode_index", np.zeros(0))
+    return bool((numbers != numbers[:1]).any())
 
 
 def _wrong_statistics(meta: DatasetMeta, seen: _Seen) -> Iterator[Problem]:
@@ -231,6 +242,21 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
             if unused > 0:
                 faults[numbers[-1]] = f"{path}: {unused} frames belong to no episode"
     return faults
+
+
+def misplaced_episodes(meta: DatasetMeta, key: str) -> Iterator[str]:
+    """The episodes of which the table says a span of video that is not as long as they are, one sentence each."""
+    episodes, fps = meta.episodes, float(meta.info["fps"])
+    for number, row in enumerate(episodes.metadata):
+        start, stop = (row.get(f"videos/{key}/{end}_timestamp") for end in ("from", "to"))
+        if start is None or stop is None:
+            continue
+        count = int(episodes.lengths[number])
+        if abs((stop - start) * fps - count) > 0.5:
+            yield (
+                f"episode {episodes.numbers[number]}, {key!r}: from {start:.6f} s to {stop:.6f} s there is no room for "
+                f"exactly {count} frames at {fps:g} fps"
+            )
 
 
 def frame_times(path: Path) -> np.ndarray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,19 @@ from unienv_interface.utils.optional import need
 
 from ..base.files import PathLike
 from ._lerobot_export import export_lerobot
-from ._lerobot_meta import INFO, VIDEO, DatasetMeta, Episodes, VideoSpans, load_meta, load_tasks
+from ._lerobot_meta import INFO, TASKS, VIDEO, DatasetMeta, Episodes, VideoSpans, load_meta, load_tasks, read_json_of
 from ._lerobot_tables import Tables
 from ._lerobot_writing import as_arrow_table
 from ._parquet_footer import one_row_of, restore_footer
 from .lerobot import LeRobotAsUniEnvDataset
-from .lerobot_check import broken_tables, episode_problems, frame_times, video_problems
+from .lerobot_check import (
+    broken_tables,
+    episode_problems,
+    frame_times,
+    misplaced_episodes,
+    rows_are_mixed,
+    video_problems,
+)
 
 __all__ = ["SavedDataset", "repair_dataset"]
 
@@ -59,6 +66,8 @@ def repair_dataset(
     notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="unienv-lerobot-") as restored:
         meta = _load(root, Path(restored), notes)
+        if not meta.tasks:
+            meta = replace(meta, tasks=_tasks_of_episodes(meta, notes))
         sound, left_out = _sound_episodes(meta, notes)
         if not sound:
             why = [*left_out, *notes, "it has none"]
@@ -77,16 +86,54 @@ def _load(root: Path, restored: Path, notes: list[str]) -> DatasetMeta:
     broken = list(broken_tables(root))
     if not broken:
         try:
-            return load_meta(root)
+            return _checked_places(load_meta(root), notes)
         except (FileNotFoundError, ValueError, KeyError) as error:
             notes.append(f"{error}; the episodes are taken from the rows")
-    info = json.loads((root / INFO).read_text(encoding="utf-8"))
+    info = read_json_of(root, INFO)
     if not str(info.get("codebase_version", "")).startswith("v3."):
         return load_meta(root)  # each episode has a file of its own
     notes += broken
     files = _readable_tables(root, info, restored, notes)
     tasks = load_tasks(root)
     return DatasetMeta(root, info, _episodes_of_rows(root, info, files, notes), tasks)
+
+
+def _checked_places(meta: DatasetMeta, notes: list[str]) -> DatasetMeta:
+    """The metadata, with the places of rows and frames found anew where the table of episodes has wrong ones."""
+    if not str(meta.info["codebase_version"]).startswith("v3."):
+        return meta
+    episodes, tables = meta.episodes, Tables(meta.episodes)
+    for start, stop in itertools.pairwise(episodes.starts.tolist()):
+        try:
+            is_mixed = rows_are_mixed({"episode_index": tables.read("episode_index", np.arange(start, stop))})
+        except (ValueError, OSError, KeyError):
+            continue  # said of the episode
+        if is_mixed:
+            notes.append(f"{meta.root}: rows are of other episodes than the table says; the rows are believed")
+            found = _episodes_of_rows(meta.root, meta.info, episodes.files, notes)
+            return replace(meta, episodes=found)
+    spans = dict(episodes.videos)
+    for key in spans:
+        wrong = list(misplaced_episodes(meta, key))
+        if wrong:
+            notes.append(f"{wrong[0]}; its episodes are taken to lie one after the other")
+            spans[key] = _spans(meta.root, key, episodes.lengths.tolist(), float(meta.info["fps"]), notes)
+    return replace(meta, episodes=replace(episodes, videos=spans))
+
+
+def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
+    """The tasks as far as the table of episodes has them: those of episodes with one task."""
+    tables = Tables(meta.episodes)
+    tasks: dict[int, str] = {}
+    for (start, stop), row in zip(
+        itertools.pairwise(meta.episodes.starts.tolist()), meta.episodes.metadata, strict=True
+    ):
+        texts = row.get("tasks") or []
+        if len(texts) == 1 and start < stop:
+            index = tables.read("task_index", np.arange(start, start + 1)).item()
+            tasks.setdefault(index, str(texts[0]))
+    notes.append(f"{meta.root / TASKS}: there are no tasks, and those of the table of episodes are {sorted(tasks)}")
+    return tasks
 
 
 def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: list[str]) -> list[Path]:
@@ -108,7 +155,7 @@ def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: li
     return files
 
 
-def _episodes_of_rows(root: Path, info: dict[str, Any], files: Sequence[Path], notes: list[str]) -> Episodes:
+def _episodes_of_rows(root: Path, info: Mapping[str, Any], files: Sequence[Path], notes: list[str]) -> Episodes:
     """The episodes that the rows say they are of, and where their frames then are in the videos."""
     pq = need("pyarrow.parquet", extra="lerobot")
     numbers, lengths, file_of, first = [], [], [], []

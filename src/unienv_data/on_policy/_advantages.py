@@ -48,9 +48,15 @@ def gae(
 
     Examples
     --------
-    >>> batch = rollout(env, policy, 128)
+    >>> batch = rollout(envs, policy, 128)
     >>> advantages, returns = gae(
-    ...     batch.reward, batch.extras["value"], batch.terminated, batch.truncated, value_of(batch.next_obs), 0.99, 0.95
+    ...     batch.reward,
+    ...     value_of(batch.obs),
+    ...     batch.terminated,
+    ...     batch.truncated,
+    ...     value_of(batch.next_obs),
+    ...     gamma=0.99,
+    ...     lam=0.95,
     ... )
     """
     backend = _check(
@@ -74,6 +80,15 @@ def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_value
         the rewards to come; pass zeros to leave them out.
     gamma
         The discount of one step.
+
+    Examples
+    --------
+    >>> batch = rollout(envs, policy, 128)
+    >>> returns = discounted_returns(
+    ...     batch.reward, batch.terminated, batch.truncated, value_of(batch.next_obs), gamma=0.99
+    ... )
+    >>> returns.shape
+    (128, 8)
     """
     backend = _check(next_values=next_values, rewards=rewards, terminated=terminated, truncated=truncated)
     nothing = backend.zeros_like(next_values)

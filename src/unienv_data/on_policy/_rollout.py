@@ -67,10 +67,10 @@ def rollout(
 
     Examples
     --------
-    >>> batch = rollout(env, policy, 128, seed=0)
-    >>> while learning:
-    ...     update(batch)
-    ...     batch = rollout(env, policy, 128, after=batch)
+    >>> batch = rollout(envs, policy, 128, seed=0)  # policy returns actions and a dict of extras
+    >>> batch.reward.shape
+    (128, 8)
+    >>> batch = rollout(envs, policy, 128, after=batch)
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}, it must be at least 1")

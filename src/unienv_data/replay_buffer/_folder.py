@@ -201,6 +201,8 @@ def load(
         except (StorageCorruptedError, UnsupportedFormatError):
             raise
         except (ValueError, RecursionError) as error:  # storages may lie in storages
+            if wanted:  # what the caller wants of frames does not fit them
+                raise
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
         rows = NarrowedStorage(space, storage) if has_fewer_bits else rows_of(storage)

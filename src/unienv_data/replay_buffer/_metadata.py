@@ -7,6 +7,7 @@ in it are those of the moment it was written.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from unienv_interface.space import Space
 from unienv_interface.space.space_utils import json_to_space, space_to_json
 
 from ..base.files import PathLike, format_version, json_field, read_json, write_json
-from ..base.storage import StorageCorruptedError
+from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
@@ -75,11 +76,23 @@ def write_metadata(
 
 
 def read_metadata(folder: PathLike) -> Metadata:
-    """The metadata of a buffer; a StorageCorruptedError, or a ValueError for a version of the future."""
+    """The metadata of a buffer.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder has nothing of a buffer.
+    UnsupportedFormatError
+        It is that of something else, or of a later version.
+    StorageCorruptedError
+        The file is damaged.
+    """
     path = os.path.join(folder, FILE_NAME)
+    if not os.path.lexists(path) and not os.path.lexists(os.path.join(folder, "header.bin")):
+        raise FileNotFoundError(errno.ENOENT, f"not a replay buffer, there is no {FILE_NAME}", str(folder))
     content = read_json(path, checksum=False)
     if content.get("type") != "ReplayBuffer":
-        raise StorageCorruptedError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
+        raise UnsupportedFormatError(f"{path}: of type {content.get('type')!r}, wanted a ReplayBuffer")
     version = format_version(content, path, FORMAT_VERSION, default=0)
     has_segments = content.get("physical_segments") is not None
     metadata = Metadata(

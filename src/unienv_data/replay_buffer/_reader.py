@@ -26,6 +26,7 @@ from ..base.windows import (
     WindowQuery,
     Windows,
     nearest_valid,
+    padding_of,
     window_frames,
     window_spans,
 )
@@ -245,6 +246,7 @@ class WindowReader:
         storage = state.storage
         self.query, self._limits, self._backend, self._capacity = query, limits, storage.backend, storage.capacity
         self._bounds = reader.bounds.kept_or_all if query.within_episodes else reader.bounds.all
+        self._marks_of = state.segments.marks_of if state.maintains else None
         #: How many samples before its own a window may begin.
         self.reach = -int(query.offsets[0]) * state.segments.lanes
         #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
@@ -263,9 +265,18 @@ class WindowReader:
             if fills_one_piece and isinstance(source, RowStorage) and source.can_gather_spans(len(query.offsets)):
                 self._gather_spans = source.gather_spans
 
-    def __call__(self, positions: np.ndarray, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
-        """The data of the windows (B, T, ...), and which of their frames are valid (B, T)."""
+    def __call__(
+        self, positions: np.ndarray, tail: int, head: int, base: int
+    ) -> tuple[Any, np.ndarray, np.ndarray | None]:
+        """The data of the windows (B, T, ...), which of their frames are valid, and their padding (B, T)."""
         bounds = self._bounds(positions, tail, head)
+        data, valid = self._read(positions, bounds, tail, head, base)
+        if not self.query.tells_padding:
+            return data, valid, None
+        marks = None if self._marks_of is None else self._marks_of(positions + tail, tail, head)
+        return data, valid, padding_of(self.query, bounds, self._limits, marks, valid)
+
+    def _read(self, positions: np.ndarray, bounds: Episodes, tail: int, head: int, base: int) -> tuple[Any, np.ndarray]:
         if self._gather_spans is not None:
             spans = window_spans(positions, self.query, bounds, head - tail)
             if spans is not None:
@@ -275,9 +286,10 @@ class WindowReader:
         values = self._read_at(frames, tail, head, base)
         return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
 
-    def shown(self, data: Any, valid: np.ndarray) -> Windows:
+    def shown(self, data: Any, valid: np.ndarray, padding: np.ndarray | None) -> Windows:
         """What was read, as the query wants it."""
-        return Windows(nested_item(data, self.query.nested_keys) if self.reads_whole else data, valid)
+        shown = nested_item(data, self.query.nested_keys) if self.reads_whole else data
+        return Windows(shown, valid, padding=padding)
 
     def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
         """Rows of windows as data, filled where the mask says that they are not valid."""

@@ -29,7 +29,7 @@ from ..base.mapped import MappedFile
 from ..base.row_storage import ROW_WHOLE, ROW_WRONG, RowStorage
 from ..base.storage import StorageCorruptedError
 from ._counters import COUNTER_NAMES, Counters
-from ._segments import SegmentIndex, ranges_of_edit
+from ._segments import SegmentIndex, plain_ranges, ranges_of_edit
 
 if TYPE_CHECKING:
     from ._state import BufferState
@@ -116,19 +116,21 @@ class Journal:
         numbers = (len(edit.slots), -1 if edit.segments is None else len(segments), len(counters))
         self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
-    def read(self, storage: RowStorage, live: Counters) -> Edit:
-        """The edit in the journal; a StorageCorruptedError if it is not whole."""
+    def read(self, storage: RowStorage, live: Counters, number: int) -> Edit:
+        """The edit of this number; a StorageCorruptedError if it is not whole, or reaches out of the buffer."""
         row_nbytes = storage.row_nbytes
         total, _, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
         fixed_size = 8 * (slot_count + 2 * kept + 2 * counter_count)
-        if fixed_size + slot_count * row_nbytes != total or not self.holds(live.edit):
-            raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
+        if fixed_size + slot_count * row_nbytes != total or not self._holds(number):
+            raise self._damaged()
         numbers = np.frombuffer(self._file.read_bytes(fixed_size, _HEADER.size), "<i8").astype(np.int64)
         slots = numbers[:slot_count]
         segments = numbers[slot_count : slot_count + 2 * kept].reshape(-1, 2)
         pairs = numbers[slot_count + 2 * kept :].reshape(-1, 2).tolist()
-        counters = {COUNTER_NAMES[index]: int(value) for index, value in pairs}
+        counters = {COUNTER_NAMES[index]: value for index, value in pairs if 0 <= index < len(COUNTER_NAMES)}
+        if len(counters) != len(pairs) or not _fits(slots, segments, counters, storage, live):
+            raise self._damaged()
         first = _HEADER.size + fixed_size
 
         def read_rows(chunk: slice) -> bytes:
@@ -140,7 +142,13 @@ class Journal:
         kept_segments = None if segment_count < 0 else segments
         return Edit(slots, numbers_after, row_nbytes, read_rows, counters, kept_segments)
 
-    def holds(self, number: int) -> bool:
+    def _damaged(self) -> StorageCorruptedError:
+        return StorageCorruptedError(
+            f"{self._file}: the edit that was being made is damaged: keep what is whole with `unienv repair` "
+            f"(unienv_data.repair)"
+        )
+
+    def _holds(self, number: int) -> bool:
         """Whether the journal has the whole edit of this number."""
         total, mark, *_ = self._header()
         crc = mark & 0xFFFFFFFF
@@ -150,7 +158,7 @@ class Journal:
     def _header(self) -> tuple[int, ...]:
         numbers = _HEADER.unpack(self._file.read_bytes(_HEADER.size, 0))
         if numbers[0] > self._file.nbytes or min(numbers[2], numbers[4]) < 0:
-            raise StorageCorruptedError(f"{self._file}: the edit that was being made is damaged")
+            raise self._damaged()
         return numbers
 
     def _crc(self, total: int) -> int:
@@ -171,13 +179,31 @@ class Journal:
         self._file.close()
 
 
+def _fits(
+    slots: np.ndarray, segments: np.ndarray, counters: Mapping[str, int], storage: RowStorage, live: Counters
+) -> bool:
+    """Whether an edit stays within the buffer, which it may have changed in part already."""
+    tail, head = counters.get("tail", live.tail), counters.get("head", live.head)
+    room = live.head - live.base if storage.ring is None else storage.ring
+    ranges = plain_ranges(segments)
+    return (
+        counters.keys() <= {"head", "tail", "closed", "segments", "renumbered"}
+        and live.base <= live.tail <= tail <= head <= live.head
+        and live.base <= counters.get("closed", tail) <= head
+        and counters.get("segments", len(segments)) == len(segments)
+        and live.renumbered <= counters.get("renumbered", live.renumbered) <= live.renumbered + 1
+        and bool(((slots >= 0) & (slots < room)).all())
+        and bool(((ranges[:, 0] >= live.base) & (ranges[:, 0] < ranges[:, 1]) & (ranges[:, 1] <= head)).all())
+    )
+
+
 def _mark(number: int) -> int:
     return (number & 0xFFFFFFFF) << 32
 
 
 def finish(journal: Journal, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
     """Make the edit in the journal, which `edit` says is due, and say that it is made."""
-    journal.read(storage, counters).make(storage, counters, index)
+    journal.read(storage, counters, counters.edit).make(storage, counters, index)
     counters.edit += 1
 
 

@@ -52,6 +52,11 @@ def ranges_of_edit(ranges: np.ndarray, is_cut: np.ndarray) -> np.ndarray:
     return np.stack([ranges[:, 0] | np.where(is_cut, _CUT_IN_EDIT, 0), ranges[:, 1]], axis=1)
 
 
+def plain_ranges(segments: np.ndarray) -> np.ndarray:
+    """The ranges [start, stop) of segments in the form of an edit."""
+    return segments & ~_CUT_IN_EDIT
+
+
 def is_sound(start: int, stop: int, number: int, crc: int) -> bool:
     """Whether a record matches its checksum."""
     return crc32(_pack_checked(start, stop, number)) == crc
@@ -196,7 +201,7 @@ class SegmentIndex:
         if self.file is not None:
             self.file.reserve(0, len(ranges))
         is_cut = ranges[:, 0] & _CUT_IN_EDIT != 0
-        self._write(0, (ranges & ~_CUT_IN_EDIT).tolist(), is_cut.tolist())
+        self._write(0, plain_ranges(ranges).tolist(), is_cut.tolist())
         for index in self._used_indices():
             if index >= len(ranges):  # its number is given again, and a power cut must not bring it back
                 self._records[index] = 0

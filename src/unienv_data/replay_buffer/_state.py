@@ -378,7 +378,8 @@ class BufferState:
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
         """What to raise where an edit is due that only a writer may make."""
-        if self.header.has_edit_to_make() and not self._has_whole_journal(self.header.newest_half().edit):
+        number = self.header.newest_half().edit if self.header.has_edit_to_make() else self.counters.edit
+        if not self._has_whole_journal(number):
             return StorageCorruptedError(
                 f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
                 f"`unienv repair` (unienv_data.repair)"
@@ -391,11 +392,12 @@ class BufferState:
         except StorageCorruptedError:
             return False
         try:
-            return journal.holds(number)
+            journal.read(self.storage, self.counters, number)
         except StorageCorruptedError:
             return False
         finally:
             journal.close()
+        return True
 
     def as_failed(self) -> OSError:
         """The error of all writes after a flush or an edit has failed."""

@@ -76,8 +76,9 @@ def transition_space(
 
     Examples
     --------
-    >>> space = transition_space(env, next_obs="shared", extras={"logp": logp_space})
-    >>> buffer = ReplayBuffer.create(space, capacity=1_000_000)
+    >>> space = transition_space(env, episode_id=True)
+    >>> sorted(space.spaces)
+    ['action', 'episode_id', 'next_obs', 'obs', 'reward', 'terminated', 'truncated']
     """
     backend, device = env.backend, env.device
     flag = BinarySpace(backend, (), device=device)

@@ -98,8 +98,10 @@ class ReplayBufferCollectionWrapper(
     --------
     >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
     >>> recorder = ReplayBufferCollectionWrapper(env, buffer)
-    >>> recorder.reset(seed=0)
-    >>> recorder.step(recorder.sample_action())
+    >>> _ = recorder.reset(seed=0)
+    >>> result = recorder.step(recorder.sample_action())
+    >>> len(buffer)
+    1
     """
 
     def __init__(

@@ -55,10 +55,12 @@ class FuncReplayBuffer:
 
     Examples
     --------
-    >>> buffer = FuncReplayBuffer(transition_space(env), 1_000_000, batch=env.batch_size)
+    >>> import jax
+    >>> space = DictSpace("jax", {"obs": BoxSpace("jax", -1, 1, "float32", shape=(4,))})
+    >>> buffer = FuncReplayBuffer(space, 1_024, batch=8)
     >>> add = jax.jit(buffer.add, donate_argnums=0)
     >>> sample = jax.jit(buffer.sample, static_argnums=2)
-    >>> state = add(buffer.init(), {"obs": obs, "action": action, ...})
+    >>> state = add(buffer.init(), {"obs": jax.numpy.zeros((8, 4))})
     >>> rows = sample(state, jax.random.PRNGKey(0), 256)
     """
 

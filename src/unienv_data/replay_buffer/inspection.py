@@ -64,6 +64,11 @@ def episode_problems(buffer: ReplayBuffer) -> list[str]:
     return [*state.findings, *state.segments.verify(closed=not is_being_written(state.folder))]
 
 
+def wait_for_edit(buffer: ReplayBuffer) -> None:
+    """Wait for a writer that changes samples in place; a StorageCorruptedError if it was killed meanwhile."""
+    buffer._state.wait_for_edit()
+
+
 def lost_checksums(buffer: ReplayBuffer) -> list[str]:
     """Which files lack checksums of samples, where `verify` of the buffer does not say so."""
     state, numbers = buffer._state, np.asarray(buffer.sample_numbers)

@@ -68,9 +68,11 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     Examples
     --------
-    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
+    >>> buffer = ReplayBuffer.create(buffer.single_space, capacity=1_000_000)
     >>> buffer.append(transition)
-    >>> batch = buffer.get_at(np.array([0, 1, 2]))
+    >>> batch = buffer.get_at(np.array([0, -1]))
+    >>> batch["obs"].shape
+    (2, 4)
     """
 
     checks_positions = True
@@ -172,7 +174,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         Examples
         --------
         >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
-        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="data/", keep_episodes=True)
+        >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="hdf5/", keep_episodes=True)
         """
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
@@ -379,7 +381,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
         Examples
         --------
-        >>> reader = ReplayBuffer.load_from("recording", backend="numpy")
+        >>> reader = ReplayBuffer.load_from("data/", backend="numpy")
         >>> reader.edit_timeout = 5.0
         """
         return self._state.edit_timeout
@@ -390,7 +392,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
         self._state.edit_timeout = float(seconds)
 
-    def get_at(self, idx: Any) -> Any:
+    def get_at(self, idx: Any) -> BatchT:
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
@@ -420,8 +422,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             windows = self._reader.window_reader(query, limits)
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
-        data, valid = self._reader.read(positions, windows, windows.reach)
-        return windows.shown(data, valid)
+        return windows.shown(*self._reader.read(positions, windows, windows.reach))
 
     def read_column_windows(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
@@ -435,7 +436,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         if limits is None:
             self._last_column_windows = readers
 
-        def read_all(*at: Any) -> list[tuple[Any, np.ndarray]]:
+        def read_all(*at: Any) -> list[tuple[Any, np.ndarray, np.ndarray | None]]:
             return [reader(*at) for reader in readers]
 
         columns = self._reader.read(positions, read_all, max((reader.reach for reader in readers), default=0))

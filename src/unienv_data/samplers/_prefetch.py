@@ -7,12 +7,13 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol
 
 from unienv_interface.utils.channel import no_interrupt
 
 from ..base.sampling import Draw, Form, IndexBatch
+from ..base.threads import ThreadCall
 
 
 class Fetch(Protocol):
@@ -32,7 +33,7 @@ class ThreadFetch:
     """A batch that a thread fetches; after a fork, which copies no threads, the child fetches it itself."""
 
     def __init__(self, threads: Executor, fetch: Callable[[], Any]) -> None:
-        self._fetch, self._future = fetch, threads.submit(fetch)
+        self._fetch, self._call = fetch, ThreadCall(threads, fetch)
         self._process = os.getpid()
         self.is_taken = False
 
@@ -40,13 +41,14 @@ class ThreadFetch:
         if os.getpid() != self._process:
             self.is_taken = True
             return self._fetch()
-        wait([self._future])
-        self.is_taken = True
-        return self._future.result()
+        try:
+            return self._call.result()
+        finally:
+            self.is_taken = self._call.is_over
 
     def cancel(self) -> None:
         if os.getpid() == self._process:
-            self._future.cancel()
+            self._call.cancel()
 
 
 class _Pending(NamedTuple):

@@ -95,7 +95,18 @@ class MultiprocessingSampler(
 
     def __init__(
         self,
-        sampler: BatchSampler,
+        sampler: BatchSampler[
+            SamplerBatchT,
+            SamplerArrayType,
+            SamplerDeviceType,
+            SamplerDtypeType,
+            SamplerRNGType,
+            BatchT,
+            BArrayType,
+            BDeviceType,
+            BDtypeType,
+            BRNGType,
+        ],
         n_workers: int = 4,
         n_buffers: int = 8,
         ctx: BaseContext | None = None,

@@ -48,7 +48,7 @@ class SliceSampler(IndexSampler):
     --------
     >>> sampler = StepSampler(buffer, 1024, sampler=SliceSampler(slice_len=16, seed=0))
     >>> batch, metadata = sampler.sample_with_metadata()
-    >>> metadata["mask"].reshape(-1, 16)[:, 0].all()
+    >>> bool(metadata["mask"].reshape(-1, 16)[:, 0].all())
     True
     """
 

@@ -66,7 +66,7 @@ class StepSampler(
 
     def __init__(
         self,
-        data: BatchBase,
+        data: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
         batch_size: int,
         seed: int | None = None,
         device: Any = None,

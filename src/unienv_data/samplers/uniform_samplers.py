@@ -19,6 +19,11 @@ class RandomSampler(IndexSampler):
     ----------
     seed
         A seed, or a NumPy generator to draw with.
+
+    Examples
+    --------
+    >>> sampler = StepSampler(buffer, 256, sampler=RandomSampler(seed=0))
+    >>> batch = sampler.sample()
     """
 
     def sample(self, source: Source, batch_size: int) -> IndexBatch:
@@ -48,6 +53,11 @@ class SamplerWithoutReplacement(IndexSampler):
     ------
     ValueError
         When drawing: there are no samples, or with `drop_last` fewer than the batch size.
+
+    Examples
+    --------
+    >>> sampler = StepSampler(buffer, 256, sampler=SamplerWithoutReplacement(drop_last=True, seed=0))
+    >>> batch = sampler.sample()
     """
 
     def __init__(self, drop_last: bool = False, shuffle: bool = True, seed: Seed = None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from unienv_interface.utils.channel import no_interrupt
 from ..base.files import sync_folder
 from ..base.row_storage import ROW_WHOLE
 from ..base.storage import StorageCorruptedError
+from ..base.threads import Changes
 from ._frame_places import ENCODED, NOTHING, RAW, FramePlaces
 from ._raw_frames import RawFrames
 from ._video_clips import Clip, VideoClips
@@ -77,8 +77,8 @@ class EpisodeEncoder:
         self._places, self._raw, self._clips = state
         self._capacity, self._bound = capacity, bound
         self._process = os.getpid()
-        self._lock = threading.RLock()  # entered by itself: Ctrl-C in the code of a Condition would leave it locked
-        self._changed = threading.Condition(self._lock)
+        self._changes = Changes()
+        self._lock = self._changes.lock
         self._jobs: list[_Job] = []  # that wait or run
         self._failed: list[_Job] = []  # that the next flush tries again
         self._failure: BaseException | None = None  # the newest of theirs
@@ -107,8 +107,7 @@ class EpisodeEncoder:
             with self._lock:  # from here on they are not deleted
                 self._reserved.update(pieces)
                 self._last_piece = pieces[-1]
-                while not self._dropping.isdisjoint(pieces):
-                    self._changed.wait()
+            self._changes.wait_for(lambda: self._dropping.isdisjoint(pieces))
             for number in pieces:
                 self._wait_for_room(start)
                 if not self._raw.has(number):
@@ -143,7 +142,7 @@ class EpisodeEncoder:
     def _has_made(self) -> None:
         with self._lock:
             self._is_making = False
-            self._changed.notify_all()
+            self._changes.notify()
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """Have pieces for any slots, of samples that are written again."""
@@ -154,8 +153,7 @@ class EpisodeEncoder:
 
     def _await_piece(self) -> None:
         if self._process == os.getpid():
-            with self._lock:
-                self._changed.wait_for(lambda: not self._is_making)
+            self._changes.wait_for(lambda: not self._is_making)
 
     def _drop_if_empty(self, number: int, *, at_the_end: bool = False) -> None:
         """Delete a piece if no frame in it is needed, and none is to come unless it is `at_the_end`."""
@@ -172,7 +170,7 @@ class EpisodeEncoder:
             finally:
                 with self._lock:
                     self._dropping.discard(number)
-                    self._changed.notify_all()
+                    self._changes.notify()
             if gone is not None:
                 shutil.rmtree(gone, ignore_errors=True)
 
@@ -210,9 +208,12 @@ class EpisodeEncoder:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-            with self._lock:
-                if self._jobs:
-                    self._changed.wait(1.0)
+            self._await_a_job()
+
+    def _await_a_job(self) -> None:
+        """Wait until one of the jobs has ended, at most a second."""
+        count = len(self._jobs)
+        self._changes.wait_for(lambda: len(self._jobs) < count or not count, 1.0)
 
     # -- episodes --------------------------------------------------------------------------------------------
 
@@ -245,8 +246,9 @@ class EpisodeEncoder:
             self._failed = [job for job in self._failed if job.is_wanted.any()]
             if self._begun is not None and self._begun[1] >= head:
                 self._begun = None
-            while any(job.is_running and not job.is_wanted.any() for job in self._jobs):
-                self._changed.wait()  # it stops at its next frame; no other job may have its numbers before
+        # A job stops at its next frame; no other one may have its numbers before.
+        self._changes.wait_for(lambda: not any(job.is_running and not job.is_wanted.any() for job in self._jobs))
+        with self._lock:
             array = self._places.array
             is_dropped = array >= np.uint64(head + ENCODED)
             has_dropped = bool(is_dropped.any())
@@ -339,7 +341,7 @@ class EpisodeEncoder:
             if failure is not None:
                 self._failed.append(job)
                 self._failure = self._unreported = failure
-            self._changed.notify_all()
+            self._changes.notify()
 
     def _encode(self, job: _Job) -> None:
         """Encode frames, and drop the raw ones once the video has been verified and counts."""
@@ -391,8 +393,8 @@ class EpisodeEncoder:
         return 0
 
     def _wait_for_jobs(self, timeout: float | None = None) -> int:
+        self._changes.wait_for(lambda: not self._jobs, timeout)
         with self._lock:
-            self._changed.wait_for(lambda: not self._jobs, timeout)
             return sum(len(job.slots) - job.encoded for job in self._jobs)
 
     def _warn_of_failure(self) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from ..base.threads import call_each
+
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
@@ -19,4 +21,4 @@ def map_in_threads(work: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> 
     if workers < 2:
         return list(map(work, items))
     with ThreadPoolExecutor(workers) as pool:  # one that is kept would not survive a fork
-        return list(pool.map(work, items))
+        return call_each(pool, work, items)

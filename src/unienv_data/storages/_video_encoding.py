@@ -20,6 +20,7 @@ from ..base.storage import StorageCorruptedError
 from ._image_codec import pixel_shape
 
 _CRC_BYTES = 2**20
+_SHOWN_FORMATS = 16
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ def settings_for(
             f"frames of {shape[0]} x {shape[1]} in {pixel_format}, which wants even numbers: crop them, or take "
             f"pixel_format='yuv444p' or codec='ffv1'"
         )
-    _encoder(codec)
+    formats = need("av", extra="video").codec.Codec(_encoder(codec), "w").video_formats or ()
+    names = [known_format.name for known_format in formats]
+    if pixel_format not in names:
+        raise ValueError(f"pixel_format is {pixel_format!r}, {codec} has {', '.join(names[:_SHOWN_FORMATS])} ...")
     return VideoSettings(codec, float(fps), gop, crf, pixel_format)
 
 

@@ -32,7 +32,9 @@ class Video:
 
     Examples
     --------
-    >>> ReplayBuffer.create(space, columns={"obs/cam_*": Video(fps=30)}, cache_path="data/")
+    >>> rules = {"obs/cam*": Video(fps=30)}
+    >>> buffer = ReplayBuffer.create(space, columns=rules, cache_path="demos")
+    >>> buffer.close()
     """
 
     codec: str = "h264"
@@ -66,7 +68,7 @@ class Decode:
     Examples
     --------
     >>> wanted = {"obs/cam_*": Decode(resize=(96, 128))}
-    >>> ReplayBuffer.load_from("data/", backend=backend, columns=wanted, frame_cache="20GB")
+    >>> ReplayBuffer.load_from("demos", backend="numpy", columns=wanted, frame_cache="20GB")  # doctest: +SKIP
     """
 
     resize: tuple[int, int] | None = None

@@ -40,7 +40,7 @@ class Image:
 
     Examples
     --------
-    >>> ReplayBuffer.create(space, columns={"obs/depth": Image("png")})
+    >>> buffer = ReplayBuffer.create(space, columns={"obs/depth": Image("png")})
     """
 
     format: str = "jpeg"

@@ -130,10 +130,13 @@ class VideoFile:
         self._decoded = iter(())
         self._container.close()
 
-    def groups_of(self, seconds: np.ndarray) -> np.ndarray:
-        """The number of the group of pictures that the frame at each of these times is in."""
+    def decoding_of(self, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of sorted times, which are the first of a group of pictures, and how many frames are decoded up to each."""
         numbers = self._numbers(seconds / self._seconds_per_tick)
-        return np.searchsorted(self._keys, numbers, side="right") - 1
+        groups = np.maximum(np.searchsorted(self._keys, numbers, side="right") - 1, 0)
+        is_first = np.diff(groups, prepend=-1) != 0
+        before = np.where(is_first, self._keys[groups] - 1, np.append(0, numbers[:-1]))
+        return is_first, np.cumsum(numbers - before)
 
     def _numbers(self, ticks: np.ndarray) -> np.ndarray:
         return np.clip(np.searchsorted(self._times, ticks + 0.5) - 1, 0, None)
@@ -281,13 +284,14 @@ class FrameReader:
         if parts < 2 or len(places) < 2 * _FRAMES_PER_THREAD:
             return [places]
         video = self._take(path, request.form)
-        groups = video.groups_of(request.seconds[places])
+        is_first, decoded = video.decoding_of(request.seconds[places])
         self._give_back(video, request.form)
-        begins = np.flatnonzero(np.diff(groups)) + 1
+        begins = np.flatnonzero(is_first)[1:]
         if not len(begins):
             return [places]
-        wanted = np.arange(1, parts) * len(places) // parts
-        return np.split(places, np.unique(begins[np.minimum(np.searchsorted(begins, wanted), len(begins) - 1)]))
+        wanted = np.arange(1, parts) * decoded[-1] / parts
+        nearest = np.abs(decoded[begins - 1, None] - wanted).argmin(axis=0)
+        return np.split(places, np.unique(begins[nearest]))
 
     def _take(self, path: Path, form: FrameForm) -> VideoFile:
         """A video for one caller alone: another that wants the same file at the same time opens it again."""

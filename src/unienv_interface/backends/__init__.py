@@ -57,7 +57,13 @@ __all__ = [
 
 
 def get_backend_from_tensor(tensor: Any) -> ComputeBackend:
-    """The backend whose array this is. Imports no library: an array of it can only exist if it is imported."""
+    """The backend whose array this is. Imports no library: an array of it can only exist if it is imported.
+
+    Examples
+    --------
+    >>> get_backend_from_tensor(np.zeros(3)).simplified_name
+    'numpy'
+    """
     if NumpyComputeBackend.is_backendarray(tensor):
         return NumpyComputeBackend
     for library, name in (("torch", "pytorch"), ("jax", "jax")):

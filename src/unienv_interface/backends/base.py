@@ -146,6 +146,14 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
     Conversions say whether memory is shared. The rule behind all of them: an array that must not be written
     (a read-only NumPy array, a JAX array) is never handed out as a writable one, and an immutable array is never
     laid over memory that somebody else may write.
+
+    Examples
+    --------
+    >>> numpy = parse_backend("numpy")
+    >>> rng = numpy.random.random_number_generator(0)
+    >>> rng, noise = numpy.random.random_normal((3,), rng=rng)
+    >>> noise.shape
+    (3,)
     """
 
     simplified_name: str

@@ -33,6 +33,11 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
         Its library is not installed; the message names the extra.
     TypeError
         This is neither a backend nor a string.
+
+    Examples
+    --------
+    >>> parse_backend("torch").simplified_name
+    'pytorch'
     """
     if isinstance(backend, ComputeBackend):
         return backend
@@ -42,12 +47,24 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
 
 
 def serialize_backend(backend: BackendLike) -> str:
-    """The name of a backend: "numpy", "pytorch" or "jax"."""
+    """The name of a backend: "numpy", "pytorch" or "jax".
+
+    Examples
+    --------
+    >>> serialize_backend(parse_backend("torch"))
+    'pytorch'
+    """
     return parse_backend(backend).simplified_name
 
 
 def deserialize_backend(backend_str: str) -> ComputeBackend:
-    """The backend of that name. Imports its library; an ImportError names the extra to install."""
+    """The backend of that name. Imports its library; an ImportError names the extra to install.
+
+    Examples
+    --------
+    >>> deserialize_backend("numpy").simplified_name
+    'numpy'
+    """
     if backend_str == "numpy":
         from .numpy import NumpyComputeBackend
 
@@ -65,10 +82,22 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
 
 
 def serialize_dtype(backend: BackendLike, dtype: Any) -> str | None:
-    """The array-API name of a dtype of `backend`, such as "float32"; None stays None."""
+    """The array-API name of a dtype of `backend`, such as "float32"; None stays None.
+
+    Examples
+    --------
+    >>> serialize_dtype("numpy", np.float32)
+    'float32'
+    """
     return None if dtype is None else parse_backend(backend).dtype_name(dtype)
 
 
 def deserialize_dtype(backend: BackendLike, dtype_str: str | None) -> Any:
-    """The dtype of that name on `backend`; a TypeError if it has none. None stays None."""
+    """The dtype of that name on `backend`; a TypeError if it has none. None stays None.
+
+    Examples
+    --------
+    >>> deserialize_dtype("torch", "float32")
+    torch.float32
+    """
     return None if dtype_str is None else parse_backend(backend).dtype_from_name(dtype_str)

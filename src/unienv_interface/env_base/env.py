@@ -47,6 +47,13 @@ class Env(
 
     A subclass sets `backend`, `action_space` and `observation_space`, and where they apply `device`, `batch_size`,
     `context_space`, `rng`, `metadata`, `render_mode` and `render_fps`.
+
+    Examples
+    --------
+    >>> context, observation, info = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, info = env.step(env.sample_action())
+    >>> env.observation_space.contains(observation)
+    True
     """
 
     render_mode: str | None = None

@@ -57,6 +57,17 @@ class Wrapper(
     """An environment that forwards every call to the one it wraps; a subclass overrides some.
 
     Spaces, metadata and the generator can be assigned; until then they are those of the wrapped environment.
+
+    Examples
+    --------
+    >>> class NoReward(Wrapper):
+    ...     def step(self, action):
+    ...         observation, _, *rest = self.env.step(action)
+    ...         return observation, 0.0, *rest
+    >>> env = NoReward(env)
+    >>> _ = env.reset()
+    >>> env.step(env.sample_action())[1]
+    0.0
     """
 
     def __init__(self, env: Env) -> None:

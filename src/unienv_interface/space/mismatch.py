@@ -60,6 +60,12 @@ def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
     Returns
     -------
     The path and the reason, such as "obs/rgb: dtype float64, the space wants uint8", or None.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))
+    >>> describe_mismatch(space, np.zeros(2, np.float32), "action")
+    'action: shape (2,), the space wants (3,)'
     """
     return None if space.contains(x) else at_path(path, f"{type(x).__name__} is not a value of {space}")
 
@@ -80,6 +86,11 @@ def validate(space: Space, x: Any, path: str = "") -> None:
     ------
     ValueError
         The reason of `describe_mismatch`.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))
+    >>> validate(space, np.zeros(3, np.float32))
     """
     finding = describe_mismatch(space, x, path)
     if finding is not None:

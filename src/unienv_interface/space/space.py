@@ -58,6 +58,15 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
         Of the array; None for kinds whose values are not single arrays.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))
+    >>> rng, value = space.sample(np.random.default_rng(0))
+    >>> space.contains(value)
+    True
+    >>> space.to("torch").contains(space.data_to(value, "torch"))
+    True
     """
 
     backend: ComputeBackend

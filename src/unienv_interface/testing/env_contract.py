@@ -37,6 +37,10 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
     ------
     EnvContractError
         The environment breaks a clause: which one, what was found, and what the contract wants.
+
+    Examples
+    --------
+    >>> check_env(env)
     """
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:

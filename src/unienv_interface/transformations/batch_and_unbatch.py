@@ -233,6 +233,12 @@ class BatchifyTransformation(_AxisTransformation):
 
     What no array can hold (a text, a union, an array whose shape varies) becomes a batch of one. A further kind of
     space registers its rules with `insert_axis` and its three companions in this module.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))
+    >>> BatchifyTransformation().transform(space, np.zeros(3, np.float32)).shape
+    (1, 3)
     """
 
     def get_target_space_from_source(self, source_space: Space) -> Any:
@@ -247,7 +253,14 @@ class BatchifyTransformation(_AxisTransformation):
 
 @register_transformation("unbatchify")
 class UnBatchifyTransformation(_AxisTransformation):
-    """Removes the axis at `axis`, which must be of size one, from every array of a value."""
+    """Removes the axis at `axis`, which must be of size one, from every array of a value.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(1, 3))
+    >>> UnBatchifyTransformation().transform(space, np.zeros((1, 3), np.float32)).shape
+    (3,)
+    """
 
     def get_target_space_from_source(self, source_space: Space) -> Any:
         return remove_axis(source_space, self.axis)

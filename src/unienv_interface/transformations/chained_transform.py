@@ -19,7 +19,15 @@ from .transformation import DataTransformation, KeyPath, require_transformation
 
 @register_transformation("chained")
 class ChainedTransformation(DataTransformation):
-    """Applies transformations in order, each to the result of the one before. An empty chain is the identity."""
+    """Applies transformations in order, each to the result of the one before. An empty chain is the identity.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(2,))
+    >>> chain = ChainedTransformation([RescaleTransformation(0.0, 1.0, "float32"), CropTransformation(0.0, 0.5)])
+    >>> chain.transform(space, np.array([0, 255], np.uint8))
+    array([0. , 0.5], dtype=float32)
+    """
 
     def __init__(self, transformations: Iterable[DataTransformation]) -> None:
         self.transformations = tuple(

@@ -39,6 +39,12 @@ class CropTransformation(DataTransformation):
     crop_low, crop_high
         Numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For integers, ends
         between two whole numbers are rounded inwards.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -9.0, 9.0, "float32", shape=(2,))
+    >>> CropTransformation(-1.0, 1.0).transform(space, np.array([5.0, 0.5], np.float32))
+    array([1. , 0.5], dtype=float32)
     """
 
     has_inverse = True

@@ -91,6 +91,13 @@ class DictTransformation(DataTransformation):
         Leave out keys that the source does not have; by default such a key is a KeyError.
     nested_separator
         What joins the keys of nested dictionaries.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"cam": BoxSpace("numpy", 0, 255, "uint8", shape=(2,))})
+    >>> transformation = DictTransformation({"cam": RescaleTransformation(0.0, 1.0, "float32")})
+    >>> transformation.transform(space, {"cam": np.array([0, 255], np.uint8)})
+    {'cam': array([0., 1.], dtype=float32)}
     """
 
     def __init__(

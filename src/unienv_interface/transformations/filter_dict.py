@@ -150,6 +150,12 @@ class DictIncludeKeyTransformation(_DictKeyFilter):
         Leave out keys that the source does not have; by default such a key is a ValueError.
     nested_separator
         What joins the keys of nested dictionaries.
+
+    Examples
+    --------
+    >>> space = transition_space(env)
+    >>> sorted(DictIncludeKeyTransformation(["obs", "action"]).get_target_space_from_source(space).spaces)
+    ['action', 'obs']
     """
 
     _keys_name = "enabled_keys"
@@ -188,6 +194,12 @@ class DictExcludeKeyTransformation(_DictKeyFilter):
         Leave out keys that the source does not have; by default such a key is a ValueError.
     nested_separator
         What joins the keys of nested dictionaries.
+
+    Examples
+    --------
+    >>> space = transition_space(env)
+    >>> "reward" in DictExcludeKeyTransformation(["reward"]).get_target_space_from_source(space).spaces
+    False
     """
 
     _keys_name = "excluded_keys"

@@ -50,6 +50,12 @@ class FlattenDictTransformation(_JoinedKeys):
 
     Tuples and all other values stay as they are, and so does an empty dictionary. Keys that contain the separator are
     a ValueError, since the inverse could not tell them apart.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"obs": {"speed": BinarySpace("numpy", ())}})
+    >>> FlattenDictTransformation().transform(space, {"obs": {"speed": np.array(True)}})
+    {'obs/speed': array(True)}
     """
 
     def get_target_space_from_source(self, source_space: Space) -> Any:
@@ -68,6 +74,12 @@ class UnflattenDictTransformation(_JoinedKeys):
 
     A key that has a value of its own and others below it is a ValueError. The inverse makes one level of everything,
     which is the source again if that had one level.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"obs/speed": BinarySpace("numpy", ())})
+    >>> UnflattenDictTransformation().transform(space, {"obs/speed": np.array(True)})
+    {'obs': {'speed': array(True)}}
     """
 
     def get_target_space_from_source(self, source_space: Space) -> Any:

@@ -12,7 +12,13 @@ from .transformation import DataTransformation, KeyPath
 
 @register_transformation("identity")
 class IdentityTransformation(DataTransformation):
-    """Returns the very space and the very data it is given. Its own inverse."""
+    """Returns the very space and the very data it is given. Its own inverse.
+
+    Examples
+    --------
+    >>> IdentityTransformation().transform(BinarySpace("numpy", ()), np.array(True))
+    array(True)
+    """
 
     has_inverse = True
 

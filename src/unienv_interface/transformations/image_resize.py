@@ -42,6 +42,12 @@ class ImageResizeTransformation(DataTransformation):
     ----------
     new_height, new_width
         The size of the new images, in pixels.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(96, 96, 3))
+    >>> ImageResizeTransformation(48, 64).transform(space, np.zeros((96, 96, 3), np.uint8)).shape
+    (48, 64, 3)
     """
 
     has_inverse = True

@@ -174,6 +174,13 @@ class IterativeTransformation(_LeafTransformation):
         A function of a space: whether it is a leaf of the source.
     inv_is_leaf_node_fn
         The same for the target, which the inverse starts from.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"cam": BoxSpace("numpy", 0, 255, "uint8", shape=(2,))})
+    >>> rescale = IterativeTransformation(RescaleTransformation(0.0, 1.0, "float32"))
+    >>> rescale.transform(space, {"cam": np.array([0, 255], np.uint8)})
+    {'cam': array([0., 1.], dtype=float32)}
     """
 
     def __init__(

@@ -114,6 +114,12 @@ class RandomCropTransformation(_RandomImageTransformation):
     ------
     ValueError
         An image is smaller than the rectangle.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(96, 96, 3))
+    >>> RandomCropTransformation(84, 84, seed=0).transform(space, np.zeros((96, 96, 3), np.uint8)).shape
+    (84, 84, 3)
     """
 
     def __init__(self, height: int, width: int, seed: int | None = None) -> None:
@@ -162,6 +168,12 @@ class RandomShiftTransformation(_RandomImageTransformation):
         The largest shift.
     seed
         The seed of the draws; by default a random one.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(84, 84, 3))
+    >>> RandomShiftTransformation(4, seed=0).transform(space, np.zeros((84, 84, 3), np.uint8)).shape
+    (84, 84, 3)
     """
 
     def __init__(self, pixels: int, seed: int | None = None) -> None:
@@ -198,6 +210,13 @@ class ColorJitterTransformation(_RandomImageTransformation):
         The same, for images of three channels: red, green and blue.
     seed
         The seed of the draws; by default a random one.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(84, 84, 3))
+    >>> jitter = ColorJitterTransformation(brightness=0.2, contrast=0.2, seed=0)
+    >>> jitter.transform(space, np.zeros((84, 84, 3), np.uint8)).shape
+    (84, 84, 3)
     """
 
     def __init__(

@@ -52,6 +52,13 @@ class RescaleTransformation(DataTransformation):
         Integers are rounded to the nearest.
     nan_to
         What replaces NaN after the mapping; by default NaN stays.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(2,))
+    >>> rescale = RescaleTransformation(0.0, 1.0, "float32")
+    >>> rescale.transform(space, np.array([0, 255], np.uint8))
+    array([0., 1.], dtype=float32)
     """
 
     has_inverse = True

@@ -65,6 +65,12 @@ def transformation_to_json(transformation: DataTransformation, source_space: Spa
         A transformation of a registered kind.
     source_space
         The space that it is used with, where its settings depend on that.
+
+    Examples
+    --------
+    >>> json_data = transformation_to_json(RescaleTransformation(0.0, 1.0))
+    >>> json_to_transformation(json_data)
+    RescaleTransformation(...)
     """
     cls = type(transformation)
     if cls not in _kinds:
@@ -91,6 +97,12 @@ def json_to_transformation(json_data: Any, source_space: Space | None = None) ->
     ------
     ValueError
         The object is not the JSON of a transformation; the message says where.
+
+    Examples
+    --------
+    >>> json_data = transformation_to_json(CropTransformation(-1.0, 1.0))
+    >>> json_to_transformation(json_data)
+    CropTransformation(...)
     """
     if not isinstance(json_data, Mapping):
         raise ValueError(f"{type(json_data).__name__}, the JSON of a transformation is an object")

@@ -36,6 +36,15 @@ class DataTransformation(abc.ABC):
     What follows from the source space alone is worked out once per space and kept, so the settings of a
     transformation are read-only unless it says otherwise. Transformations pickle, and go to JSON through
     `transformation_to_json`, which a class of your own takes part in after `register_transformation`.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(2,))
+    >>> rescale = RescaleTransformation(0.0, 1.0, "float32")
+    >>> target = rescale.get_target_space_from_source(space)
+    >>> data = rescale.transform(space, np.array([0, 255], np.uint8))
+    >>> rescale.direction_inverse(space).transform(target, data)
+    array([  0, 255], dtype=uint8)
     """
 
     has_inverse: bool = False

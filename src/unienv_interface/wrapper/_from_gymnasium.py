@@ -52,6 +52,13 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         The environment of Gymnasium.
     backend, device
         Where observations, actions and, of a batch, rewards and flags are.
+
+    Examples
+    --------
+    >>> env = FromGymnasiumEnv(gymnasium.make("Pendulum-v1"), backend="torch")
+    >>> context, observation, info = env.reset(seed=0)
+    >>> type(observation).__name__
+    'Tensor'
     """
 
     context_space = None

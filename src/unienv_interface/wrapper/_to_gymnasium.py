@@ -49,6 +49,13 @@ class ToGymnasiumEnv(
     Where there is a context, the observation is a dict of "context" and "observation". Options of a reset become
     keywords of ours. Arrays are NumPy's and the caller's own, in infos and frames too. `np_random` is a generator for
     Gymnasium's wrappers, seeded by `reset`; the environment has its own.
+
+    Examples
+    --------
+    >>> gym_env = ToGymnasiumEnv(env)
+    >>> observation, info = gym_env.reset(seed=0)
+    >>> observation.shape
+    (4,)
     """
 
     combine_context_obs_space = staticmethod(combine_context_obs_space)
@@ -151,8 +158,8 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
 
     Examples
     --------
-    >>> envs = ToGymnasiumVectorEnv(AsyncVecEnv(makers), autoreset_mode="next_step")
-    >>> envs = gymnasium.wrappers.vector.NormalizeObservation(envs)
+    >>> gym_envs = ToGymnasiumVectorEnv(envs, autoreset_mode="next_step")
+    >>> gym_envs = gymnasium.wrappers.vector.NormalizeObservation(gym_envs)
     """
 
     def __init__(self, env: Env, autoreset_mode: AutoresetMode | gymnasium.vector.AutoresetMode | None = None) -> None:

@@ -25,6 +25,12 @@ class ActionRescaleWrapper(
         The environment below, whose actions are a box with finite bounds.
     new_low, new_high
         Numbers, or arrays that broadcast to the shape of the actions.
+
+    Examples
+    --------
+    >>> env = ActionRescaleWrapper(unienv.make("Pendulum-v1", seed=0))  # torques of [-2, 2]
+    >>> float(env.action_space.low[0]), float(env.action_space.high[0])
+    (-1.0, 1.0)
     """
 
     def __init__(self, env: Env, new_low: Any = -1.0, new_high: Any = 1.0) -> None:

@@ -62,10 +62,10 @@ class AutoresetWrapper(Wrapper):
 
     Examples
     --------
-    >>> env = AutoresetWrapper(ReplayBufferCollectionWrapper(env, buffer), mode="same_step")
+    >>> env = AutoresetWrapper(ReplayBufferCollectionWrapper(envs, buffer), mode="same_step")
     >>> _, observation, _ = env.reset(seed=0)
-    >>> for _ in range(1000):
-    ...     observation, reward, terminated, truncated, info = env.step(policy(observation))
+    >>> for _ in range(100):
+    ...     observation, reward, terminated, truncated, info = env.step(env.sample_action())
     """
 
     def __init__(self, env: Env, mode: AutoresetMode = "same_step") -> None:
@@ -187,7 +187,13 @@ class AutoresetWrapper(Wrapper):
 
 
 def autoreset_mode(env: Env) -> AutoresetMode:
-    """When the environment restarts by itself: the mode of the `AutoresetWrapper` among its layers, if there is one."""
+    """When the environment restarts by itself: the mode of the `AutoresetWrapper` among its layers, if there is one.
+
+    Examples
+    --------
+    >>> autoreset_mode(envs), autoreset_mode(AutoresetWrapper(envs, mode="same_step"))
+    ('disabled', 'same_step')
+    """
     layer: Env | None = env
     while layer is not None:
         if isinstance(layer, AutoresetWrapper) and layer.mode != "disabled":

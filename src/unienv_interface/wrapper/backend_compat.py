@@ -100,6 +100,13 @@ class ToBackendOrDeviceWrapper(
         The backend of this layer; by default that of the environment.
     device
         The device of this layer; by default that of the environment, or the default device of a new backend.
+
+    Examples
+    --------
+    >>> env = ToBackendOrDeviceWrapper(env, "torch", "cpu")
+    >>> _, observation, _ = env.reset()
+    >>> type(observation).__name__
+    'Tensor'
     """
 
     def __init__(self, env: Env, backend: BackendLike | None = None, device: Any = None) -> None:
@@ -177,6 +184,13 @@ class ToBackendWrapper(ToBackendOrDeviceWrapper):
         The environment below.
     backend, device
         The backend of this layer, and its device, by default that backend's default one.
+
+    Examples
+    --------
+    >>> env = ToBackendWrapper(env, "torch")
+    >>> _, observation, _ = env.reset()
+    >>> type(observation).__name__
+    'Tensor'
     """
 
     def __init__(self, env: Env, backend: BackendLike, device: Any = None) -> None:
@@ -194,6 +208,10 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
         The device of this layer.
     original_device
         Where the environment is, if it does not say so itself.
+
+    Examples
+    --------
+    >>> env = ToDeviceWrapper(unienv.make("CartPole-v1", backend="torch"), "cpu")
     """
 
     def __init__(self, env: Env, device: Any, original_device: Any = None) -> None:

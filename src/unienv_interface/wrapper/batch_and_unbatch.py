@@ -38,6 +38,12 @@ class BatchifyWrapper(
     """A single environment as a batch of one: data, rewards, flags and infos get a leading axis of size 1.
 
     Frames of `render` are handed on as they are.
+
+    Examples
+    --------
+    >>> env = BatchifyWrapper(env)
+    >>> env.batch_size, env.observation_space.shape
+    (1, (1, 4))
     """
 
     def __init__(self, env: Env) -> None:
@@ -100,7 +106,14 @@ class UnBatchifyWrapper(
         BRNGType,
     ]
 ):
-    """A batch of one as a single environment: the inverse of `BatchifyWrapper`."""
+    """A batch of one as a single environment: the inverse of `BatchifyWrapper`.
+
+    Examples
+    --------
+    >>> env = UnBatchifyWrapper(unienv.make("CartPole-v1", num_envs=1))
+    >>> env.observation_space.shape
+    (4,)
+    """
 
     def __init__(self, env: Env) -> None:
         if env.batch_size != 1:

@@ -22,8 +22,9 @@ class ClipActionWrapper(ActionWrapper):
 
     Examples
     --------
-    >>> env = ClipActionWrapper(env)  # of Box([-1, 1], (2,))
-    >>> env.step(np.array([5.0, -2.0], np.float32))  # acts as [1, -1]
+    >>> env = ClipActionWrapper(unienv.make("Pendulum-v1", seed=0))
+    >>> _ = env.reset()
+    >>> result = env.step(np.array([5.0], np.float32))  # acts as [2.0]
     """
 
     def __init__(self, env: Env) -> None:

@@ -32,6 +32,10 @@ class ControlFrequencyLimitWrapper(
         Gives seconds, and never goes back.
     sleep
         Waits for so many seconds.
+
+    Examples
+    --------
+    >>> env = ControlFrequencyLimitWrapper(env, control_dt=0.05)  # at most 20 steps a second
     """
 
     lateness: float = 0.0

@@ -44,8 +44,9 @@ class FromEnvPool(FromGymnasiumEnv):
 
     Examples
     --------
-    >>> env = FromEnvPool(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=64, seed=0))
-    >>> env = ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env), 64_000, lanes=64))
+    >>> env = FromEnvPool(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=64, seed=0))  # doctest: +SKIP
+    >>> buffer = ReplayBuffer.create(transition_space(env), capacity=64_000, lanes=64)  # doctest: +SKIP
+    >>> recorder = ReplayBufferCollectionWrapper(env, buffer)  # doctest: +SKIP
     """
 
     def __init__(self, env: Any, *, backend: BackendLike = NumpyComputeBackend, device: Any = None) -> None:

@@ -42,10 +42,12 @@ class EpisodeStatisticsWrapper(Wrapper):
 
     Examples
     --------
-    >>> env = EpisodeStatisticsWrapper(env)
-    >>> *_, info = env.step(action)
-    >>> if "_episode" in info:
-    ...     print("mean return", np.mean(env.return_queue))
+    >>> statistics = EpisodeStatisticsWrapper(envs)
+    >>> env = AutoresetWrapper(statistics)
+    >>> _ = env.reset()
+    >>> for _ in range(100):
+    ...     *_, info = env.step(env.sample_action())
+    >>> mean_return = np.mean(statistics.return_queue)
     """
 
     def __init__(

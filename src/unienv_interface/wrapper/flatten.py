@@ -19,7 +19,14 @@ def _batch_axes(env: Env) -> int:
 class FlattenActionWrapper(
     ActionWrapper[BArrayType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Takes actions as vectors, in the layout of `space_utils.flatten_utils`."""
+    """Takes actions as vectors, in the layout of `space_utils.flatten_utils`.
+
+    Examples
+    --------
+    >>> env = FlattenActionWrapper(unienv.make("Pendulum-v1"))
+    >>> env.action_space.shape
+    (1,)
+    """
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -57,6 +64,12 @@ class FlattenContextObservationWrapper(
         Flatten contexts; no effect where there is no context.
     flatten_observation
         Flatten observations.
+
+    Examples
+    --------
+    >>> env = FlattenContextObservationWrapper(env)
+    >>> env.observation_space.shape
+    (4,)
     """
 
     def __init__(self, env: Env, flatten_context: bool = False, flatten_observation: bool = True) -> None:

@@ -45,6 +45,11 @@ class FrameStackWrapper(
     action_default_value
         The action that stands for those before the first step, a value of the action space; by default the one nearest
         to zero.
+
+    Examples
+    --------
+    >>> env = FrameStackWrapper(env, obs_stack_size=4)
+    >>> _, observation, _ = env.reset()
     """
 
     def __init__(

@@ -43,8 +43,8 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
 
     Examples
     --------
-    >>> train_env = NormalizeObservationWrapper(make_env())
-    >>> eval_env = NormalizeObservationWrapper(make_env(), update_running_mean=False)
+    >>> train_env = NormalizeObservationWrapper(unienv.make("CartPole-v1", num_envs=8))
+    >>> eval_env = NormalizeObservationWrapper(unienv.make("CartPole-v1", num_envs=8), update_running_mean=False)
     >>> eval_env.load_state_dict(train_env.state_dict())
     """
 
@@ -137,6 +137,12 @@ class NormalizeRewardWrapper(Wrapper):
     ----------
     moments : RunningMoments
         The moments of the discounted returns, on the host.
+
+    Examples
+    --------
+    >>> env = NormalizeRewardWrapper(envs, gamma=0.99)
+    >>> _ = env.reset()
+    >>> _, reward, *_ = env.step(env.sample_action())
     """
 
     def __init__(

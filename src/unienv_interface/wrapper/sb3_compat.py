@@ -51,8 +51,10 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
 
     Examples
     --------
-    >>> env = ToSB3VecEnv(AsyncVecEnv([lambda: FromGymnasiumEnv(gymnasium.make("CartPole-v1"))] * 8))
-    >>> PPO("MlpPolicy", env).learn(100_000)
+    >>> sb3_envs = ToSB3VecEnv(unienv.make("CartPole-v1", num_envs=8, seed=0))
+    >>> sb3_envs.reset().shape
+    (8, 4)
+    >>> PPO("MlpPolicy", sb3_envs).learn(100_000)  # doctest: +SKIP
     """
 
     def __init__(self, env: Env) -> None:

@@ -26,6 +26,14 @@ class TimeLimitWrapper(
         The environment below.
     time_limit
         The number of steps of the longest episode.
+
+    Examples
+    --------
+    >>> env = TimeLimitWrapper(env, 1)
+    >>> _ = env.reset()
+    >>> *_, truncated, info = env.step(env.sample_action())
+    >>> bool(truncated)
+    True
     """
 
     def __init__(self, env: Env, time_limit: int) -> None:

@@ -60,6 +60,12 @@ class TransformWrapper(
         Leads from this layer to the environment below (see `set_action_transformation`).
     target_action_space
         The action space of this layer; by default what the inverse of the transformation makes of the one below.
+
+    Examples
+    --------
+    >>> env = TransformWrapper(unienv.make("Pendulum-v1"), observation_transformation=RescaleTransformation(-1.0, 1.0))
+    >>> float(env.observation_space.high[2])
+    1.0
     """
 
     def __init__(
@@ -116,6 +122,11 @@ class ContextObservationTransformWrapper(
         The environment below.
     context_transformation, observation_transformation
         Lead from the environment below to this layer.
+
+    Examples
+    --------
+    >>> rescale = RescaleTransformation(-1.0, 1.0)
+    >>> env = ContextObservationTransformWrapper(unienv.make("Pendulum-v1"), observation_transformation=rescale)
     """
 
     def __init__(
@@ -158,6 +169,12 @@ class ActionTransformWrapper(
         Leads from this layer to the environment below.
     target_action_space
         The action space of this layer; by default what the inverse of the transformation makes of the one below.
+
+    Examples
+    --------
+    >>> env = unienv.make("Pendulum-v1")
+    >>> unit = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(1,))
+    >>> env = ActionTransformWrapper(env, RescaleTransformation(-2.0, 2.0), target_action_space=unit)
     """
 
     def __init__(

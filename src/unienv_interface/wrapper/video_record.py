@@ -250,6 +250,11 @@ class EpisodeVideoWrapper(
         As for `EpisodeRenderStackWrapper`.
     overwrite
         Replace a file of an earlier run; by default it is a FileExistsError.
+
+    Examples
+    --------
+    >>> env = unienv.make("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
+    >>> env = EpisodeVideoWrapper(EpisodeRenderStackWrapper(env), "videos", format="mp4")  # doctest: +SKIP
     """
 
     def __init__(

@@ -77,6 +77,12 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
         If there are no environments, their spaces cannot be batched, or a setting is wrong.
     WorkerDied, TimeoutError
         If a worker dies or takes longer than the timeout; from every command.
+
+    Examples
+    --------
+    >>> envs = AsyncVecEnv([MyEnv] * 8, seed=0, num_workers=2)  # doctest: +SKIP
+    >>> _, observation, _ = envs.reset()  # doctest: +SKIP
+    >>> envs.close()  # doctest: +SKIP
     """
 
     def __init__(

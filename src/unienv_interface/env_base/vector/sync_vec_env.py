@@ -33,6 +33,13 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
     ------
     ValueError
         If there are no environments, or their spaces cannot be batched.
+
+    Examples
+    --------
+    >>> envs = SyncVecEnv([lambda: unienv.make("CartPole-v1")] * 4, seed=0)
+    >>> _, observation, _ = envs.reset()
+    >>> observation.shape
+    (4, 4)
     """
 
     def __init__(

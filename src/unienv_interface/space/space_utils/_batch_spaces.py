@@ -39,7 +39,7 @@ def batch_space(space: Space, n: int = 1) -> Any:
 
     Examples
     --------
-    >>> batch_space(BoxSpace(NumpyComputeBackend, -1.0, 1.0, "float32", shape=(3,)), 8).shape
+    >>> batch_space(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,)), 8).shape
     (8, 3)
     """
 
@@ -87,6 +87,11 @@ def batch_size(space: Space) -> int | None:
     """The number of values in the batch that a space describes; None if it has no batch axis.
 
     A dict or tuple without any arrays in it has none, however often it was batched.
+
+    Examples
+    --------
+    >>> batch_size(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(8, 3)))
+    8
     """
 
 
@@ -134,7 +139,14 @@ def need_batch_size(space: Space) -> int:
 
 @rule_per_space
 def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
-    """The spaces of the single values of a batch, in order, each with the bounds of its index."""
+    """The spaces of the single values of a batch, in order, each with the bounds of its index.
+
+    Examples
+    --------
+    >>> spaces = list(unbatch_spaces(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(8, 3))))
+    >>> len(spaces), spaces[0].shape
+    (8, (3,))
+    """
 
 
 @unbatch_spaces.register
@@ -200,6 +212,12 @@ def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
     ------
     ValueError
         There are no spaces, or two of them do not fit together; the message says where.
+
+    Examples
+    --------
+    >>> low, high = BoxSpace("numpy", 0, 1, "float32", shape=()), BoxSpace("numpy", 0, 9, "float32", shape=())
+    >>> batch_differing_spaces([low, high]).high
+    array([1., 9.], dtype=float32)
     """
     spaces = list(spaces)
     if not spaces:

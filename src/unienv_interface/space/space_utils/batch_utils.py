@@ -52,7 +52,13 @@ __all__ = [
 
 
 def batch_size_data(data: Any) -> int | None:
-    """The size of the first axis of the first array found in `data`; None if there is none."""
+    """The size of the first axis of the first array found in `data`; None if there is none.
+
+    Examples
+    --------
+    >>> batch_size_data({"obs": np.zeros((8, 3))})
+    8
+    """
     if isinstance(data, GraphInstance):
         return batch_size_data(data.n_nodes)
     if isinstance(data, Mapping):
@@ -64,7 +70,14 @@ def batch_size_data(data: Any) -> int | None:
 
 
 def iterate(space: Space, items: Any) -> Iterator[Any]:
-    """The single values of a batch one by one; `space` describes the batch."""
+    """The single values of a batch one by one; `space` describes the batch.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3))
+    >>> [row.shape for row in iterate(space, np.zeros((2, 3), np.float32))]
+    [(3,), (3,)]
+    """
     return (get_at(space, items, index) for index in range(need_batch_size(space)))
 
 
@@ -102,6 +115,12 @@ def get_at(space: Space, items: Any, index: Any) -> Any:
     ------
     IndexError
         An int is beyond the batch. Of an array of indices JAX takes the nearest value instead.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"obs": BoxSpace("numpy", -1.0, 1.0, "float32", shape=(8, 3))})
+    >>> get_at(space, {"obs": np.zeros((8, 3), np.float32)}, 0)["obs"].shape
+    (3,)
     """
 
 
@@ -146,6 +165,12 @@ def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
         Which values to replace, as for `get_at`.
     value
         One value for an int, else a batch.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2,))
+    >>> set_at(space, np.zeros(2, np.float32), 1, np.float32(0.5))
+    array([0. , 0.5], dtype=float32)
     """
 
 
@@ -242,6 +267,12 @@ def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
         The values, at least one.
     axis
         The new axis; texts, unions, graphs and arrays whose shape varies are stacked along axis 0 only.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))
+    >>> concatenate(space, [np.zeros(3, np.float32), np.ones(3, np.float32)]).shape
+    (2, 3)
     """
 
 
@@ -318,6 +349,12 @@ def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_s
     ------
     ValueError
         The space has other leading axes, the numbers of values differ, or the space is no batch.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(8, 3))
+    >>> reshape_batch_size(space, (8,), (2, 4)).shape
+    (2, 4, 3)
     """
 
 
@@ -385,6 +422,11 @@ def reshape_batch_size_in_data(
         Dicts, tuples, graphs and arrays with the leading axes `old_batch_shape`.
     old_batch_shape, new_batch_shape
         As for `reshape_batch_size`.
+
+    Examples
+    --------
+    >>> reshape_batch_size_in_data("numpy", {"obs": np.zeros((8, 3))}, (8,), (2, 4))["obs"].shape
+    (2, 4, 3)
     """
     backend = parse_backend(backend)
 
@@ -408,6 +450,11 @@ def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
         The space of a batch.
     dim1, dim2
         The axes, counted from the front.
+
+    Examples
+    --------
+    >>> swap_batch_dims(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 4, 3)), 0, 1).shape
+    (4, 2, 3)
     """
 
 
@@ -465,6 +512,11 @@ def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: in
         Dicts, tuples, graphs and arrays.
     dim1, dim2
         The axes, counted from the front.
+
+    Examples
+    --------
+    >>> swap_batch_dims_in_data("numpy", {"obs": np.zeros((2, 4, 3))}, 0, 1)["obs"].shape
+    (4, 2, 3)
     """
     backend = parse_backend(backend)
 

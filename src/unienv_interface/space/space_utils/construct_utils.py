@@ -60,7 +60,7 @@ def construct_space_from_data(
 
     Examples
     --------
-    >>> space = construct_space_from_data({"speed": 1.5, "gear": 2}, NumpyComputeBackend)
+    >>> space = construct_space_from_data({"speed": 1.5, "gear": 2}, "numpy")
     >>> sorted(space.spaces)
     ['gear', 'speed']
     """
@@ -79,6 +79,12 @@ def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, 
         The values, at least one.
     backend, add_bounds
         As for `construct_space_from_data`.
+
+    Examples
+    --------
+    >>> space = construct_space_from_data_stream([{"speed": 1.5}, {"speed": 3.0}], "numpy")
+    >>> float(space["speed"].high)
+    3.0
     """
     finder = _Finder(parse_backend(backend), add_bounds)
     space: Space | None = None

@@ -42,13 +42,25 @@ __all__ = ["flat_dim", "flatten_data", "flatten_space", "is_flattenable", "unfla
 
 
 def is_flattenable(space: Space, start_dim: int = 0) -> bool:
-    """Whether values of the space have a flat form that keeps the first `start_dim` axes."""
+    """Whether values of the space have a flat form that keeps the first `start_dim` axes.
+
+    Examples
+    --------
+    >>> is_flattenable(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3)))
+    True
+    """
     return flat_dim(space, start_dim) is not None
 
 
 @rule_per_space
 def flat_dim(space: Space, start_dim: int = 0) -> int | None:
-    """The length of the last axis of flat values; None if the space has no flat form."""
+    """The length of the last axis of flat values; None if the space has no flat form.
+
+    Examples
+    --------
+    >>> flat_dim(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3)))
+    6
+    """
 
 
 @rule_per_space
@@ -66,6 +78,11 @@ def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore
     ------
     ValueError
         The values have no flat form.
+
+    Examples
+    --------
+    >>> flatten_space(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3))).shape
+    (6,)
     """
 
 
@@ -88,6 +105,11 @@ def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
         The values have no flat form.
     OverflowError
         An integer has no exact value in the common dtype.
+
+    Examples
+    --------
+    >>> flatten_data(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3)), np.zeros((2, 3), np.float32)).shape
+    (6,)
     """
 
 
@@ -103,6 +125,11 @@ def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
         An array of `flatten_space(space, start_dim)`.
     start_dim
         How many leading axes stayed.
+
+    Examples
+    --------
+    >>> unflatten_data(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3)), np.zeros(6, np.float32)).shape
+    (2, 3)
     """
 
 

@@ -46,6 +46,12 @@ def space_to_json(space: Space) -> dict[str, Any]:
     """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`.
 
     A ValueError if it is nested too deeply to be read again.
+
+    Examples
+    --------
+    >>> space = BinarySpace("numpy", shape=(2,))
+    >>> json_to_space(space_to_json(space), "numpy") == space
+    True
     """
     try:
         node = space_node(space)
@@ -89,6 +95,12 @@ def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = No
     ------
     ValueError
         The object is not the JSON of a space; the message says where.
+
+    Examples
+    --------
+    >>> json_data = space_to_json(BinarySpace("numpy", shape=(2,)))
+    >>> json_to_space(json_data, "torch").backend.simplified_name
+    'pytorch'
     """
     version = json_data.get("version", FORMAT_VERSION) if isinstance(json_data, Mapping) else FORMAT_VERSION
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:

@@ -25,6 +25,11 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
         The space of one entry.
     batch_shape
         The shape of the arrays; a size of None stands for any size.
+
+    Examples
+    --------
+    >>> BatchedSpace(TextSpace("numpy", 8), (3,)).contains(np.array(["a", "b", "c"], object))
+    True
     """
 
     def __init__(self, single_space: Space, batch_shape: Sequence[int | None]) -> None:

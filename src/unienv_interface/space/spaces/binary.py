@@ -26,6 +26,12 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         The booleans of the library, which is also the default.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = BinarySpace("numpy", shape=(2,))
+    >>> space.contains(np.array([True, False]))
+    True
     """
 
     def __init__(self, backend: BackendLike, shape: Sequence[int], dtype: Any = None, device: Any = None) -> None:

@@ -27,6 +27,14 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         `DictSpace`.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = DictSpace("numpy", {"speed": BoxSpace("numpy", 0.0, 1.0, "float32", shape=())})
+    >>> space.contains({"speed": np.float32(0.5)})
+    True
+    >>> space["speed"].shape
+    ()
     """
 
     spaces: dict[str, Space]

@@ -32,6 +32,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     fill_value
         What `pad_data` fills up with. Only where the bounds do not admit it (NaN, for example) can it be told from
         data, and so be stripped again.
+
+    Examples
+    --------
+    >>> points = DynamicBoxSpace("numpy", -1.0, 1.0, (0, 3), (100, 3), "float32")
+    >>> points.contains(np.zeros((7, 3), np.float32))
+    True
     """
 
     def __init__(

@@ -24,6 +24,13 @@ class GraphInstance(Generic[BArrayType]):
     `n_nodes` and `n_edges` are integer arrays of the batch shape. `nodes_features` has the batch shape, then the
     largest number of nodes, then the shape of one node's features; `edges_features` and `edges` likewise, the
     latter holding the two end nodes of each edge. Entries past a graph's own number are padding.
+
+    Examples
+    --------
+    >>> space = GraphSpace("numpy", BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,)), max_nodes=5)
+    >>> rng, graph = space.sample(np.random.default_rng(0))
+    >>> len(graph.nodes_features) == int(graph.n_nodes)
+    True
     """
 
     n_nodes: Any
@@ -50,6 +57,13 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         The leading axes of a batch of graphs.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = GraphSpace("numpy", BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,)), is_edge=True, max_nodes=5)
+    >>> rng, graph = space.sample(np.random.default_rng(0))
+    >>> graph.nodes_features.shape[1]
+    3
     """
 
     def __init__(

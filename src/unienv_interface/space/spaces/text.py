@@ -31,6 +31,12 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
         The characters; None for any, of which samples are alphanumeric.
     device
         As for the other spaces; texts are on the host.
+
+    Examples
+    --------
+    >>> space = TextSpace("numpy", max_length=8)
+    >>> space.contains("grasp"), space.contains("a long sentence")
+    (True, False)
     """
 
     def __init__(

@@ -23,6 +23,12 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
         The space of each position.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = TupleSpace("numpy", [BinarySpace("numpy", ()), TextSpace("numpy", 8)])
+    >>> space.contains((np.array(True), "left"))
+    True
     """
 
     spaces: tuple[Space, ...]

@@ -24,6 +24,12 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
         The alternatives, at least one.
     device
         Where the arrays are; None for any.
+
+    Examples
+    --------
+    >>> space = UnionSpace("numpy", [BinarySpace("numpy", ()), TextSpace("numpy", 8)])
+    >>> space.contains((1, "left"))
+    True
     """
 
     spaces: tuple[Space, ...]

@@ -1,0 +1,197 @@
+"""The examples in the docstrings of public classes and functions run as they are shown in the reference."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import unienv
+import unienv_data
+from unienv_data import ReplayBuffer, StepSampler, transition_space
+from unienv_interface import Env
+from unienv_interface.space import BoxSpace, DictSpace
+
+PACKAGES = (
+    "unienv",
+    "unienv_interface",
+    "unienv_interface.backends",
+    "unienv_interface.space",
+    "unienv_interface.space.space_utils",
+    "unienv_interface.transformations",
+    "unienv_interface.wrapper",
+    "unienv_interface.func_wrapper",
+    "unienv_interface.env_base",
+    "unienv_interface.testing",
+    "unienv_data",
+    "unienv_data.storages",
+    "unienv_data.batches",
+    "unienv_data.samplers",
+    "unienv_data.on_policy",
+    "unienv_data.datasets",
+    "unienv_data.checking",
+    "unienv_data.testing",
+)
+
+
+def public() -> dict[str, Any]:
+    """Every public class and function, by name; a name that two packages export is the same thing."""
+    found = {}
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("unienv"):
+                found[name] = value
+    return found
+
+
+def examples() -> Iterator[doctest.DocTest]:
+    """The examples of each docstring, methods included; those that are skipped need what is not here."""
+    finder, seen = doctest.DocTestFinder(), set()
+    for value in public().values():
+        for test in finder.find(value, f"{value.__module__}.{value.__qualname__}", globs={}):
+            test.examples = [e for e in test.examples if not e.options.get(doctest.SKIP)]
+            if test.examples and test.name not in seen:
+                seen.add(test.name)
+                yield test
+
+
+class OutputChecker(doctest.OutputChecker):
+    """Compares output where some is shown; an example may leave it out."""
+
+    def check_output(self, want: str, got: str, flags: int) -> bool:
+        return not want or super().check_output(want, got, flags)
+
+
+class Reaching(Env):
+    """A goal environment of one dimension."""
+
+    def __init__(self) -> None:
+        point = BoxSpace("numpy", -9, 9, np.float32, shape=(1,))
+        self.backend, self.action_space = point.backend, point
+        keys = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = DictSpace("numpy", dict.fromkeys(keys, point))
+        self.rng = np.random.default_rng(0)
+
+    def _observed(self) -> dict[str, np.ndarray]:
+        return {key: self.point.copy() for key in self.observation_space.spaces}
+
+    def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[None, Any, dict[str, Any]]:
+        self.point, self.steps = np.zeros(1, np.float32), 0
+        return None, self._observed(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.point, self.steps = np.clip(self.point + action, -9, 9), self.steps + 1
+        return self._observed(), 0.0, False, self.steps == 20, {}
+
+    def render(self) -> None:
+        return None
+
+
+def camera_space() -> DictSpace:
+    numbers, depth = BoxSpace("numpy", -1, 1, np.float32, shape=(3,)), BoxSpace("numpy", 0, 9, np.uint16, shape=(8, 8))
+    camera = BoxSpace("numpy", 0, 255, np.uint8, shape=(16, 16, 3))
+    return DictSpace("numpy", {"obs": {"state": numbers, "cam": camera, "depth": depth}, "action": numbers})
+
+
+def camera_buffer() -> ReplayBuffer:
+    buffer = ReplayBuffer.create(camera_space(), capacity=1_000)
+    for _ in range(4):
+        rng = np.random.default_rng(0)
+        _, batch = buffer.single_space.sample(rng)
+        buffer.extend({
+            "obs": {key: np.stack([value] * 25) for key, value in batch["obs"].items()},
+            "action": np.stack([batch["action"]] * 25),
+        })  # fmt: skip
+    return buffer
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of 2,000 steps, to be copied."""
+    path = tmp_path_factory.mktemp("recording") / "cartpole"
+    unienv.record(unienv.make("CartPole-v1", num_envs=8, seed=0), path, steps=2_000).close()
+    return path
+
+
+def names() -> dict[str, Any]:
+    """What examples may use without saying so: public names, environments, and a buffer of 8 CartPoles in lanes."""
+    envs = unienv.make("CartPole-v1", num_envs=8, seed=0)
+    buffer = ReplayBuffer.create(transition_space(envs, episode_id=True), capacity=8_000, lanes=8)
+    recorder = unienv_data.ReplayBufferCollectionWrapper(envs, buffer)
+    recorder.reset(seed=0)
+    for _ in range(200):
+        *_, terminated, truncated, _ = recorder.step(recorder.sample_action())
+        if (terminated | truncated).any():
+            recorder.reset(mask=terminated | truncated)
+    env = unienv.make("CartPole-v1", seed=0)
+    return {
+        **public(),
+        "np": np,
+        "gymnasium": gymnasium,
+        "unienv": unienv,
+        "unienv_data": unienv_data,
+        "env": env,
+        "envs": unienv.make("CartPole-v1", num_envs=8, seed=0),
+        "MyEnv": lambda: unienv.make("CartPole-v1"),
+        "act": lambda observation: (observation[..., 2] > 0).astype(np.int64),
+        "policy": lambda observation: ((observation[..., 2] > 0).astype(np.int64), {}),
+        "learn": lambda batch: None,
+        "buffer": buffer,
+        "transition": buffer.get_at(0),
+        "sampler": StepSampler(buffer, 256, seed=0),
+        "value_of": lambda observation: observation[..., 0],
+    }
+
+
+@pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
+def test_an_example_runs(
+    example: doctest.DocTest, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cartpole", "data"):
+        if name in example.docstring:
+            shutil.copytree(recording, tmp_path / name)
+    example.globs = names()
+    if "Hindsight" in example.name:
+        goals = ReplayBuffer.create(transition_space(Reaching()), capacity=1_000)
+        with unienv_data.ReplayBufferCollectionWrapper(Reaching(), goals) as recorder:
+            for _ in range(5):
+                recorder.reset()
+                while not recorder.step(recorder.sample_action())[3]:
+                    pass
+        example.globs["buffer"] = goals
+    if "/cam" in example.docstring or "obs/" in example.docstring:
+        example.globs.update(buffer=camera_buffer(), space=camera_space())
+    said: list[str] = []
+    runner = doctest.DocTestRunner(OutputChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    stdout = sys.stdout
+    try:
+        failed, _ = runner.run(example, out=said.append, clear_globs=False)
+    finally:
+        sys.stdout = stdout
+    assert not failed, "".join(said)
+
+
+#: Names that need no example: errors and warnings, results that another example shows, helpers of the command.
+WITHOUT = re.compile(
+    r".*(Error|Warning|Summary|Report|Info|Stats|Statistics|Contract|Writer|State)|Worker.*|Func(?!ReplayBuffer).*"
+    r"|Advantages|Finding|Head|Rollout|Seconds|Source|RandomFunctions|chunks|columns_of|in_one_line|unwatched"
+)
+
+
+def test_nearly_all_public_names_have_an_example() -> None:
+    shown = {name for name, value in public().items() if ">>>" in (value.__doc__ or "")}
+    wanted = {name for name in public() if not WITHOUT.fullmatch(name)}
+    assert len(wanted & shown) > 0.9 * len(wanted), sorted(wanted - shown)
