@@ -1,7 +1,8 @@
 """Two cameras of 480x640 RGB, a texture that moves with noise: recording as video, and random windows of 8 frames.
 
-What is called lerobot's way does with PyAV what lerobot 0.4.4 does for each sample: opens the file, seeks, decodes up
-to the last frame that is wanted, and makes floats of all of them. Its settings are H.264, crf 30, a key frame in two.
+What is called lerobot's way does with PyAV what lerobot 0.4.4 does for each sample, through torchvision: opens the
+file, seeks, decodes up to the last frame that is wanted, with the threads that PyAV has by itself, and makes floats of
+all of them. Its settings are H.264, crf 30, a key frame in two.
 """
 
 from __future__ import annotations
@@ -185,10 +186,9 @@ def _as_lerobot(path: Path, seconds: list[float]) -> Any:
     pictures, times = [], []
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
         container.seek(int(seconds[0] / float(stream.time_base)), stream=stream)
         for frame in container.decode(stream):
-            pictures.append(torch.from_numpy(frame.to_ndarray(format="rgb24")).permute(2, 0, 1))
+            pictures.append(torch.from_numpy(frame.to_rgb().to_ndarray()).permute(2, 0, 1))
             times.append(frame.time)
             if frame.time >= seconds[-1]:
                 break

@@ -17,7 +17,7 @@ from harness import Contender, Work, ours, peer
 from ._data import BATCH
 from ._peers import SB3, TORCHRL
 
-ID, SLOTS, CAPACITY, TURNS, THREADS, WIDTH = "Pendulum-v1", 8, 100_000, 25, 2, 256
+ID, SLOTS, CAPACITY, TURNS, THREADS, WIDTH = "Pendulum-v1", 8, 100_000, 20, 2, 256
 OBSERVATION, ACTION, LARGEST = 3, 1, 2.0
 
 
@@ -52,7 +52,7 @@ def works() -> list[Work]:
 
     def work(name: str, unit: str, *, whole: bool) -> Work:
         contenders = tuple(_contender(*maker, whole=whole) for maker in makers)
-        return Work("training", name, unit, contenders, rounds=15)
+        return Work("training", name, unit, contenders, rounds=9)
 
     return [
         work("TD3: step, record and sample", "us a turn", whole=False),

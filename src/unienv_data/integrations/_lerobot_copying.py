@@ -86,7 +86,7 @@ class VideoCopier:
     def end_episode(self, count: int) -> Place:
         pieces = next(self._episodes)
         path = pieces[0].path
-        if path in self._copied:
+        if len(pieces) == 1 and path in self._copied:
             return self._copied[path]._replace(start=pieces[0].start)
         target = self._cursor.advance()
         av = need("av", extra="lerobot")

@@ -378,8 +378,10 @@ class BufferState:
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
         """What to raise where an edit is due that only a writer may make."""
-        number = self.header.newest_half().edit if self.header.has_edit_to_make() else self.counters.edit
-        if not self._has_whole_journal(number):
+        is_durable = self.header.has_edit_to_make()
+        number = self.header.newest_half().edit if is_durable else self.counters.edit
+        is_needed = is_durable or not self.header.is_of_another_boot  # else who opens it to write does without
+        if is_needed and not self._has_whole_journal(number):
             return StorageCorruptedError(
                 f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
                 f"`unienv repair` (unienv_data.repair)"
