@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 def refuse_trace(verb: str) -> None:
@@ -16,7 +18,10 @@ def refuse_trace(verb: str) -> None:
         What was called, for the error.
     """
     jax: Any = sys.modules.get("jax")  # nothing traces where nobody has imported it
-    if jax is not None and isinstance(-_zero(jax), jax.core.Tracer):
+    if jax is None:
+        return
+    outside = _outside(jax)
+    if outside.read_state(convention="flax") != outside.state and isinstance(-outside.zero, jax.core.Tracer):
         raise RuntimeError(
             f"{verb} was called while JAX traces a function: compiled, it would return the samples drawn now in every "
             f"call. Draw outside and pass the batch in, as in jax.jit(train)(params, sampler.sample()), or keep the "
@@ -24,8 +29,17 @@ def refuse_trace(verb: str) -> None:
         )
 
 
+class _Outside(NamedTuple):
+    """What JAX says outside of every trace: `jax.grad` and `jax.vmap` alone change the state, too, but not the zero."""
+
+    read_state: Callable[..., Any]
+    state: Any
+    zero: Any  # what is computed from it during a trace belongs to that trace
+
+
 @functools.cache
-def _zero(jax: Any) -> Any:
-    """An array made outside of every trace; what is computed from it during a trace belongs to that trace."""
+def _outside(jax: Any) -> _Outside:
+    core = importlib.import_module("jax.extend.core")
+    read_state = getattr(core, "get_opaque_trace_state", lambda **_: object())  # an older JAX: no two are equal
     with jax.ensure_compile_time_eval():
-        return jax.numpy.zeros(())
+        return _Outside(read_state, read_state(convention="flax"), jax.numpy.zeros(()))
