@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from unienv_interface.utils.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ._transition_space import transition_space
+    from ._recording.transition_space import transition_space
     from .collection_wrapper import ReplayBufferCollectionWrapper
     from .func_replay_buffer import FuncReplayBuffer
     from .replay_buffer import BufferStats, ReplayBuffer
@@ -18,7 +18,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "._transition_space": ["transition_space"],
+            "._recording.transition_space": ["transition_space"],
             ".collection_wrapper": ["ReplayBufferCollectionWrapper"],
             ".func_replay_buffer": ["FuncReplayBuffer"],
             ".replay_buffer": ["BufferStats", "ReplayBuffer"],

@@ -28,7 +28,8 @@ from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
 from unienv_interface.wrapper.autoreset import refuse_autoreset
 
-from ._recording import (
+from ._recording.modes import ReplayMode, as_list, check_same_space, dump, resolve_mode, warn_if_mixed
+from ._recording.recorders import (
     EpisodeCounts,
     PartialRecorders,
     PendingSteps,
@@ -43,7 +44,6 @@ from ._recording import (
     next_episode_id,
     owned_copy,
 )
-from ._recording_modes import ReplayMode, as_list, check_same_space, dump, resolve_mode, warn_if_mixed
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]

@@ -19,8 +19,8 @@ from unienv_interface.space.space_utils import batch_space, concatenate
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
-from ._precision import precision_converter
-from ._transition_space import single_space, transition_space
+from .precision import precision_converter
+from .transition_space import single_space, transition_space
 
 FIELDS = (
     "obs",

@@ -23,9 +23,9 @@ from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
-from ._recording_modes import ReplayMode
-from ._transition import COUNTED, DONE, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
-from .replay_buffer import ReplayBuffer
+from ..replay_buffer import ReplayBuffer
+from .builders import COUNTED, DONE, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
+from .modes import ReplayMode
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
 

@@ -9,8 +9,8 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.space.space_utils import unbatch_spaces
 
-from ..storages.shared_next_obs import SharedNextObsSpace
-from ._precision import with_dtype
+from ...storages.shared_next_obs import SharedNextObsSpace
+from .precision import with_dtype
 
 #: Columns that may have another precision; that of `next_obs` is that of `obs`.
 _OF_ANY_PRECISION = ("obs", "action", "reward", "context", "env_index", "episode_id", "step")

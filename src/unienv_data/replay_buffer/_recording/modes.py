@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 from unienv_interface.env_base.env import Env
 
-from ..base.windows import UnknownEpisodesWarning
-from ..storages.shared_next_obs import SharedNextObsStorage
-from .replay_buffer import ReplayBuffer
+from ...base.windows import UnknownEpisodesWarning
+from ...storages.shared_next_obs import SharedNextObsStorage
+from ..replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]
 ReplayMode = Literal["auto", "shared", "per_env", "interleaved"]
