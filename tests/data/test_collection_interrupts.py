@@ -29,7 +29,7 @@ FIELDS: dict[str, Any] = {"done": True, "context": True, "episode_id": True, "st
 KINDS = ["one", "one, observations once", "batch", "per slot", "lanes", "lanes, observations once"]
 PLACES = ["memory", "disk", "shared memory", "shared disk"]
 # A file that was opened and not yet entered: Python closes it at once, and warns.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*_io[.].*:pytest.PytestUnraisableExceptionWarning")
 
 
 class Recording:

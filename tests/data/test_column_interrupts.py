@@ -23,7 +23,7 @@ NUMPY = NumpyComputeBackend
 SHAPE = (16, 24, 3)
 RULES: dict[str, Any] = {"png": Image("png"), "ffv1": Video("ffv1")}
 # A file that was opened and not yet entered: Python closes it at once, and warns.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*_io[.].*:pytest.PytestUnraisableExceptionWarning")
 
 
 class Filmed(Subject):

@@ -34,7 +34,7 @@ OURS = (unienv_data, unienv_interface, concurrent.futures, contextlib, threading
 MOST = 12
 LOAD: dict[str, Any] = {"backend": NumpyComputeBackend}
 # A file that was opened and not yet entered: Python closes it at once, and warns.
-pytestmark = pytest.mark.filterwarnings("ignore:.*_io.FileIO.*:pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*_io[.].*:pytest.PytestUnraisableExceptionWarning")
 
 
 # -- at every point of every verb ----------------------------------------------------------------------------
