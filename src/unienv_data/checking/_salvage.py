@@ -242,7 +242,7 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
     notes[:] = [trouble, f"what a sample is was taken from {like}"]
     try:
         metadata = inspection.read_metadata(like)
-    except (ValueError, NotADirectoryError) as error:
+    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"like {like}: it has no sound {METADATA_FILE} either, {in_one_line(error)}") from error
     if metadata.version == 0:
         raise ValueError(f"like {like}: it is of the reference implementation's format, which keeps no header")

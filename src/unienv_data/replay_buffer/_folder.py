@@ -308,7 +308,7 @@ def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
     folder = os.fspath(path)
     try:
         return question(folder)
-    except (StorageCorruptedError, NotADirectoryError):
+    except (StorageCorruptedError, FileNotFoundError, NotADirectoryError):
         if os.path.exists(os.path.join(folder, FILE_NAME)):
             raise
         return None
