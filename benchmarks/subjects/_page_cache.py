@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_ATTEMPTS = 20  # pages that another core has just touched stay for a moment
+
 
 def drop(folder: Path) -> None:
     """Have the system forget the contents of all files in a folder. Nobody may have them mapped.
 
     Where it does not forget them, figures would not be those of cold files: that is an error.
     """
-    largest = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    for path in folder.rglob("*"):
-        if path.is_file():
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    for _ in range(_ATTEMPTS):
+        for path in files:
             _drop(path)
-    if not _is_cold(largest):
-        raise OSError(f"{largest.name} stays in the page cache: set TMPDIR to a folder on a disk")
+        if _is_cold(largest):
+            return
+    raise OSError(f"{largest.name} stays in the page cache: set TMPDIR to a folder on a disk")
 
 
 def _drop(path: Path) -> None:
