@@ -192,7 +192,8 @@ def test_what_makes_an_environment() -> None:
         ((CARTPOLE, 0), ValueError, "num_envs is 0, it must be at least 1, or None for a single environment"),
         ((CARTPOLE, 2, -1), ValueError, "workers is -1, it must not be negative"),
         ((CARTPOLE, None, 2), ValueError, "workers is 2 without num_envs: say how many environments they share"),
-        ((CARTPOLE, 2, 0, "nunpy"), ValueError, "unknown backend 'nunpy', .* did you mean 'numpy'?"),
+        ((CARTPOLE, 2, 0, "trch"), ValueError, "unknown backend 'trch', .* numpy, torch, jax, did you mean 'torch'?"),
+        (("envpol:" + CARTPOLE,), ModuleNotFoundError, "there is no module 'envpol', did you mean 'envpool'?"),
         ((CARTPOLE, "8"), TypeError, "num_envs is '8', it wants an integer"),
         ((CARTPOLE, 8, 2.0), TypeError, "workers is 2.0, it wants an integer"),
         ((3,), TypeError, "source: env is int, wanted a gymnasium.Env .*; an id or a function that makes an environ"),
@@ -369,6 +370,11 @@ def batch() -> Env:
     return unienv.make(CARTPOLE, num_envs=2, seed=0)
 
 
+def test_a_policy_that_gives_one_action_for_all_slots(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="actions are 5, 2 are wanted, one for each environment"):
+        unienv.record(batch(), tmp_path / "r", 10, lambda observation: 5)
+
+
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(FileExistsError, match="is there already and is not a recording, give another path"):
@@ -404,7 +410,7 @@ def test_a_file_of_arrays(tmp_path: Path, flags: bool) -> None:
 @pytest.mark.parametrize("name", ["pt", "hdf5", "parquet", "npz"])
 def test_recordings_of_each_format(tmp_path: Path, name: str) -> None:
     unienv.record(batch(), tmp_path / "r", 40).close()
-    unienv.convert(tmp_path / "r", tmp_path / "converted", name)
+    unienv.convert(tmp_path / "r", tmp_path / "converted", to=name)
     with unienv.load(tmp_path / "r") as one, unienv.load(tmp_path / "converted") as other:
         np.testing.assert_array_equal(one[:]["obs"], other[:]["obs"])
         assert one.episodes == other.episodes
@@ -450,6 +456,11 @@ def test_storages_by_name_and_episodes_by_another() -> None:
         assert buffer.maintain_segment_metadata
     with pytest.raises(ValueError, match=r"no storage is registered as 'hfd5', .* did you mean 'hdf5'\?"):
         ReplayBuffer.create("hfd5", space, capacity=4)
+    for storage in ("packed", "flattened"):
+        with pytest.raises(TypeError, match=r"takes no keyword 'keep_episode', .* did you mean 'keep_episodes'\?"):
+            ReplayBuffer.create(storage, space, capacity=4, keep_episode=True)
+    with pytest.raises(ValueError, match="maintain_segment_metadata=True contradicts keep_episodes=False"):
+        ReplayBuffer.create(space, maintain_segment_metadata=True, keep_episodes=False)
 
 
 LEROBOT = Path(__file__).parent / "data" / "lerobot_folders" / "v3_pick"

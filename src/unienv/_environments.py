@@ -87,7 +87,13 @@ def _by_id(env_id: str, env_kwargs: dict[str, Any]) -> Callable[[], Any]:
     gymnasium: Any = need("gymnasium", extra="gymnasium")
     module, _, name = env_id.rpartition(":")
     if module:
-        importlib.import_module(module)  # which registers it
+        try:
+            importlib.import_module(module)  # which registers it
+        except ModuleNotFoundError as error:
+            if error.name != module.partition(".")[0] and error.name != module:
+                raise
+            near = did_you_mean(module, [_POOL.removesuffix(":")])
+            raise ModuleNotFoundError(f"{env_id!r}: there is no module {module!r}{near}", name=error.name) from error
     gymnasium.spec(name)
     return functools.partial(gymnasium.make, env_id, **env_kwargs)
 

@@ -401,6 +401,7 @@ def test_selections_of_selections_and_columns() -> None:
     assert small.select("obs/state").get_column("obs").get_at(4).keys() == {"state"}
     for columns, message in (
         ("nothing", "no column 'nothing'"),
+        ("obs/stat", r"no column 'obs/stat', .*, did you mean 'obs/state'\?"),
         ([], "at least one"),
         (["obs/nothing*"], "no column 'obs/nothing"),
     ):

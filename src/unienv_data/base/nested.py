@@ -9,6 +9,7 @@ from typing import Any
 
 from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.spaces import TupleSpace
+from unienv_interface.utils.words import did_you_mean
 
 #: Where a field lies: one key, or the keys that lead to it.
 Keys = str | int | Sequence[str | int]
@@ -71,8 +72,9 @@ def nested_item(space_or_data: Any, keys: Sequence[Any]) -> Any:
             space_or_data = children[key]
         except (KeyError, IndexError, TypeError):
             known = sorted(map(str, children)) if isinstance(children, Mapping) else f"0 to {len(children) - 1}"
+            near = did_you_mean(str(key), known) if isinstance(known, list) else ""
             path = "/".join(map(str, keys[: depth + 1]))
-            raise KeyError(f"there is no field {path!r}: {known}") from None
+            raise KeyError(f"there is no field {path!r}: {known}{near}") from None
     return space_or_data
 
 
@@ -161,7 +163,8 @@ def matching_paths(paths: Collection[tuple[Any, ...]], column: str | Sequence[An
     else:
         matching = [path for path in paths if path[: len(column)] == tuple(column)]
     if not matching:
-        raise ValueError(f"there is no column {column!r}, only {_names(paths)}")
+        name = column if isinstance(column, str) else "/".join(map(str, column))
+        raise ValueError(f"there is no column {column!r}, only {_names(paths)}{did_you_mean(name, _names(paths))}")
     return matching
 
 

@@ -142,7 +142,7 @@ class ConvertReport:
 def convert(
     source: PathLike,
     target: PathLike,
-    fmt: str,
+    to: str,
     *,
     fps: float | None = None,
     task: str | None = None,
@@ -159,7 +159,7 @@ def convert(
         A replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are.
     target
         The new folder.
-    fmt
+    to
         The format, one of `TARGETS`.
     fps, task
         For LeRobot datasets, as for `export_lerobot`.
@@ -168,19 +168,19 @@ def convert(
 
     Examples
     --------
-    >>> report = unienv.convert("data/", "parquet/", "parquet")
+    >>> report = unienv.convert("data/", "parquet/", to="parquet")
     >>> report.samples
     2000
     """
     source, target, progress = Path(source), Path(target), progress or unwatched
-    if fmt == LEROBOT:
+    if to == LEROBOT:
         is_lerobot = is_dataset(source)
         opened = LeRobotAsUniEnvDataset.from_local(source, NumpyComputeBackend) if is_lerobot else open_folder(source)
         with opened as buffer:
             export = export_lerobot(buffer, target, fps=fps, task=task, progress=progress)
-        return ConvertReport(str(source), str(target), fmt, export.frames, export.episodes, bytes_on_disk(target))
+        return ConvertReport(str(source), str(target), to, export.frames, export.episodes, bytes_on_disk(target))
     if fps is not None or task is not None:
-        raise ValueError(f"fps and task are for the format {LEROBOT!r}, not {fmt!r}")
+        raise ValueError(f"fps and task are for the format {LEROBOT!r}, not {to!r}")
     with open_folder(source) as buffer:
         table = episode_table(buffer)
         ends = as_ranges([]) if table is None else table.all
@@ -191,7 +191,7 @@ def convert(
         options: dict[str, Any] = {"capacity": count, "keeps_episodes": table is not None, "lanes": buffer.lanes}
         storage = rows_of(buffer.storage)
         options |= {"columns": column_rules(storage), "shares_next_obs": storage.shares_next_obs}
-        with NewRecording(target, fmt, buffer.single_space, **options) as new:
+        with NewRecording(target, to, buffer.single_space, **options) as new:
             for chunk in ChunkReader(buffer):
                 first, stop = np.searchsorted(ends[:, 1], [new.written, new.written + chunk.count], side="right")
                 new.add(chunk.data, chunk.count, ends[first:stop], are_cut[first:stop])
@@ -202,7 +202,7 @@ def convert(
                 )
             new.settle(lambda done, total: progress(count + done, count + total))
     episodes = None if table is None else len(ends)
-    return ConvertReport(str(source), str(target), fmt, count, episodes, bytes_on_disk(target))
+    return ConvertReport(str(source), str(target), to, count, episodes, bytes_on_disk(target))
 
 
 def bytes_on_disk(path: Path) -> int:

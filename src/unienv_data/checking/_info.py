@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Summary:
     min: float | None
     mean: float | None
     max: float | None
-    curve: list[float]
+    curve: list[float] = field(repr=False)
     not_finite: int
 
 

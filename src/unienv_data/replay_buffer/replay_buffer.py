@@ -171,11 +171,20 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             video per episode (`Video`), encoded in the background; such a buffer keeps its episodes. The storage keeps
             all others.
 
+        Raises
+        ------
+        ValueError
+            `maintain_segment_metadata` and `keep_episodes` contradict each other.
+
         Examples
         --------
         >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)
         >>> on_disk = ReplayBuffer.create("hdf5", transition_space(env), cache_path="hdf5/", keep_episodes=True)
         """
+        if maintain_segment_metadata and keep_episodes is False:
+            raise ValueError(
+                "maintain_segment_metadata=True contradicts keep_episodes=False: give one of the two names"
+            )
         if isinstance(storage_cls, Space):  # create(space, ...), without a class
             if single_instance_space is not None:
                 given = f"create({single_instance_space!r:.80}, space)"
@@ -499,7 +508,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def extend_lanes(self, value: Any, ended: Any = None) -> None:
         """Append one vector step: a batch of as many samples as there are lanes, the i-th to the episode of lane i.
 
-        `value` may also be a block of several steps, with leading axes (steps, lanes).
+        Samples and ends count together or not at all.
 
         Parameters
         ----------
@@ -508,8 +517,6 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         ended
             For which samples the episode of the lane ends with it: booleans of shape (lanes,) or (steps, lanes). By
             default none.
-
-        Samples and ends count together or not at all.
         """
         flags = None if ended is None else self._as_flags(ended)
         self._locked(self._writer.extend_lanes, value, flags)

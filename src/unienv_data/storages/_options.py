@@ -7,9 +7,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from unienv_interface.utils.words import did_you_mean
+
 from ..base.storage import SpaceStorage
 
 CreateT = TypeVar("CreateT", bound=Callable[..., Any])
+#: Keywords of `ReplayBuffer.create`, which passes on those that it does not know: a misspelt one of these, too.
+_OF_THE_BUFFER = ("keep_episodes", "maintain_segment_metadata", "durable", "lanes", "columns")
 
 
 def checks_options(create: CreateT) -> CreateT:
@@ -20,7 +24,8 @@ def checks_options(create: CreateT) -> CreateT:
         known = option_names(create)
         for name in kwargs:
             if name not in (*known, "single_instance_space"):
-                raise TypeError(f"{cls.__name__}.create takes no keyword {name!r}, it takes {sorted(known)}")
+                near = did_you_mean(name, (*known, *_OF_THE_BUFFER))
+                raise TypeError(f"{cls.__name__}.create takes no keyword {name!r}, it takes {sorted(known)}{near}")
         return create(cls, *args, **kwargs)
 
     return checked  # type: ignore[return-value]
@@ -47,7 +52,8 @@ def check_inner_options(
     for name in options:
         if not any(takes_option(part, name) for part in inner):
             theirs = "; ".join(f"{part.__name__} takes {sorted(option_names(part.create))}" for part in inner)
+            known = [option for storage in (cls, *inner) for option in option_names(storage.create)]
             raise TypeError(
                 f"{cls.__name__}.create takes no keyword {name!r}, it takes {sorted(option_names(cls.create))}, and "
-                f"of the storages inside {theirs}"
+                f"of the storages inside {theirs}{did_you_mean(name, (*known, *_OF_THE_BUFFER))}"
             )

@@ -16,7 +16,8 @@ __all__ = [
     "serialize_dtype",
 ]
 
-_BACKENDS = ("numpy", "pytorch", "jax")
+_BACKENDS = ("numpy", "pytorch", "jax")  # as stored
+_NAMES = ("numpy", "torch", "jax")  # as users say them
 
 #: A backend as users give one: itself, or its name.
 BackendLike = ComputeBackend | Literal["numpy", "torch", "pytorch", "jax"]
@@ -43,6 +44,10 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
         return backend
     if not isinstance(backend, str):
         raise TypeError(f"backend is {backend!r}, wanted a ComputeBackend such as NumpyComputeBackend")
+    if backend not in (*_NAMES, "pytorch"):
+        raise ValueError(
+            f"unknown backend {backend!r}, the backends are {', '.join(_NAMES)}{did_you_mean(backend, _NAMES)}"
+        )
     return deserialize_backend("pytorch" if backend == "torch" else backend)
 
 
@@ -77,7 +82,7 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
         from .jax import JaxComputeBackend
 
         return JaxComputeBackend
-    near = did_you_mean(backend_str, _BACKENDS if backend_str == "torch" else (*_BACKENDS, "torch"))
+    near = did_you_mean(backend_str, _BACKENDS)
     raise ValueError(f"unknown backend {backend_str!r}, the backends are {', '.join(_BACKENDS)}{near}")
 
 

@@ -176,7 +176,10 @@ class EnvGroup:
 
 def _split(action_space: Space, actions: Any, count: int) -> Sequence[Any]:
     """One action for each of the environments."""
-    singles = batch_utils.split(action_space, actions)
+    try:
+        singles = batch_utils.split(action_space, actions)
+    except TypeError as error:
+        raise TypeError(f"actions are {actions!r:.80}, {count} are wanted, one for each environment") from error
     if len(singles) != count:
         if batch_utils.batch_size_data(actions) is not None:  # before any of them moves
             raise ValueError(f"{len(singles)} actions for {count} environments, each wants one")
