@@ -11,6 +11,7 @@ from recording_envs import TallyEnv, vector
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BinarySpace, BoxSpace
+from unienv_interface.wrapper import AutoresetWrapper, FrameStackWrapper
 
 NUMPY = NumpyComputeBackend
 SLOTS = 3
@@ -67,6 +68,21 @@ def test_extras_lie_beside_the_transition(mode: str, is_async: bool) -> None:
     assert found["logp"].dtype == np.float32
     np.testing.assert_array_equal(found["logp"], np.ravel([row["logp"] for row in wanted]))
     np.testing.assert_array_equal(found["latent"], np.reshape([row["latent"] for row in wanted], (-1, 2)))
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+def test_extras_pass_through_wrappers_around_the_recorder(mode: Any) -> None:
+    recorder, [buffer] = recorder_for("interleaved", vector("sync", SLOTS))
+    env = AutoresetWrapper(FrameStackWrapper(recorder, obs_stack_size=1), mode)
+    env.reset(seed=0)
+    for step in range(8):
+        env.step(env.sample_action(), extras=values("interleaved", step))
+    rows = buffer.get_at(...)
+    steps = -rows["extras"]["logp"].reshape(-1, SLOTS)
+    np.testing.assert_array_equal(steps - steps[:, :1], np.tile(10.0 * np.arange(SLOTS), (len(steps), 1)))
+    assert rows["terminated"].any() or rows["truncated"].any()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'extras'"):
+        AutoresetWrapper(vector("sync", SLOTS), mode).step(env.sample_action(), extras={})
 
 
 def test_extras_that_do_not_fit_are_refused_before_the_step() -> None:

@@ -90,13 +90,14 @@ class AutoresetWrapper(Wrapper):
         self._keep_context(context, mask)
         return context, observation, info
 
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Any, **options: Any) -> StepResult:
+        """Step, and restart what has ended. Options, such as a recorder's `extras`, go to the `step` of ``env``."""
         if self.mode == "disabled":
-            return self.env.step(action)
+            return self.env.step(action, **options)
         if self.mode == "next_step" and self._ended.any():
-            result = self._restart() if self._ended.all() else self._restart_and_step(action)
+            result = self._restart() if self._ended.all() else self._restart_and_step(action, options)
         else:
-            result = self.env.step(action)
+            result = self.env.step(action, **options)
         self._signals = result[1:4]
         self._ended = ended_slots(self, *result[2:4])
         if self.mode == "same_step" and self._ended.any():
@@ -122,12 +123,12 @@ class AutoresetWrapper(Wrapper):
         reward, terminated, truncated = map(self._zero, self._signals)
         return first, reward, terminated, truncated, {**info, **self._context_info()}
 
-    def _restart_and_step(self, action: Any) -> StepResult:
+    def _restart_and_step(self, action: Any, options: dict[str, Any]) -> StepResult:
         """The step after one that ended the episodes of some slots."""
         others = np.flatnonzero(~self._ended)
         if not self._steps_some:
             self._reset_slots(self._ended)
-        rows, *signal_rows, info = self._step_slots(others, action)
+        rows, *signal_rows, info = self._step_slots(others, action, options)
         first, reset_info = self._reset_slots(self._ended)
         observation = self.observation_space.create_empty()
         for slots, part in ((~self._ended, rows), (self._ended, first)):
@@ -139,16 +140,16 @@ class AutoresetWrapper(Wrapper):
         )
         return observation, reward, terminated, truncated, self._merge_infos(info, reset_info)
 
-    def _step_slots(self, slots: np.ndarray, action: Any) -> StepResult:
+    def _step_slots(self, slots: np.ndarray, action: Any, options: dict[str, Any]) -> StepResult:
         """Step these slots; returns their results, in order."""
         index = self.backend.from_numpy(slots, device=self.device)
         if self._steps_some:
             env: Any = self.env
-            env.step_async(batch_utils.get_at(self.action_space, action, index), index=slots)
+            env.step_async(batch_utils.get_at(self.action_space, action, index), index=slots, **options)
             observation, reward, terminated, truncated, info = env.step_wait()
             info.pop("env_index", None)
             return observation, reward, terminated, truncated, info
-        result: StepResult = self.env.step(action)
+        result: StepResult = self.env.step(action, **options)
         observation, reward, terminated, truncated, info = result
         rows = batch_utils.get_at(self.observation_space, observation, index)
         return rows, reward[index], terminated[index], truncated[index], rows_of_infos(info, ~self._ended)

@@ -89,8 +89,9 @@ class FrameStackWrapper(
             self.action_deque.reset(rows_of(self.env.action_space, self.action_default_value, mask), mask)
         return context, self._show(observation, mask), info
 
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
+    def step(self, action: Any, **options: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step as `env` does. Options, such as a recorder's `extras`, go to its `step`."""
+        observation, reward, terminated, truncated, info = self.env.step(action, **options)
         if self.obs_deque is not None:
             self.obs_deque.add(observation)
         if self.action_deque is not None:
