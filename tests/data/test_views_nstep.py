@@ -19,6 +19,7 @@ from unienv_data import (
     ReplayBuffer,
     StepSampler,
     ToBackendOrDeviceBatch,
+    WindowedBatch,
 )
 from unienv_data.batches import nstep_batch
 from unienv_interface.backends import NumpyComputeBackend, get_backend_from_tensor
@@ -167,6 +168,27 @@ def test_one_column_is_read_without_the_others_where_it_may_be() -> None:
     assert view.get_column_at(("next_obs", "number"), [0, 5]).tolist() == [102, 106]
     assert view.get_column_at(("discount",), [0, 5]).tolist() == [1, 0]
     assert view.get_column(["reward"]).get_at(0) == pytest.approx(held[0].reward + held[1].reward, rel=1e-5)
+
+
+def test_selections_and_windows_by_column_have_several_steps_too() -> None:
+    buffer, held = recorded(NUMPY, [(6, "terminated"), (4, "truncated")], 0, None)
+    view = NStepBatch(buffer, 3, 0.9)
+    whole = view.get_at(...)
+    for columns in (["reward"], ["reward", "discount"], ["next_obs"], ["next_obs/number", "action"], ["terminated"]):
+        selected = view.select(columns).get_at(...)
+        windows = WindowedBatch(view, {column: [0] for column in columns}).get_at(...)
+        for column in columns:
+            keys = column.split("/")
+            wanted, one, other = (_item(data, keys) for data in (whole, selected, windows))
+            for key, value in wanted.items() if isinstance(wanted, dict) else [(None, wanted)]:
+                np.testing.assert_array_equal(one if key is None else one[key], value)
+                np.testing.assert_array_equal((other if key is None else other[key])[:, 0], value)
+
+
+def _item(data: Any, keys: list[str]) -> Any:
+    for key in keys:
+        data = data[key]
+    return data
 
 
 def test_columns_of_other_names_and_shapes() -> None:

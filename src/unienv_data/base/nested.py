@@ -108,6 +108,13 @@ def columns_under(keys: Sequence[Any]) -> tuple[tuple[Any, ...], Columns | None]
     return tuple(keys), None
 
 
+def overlap(keys: Sequence[Any], path: Sequence[Any]) -> bool:
+    """Whether what lies under the keys, which may end in `Columns`, has part in what lies at a path, or the reverse."""
+    above, columns = columns_under(keys)
+    wanted = [above] if columns is None else [(*above, *below) for below in columns.paths()]
+    return any(all(a == b for a, b in zip(one, path, strict=False)) for one in wanted)
+
+
 # -- by path ---------------------------------------------------------------------------------------------------
 
 

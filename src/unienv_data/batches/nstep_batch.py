@@ -16,7 +16,7 @@ from unienv_interface.space.space_utils import get_at
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.common import BatchBase, BatchT
-from ..base.nested import Keys, nested_item, path_keys, with_nested_item
+from ..base.nested import Keys, nested_item, overlap, path_keys, with_nested_item
 from ..base.windows import WindowQuery, frames_at
 from ._view import BatchView, check_knows_episodes, positions_below
 
@@ -135,7 +135,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         changed = (self._reward, self._discount, *self._of_last)
-        if any(keys[: len(nested_keys)] == tuple(nested_keys)[: len(keys)] for keys in changed):
+        if any(overlap(nested_keys, keys) for keys in changed):
             return nested_item(self.get_at(idx), nested_keys)
         return self.batch.get_column_at(nested_keys, idx)
 

@@ -14,7 +14,7 @@ from unienv_interface.space.space_utils import batch_space, get_at
 
 from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.index import is_plain_index, is_single
-from ..base.nested import Columns, column_paths, columns_under, nested_item, path_keys
+from ..base.nested import Columns, column_paths, nested_item, overlap, path_keys
 from ..base.windows import WindowQuery, Windows, any_offsets, merge_axes, split_axis
 from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
 from .slicestack_batch import PADDING, VALID_MASK, check_tells_padding, padding_space
@@ -210,12 +210,10 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     def _make_plan(self, keys: tuple[Any, ...], *, with_metadata: bool) -> _Plan:
         nested_item(self.single_space, keys)
-        above, columns = columns_under(keys)
-        wanted = [above] if columns is None else [(*above, *path) for path in columns.paths()]
         by_offsets: dict[bytes, list[_Window]] = {}
         by_time, time_names = [], []
         for window in self._windows:
-            asked = [path for path in window.paths if any(_overlap(path, other) for other in wanted)]
+            asked = [path for path in window.paths if overlap(keys, path)]
             if not asked and not with_metadata:
                 continue
             if isinstance(window.offsets, Seconds):
@@ -345,7 +343,3 @@ def _merge(target: dict[Any, Any], more: Mapping[Any, Any]) -> None:
             _merge(target[key], value)
         else:
             target[key] = value
-
-
-def _overlap(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return all(a == b for a, b in zip(one, other, strict=False))
