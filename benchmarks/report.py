@@ -26,6 +26,16 @@ from text_tables import number
 ROOT = Path(__file__).parent.parent
 COLOURS = {"ours": "#3b6fb6", "peer": "#d1603d", "floor": "#7a7a7a"}
 PLOTTED = ("sampling", "writing", "vector", "growth")  # on the page; the tables have a plot of each subject
+#: The sections of the page and their subjects; a new subject goes into one of them.
+SECTIONS = {
+    "Sampling": (
+        *("rows", "sampling", "images", "cameras", "windows", "shared", "nstep", "hindsight", "imitation"),
+        *("prioritized", "functional"),
+    ),
+    "Writing and files": ("writing", "files", "memory"),
+    "Environments and recording": ("vector", "recording", "training"),
+    "Processes, datasets and size": ("multiprocess", "minari", "growth", "calls"),
+}
 
 METHOD = """\
 All contenders do the same work on the same data in one run and take turns. A figure is the median of at least seven
@@ -33,7 +43,8 @@ rounds; bytes and memory hardly vary and are measured once. Each peer is used in
 gives. The *floor* is the bare operation, such as one gather, without the checks and bookkeeping of a library.
 
 *Ours is N x* means that UniEnv is N times as fast, or as small, as the other: below 1 the other is ahead. *N x the
-cost* means that UniEnv takes N times the time, or memory, of the other.
+cost* means that UniEnv takes N times the time, or memory, of the other. A *bar* is a limit on such a ratio, or on our
+own figure, that the project has set itself; MISSED marks a bar that this run does not reach.
 """
 
 PAGE = f"""\
@@ -62,9 +73,9 @@ medians alone are at hand, it is theirs. A peer that is not installed or cannot 
 
 
 def page(run: Run, verdicts: Sequence[Verdict]) -> str:
-    """The page: where peers are ahead comes first, then what the bars are about, by subject."""
+    """The page: where peers are ahead comes first, then what the bars are about, by section and subject."""
     parts = [PAGE, _machine(run), _ahead(run)]
-    parts += [_summary(name, run, verdicts) for name in subjects.SUBJECTS]
+    parts += [_section(title, names, run, verdicts) for title, names in SECTIONS.items()]
     return "\n".join(part for part in parts if part)
 
 
@@ -95,34 +106,42 @@ def _subjects(run: Run) -> list[str]:
 
 
 def _ahead(run: Run) -> str:
-    rows = []
+    """The works in which peers are ahead, each in one row with all of these."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
     for result in run.results:
         for outcome in result.outcomes:
             ratio = standing(result, outcome)
             if outcome.kind == "peer" and ratio is not None and ratio < 1:
-                ours = result.counterpart(outcome)
-                cells = (result.subject, result.name, f"{outcome.name}: {outcome.setting}")
-                rows.append((*cells, _figure(result, outcome), _figure(result, ours), f"{number(ratio)} x"))
+                ours = _figure(result, result.counterpart(outcome))
+                peer = f"{outcome.name}: {_figure(result, outcome)}, ours is {number(ratio)} x"
+                rows.setdefault((result.subject, result.name, ours), []).append(peer)
     if not rows:
         return "## Where a peer is ahead of us\n\nNowhere in this run.\n"
-    return "## Where a peer is ahead of us\n\n" + _table(("subject", "work", "peer", "theirs", "ours", "ours is"), rows)
+    table = _table(("subject", "work", "ours", "ahead"), [(*cells, "; ".join(peers)) for cells, peers in rows.items()])
+    return f"## Where a peer is ahead of us\n\n{table}"
 
 
-def _summary(name: str, run: Run, verdicts: Iterable[Verdict]) -> str:
-    """The bars of a subject, in one row those about the same contender. Nothing where there are none."""
-    compared: dict[tuple[str, str], list[str]] = {}
-    for verdict in verdicts:
-        bar = verdict.bar
-        if bar.subject == name:
+def _section(title: str, names: Iterable[str], run: Run, verdicts: Iterable[Verdict]) -> str:
+    """The bars of some subjects, in one row those about the same contender. Nothing where there are none."""
+    compared: dict[tuple[str, str, str], list[str]] = {}
+    for name in names:
+        for verdict in (verdict for verdict in verdicts if verdict.bar.subject == name):
+            bar = verdict.bar
             against = "" if bar.against is None else f"{bar.against}: "
             missed = "" if verdict.state == "ok" else f" ({verdict.state})"
-            compared.setdefault((bar.work, bar.ours), []).append(f"{against}{verdict.text}{missed}")
+            compared.setdefault((name, bar.work, bar.ours), []).append(f"{against}{verdict.text}{missed}")
     if not compared:
         return ""
-    rows = [(work, _ours(run, name, work, ours), "; ".join(cells)) for (work, ours), cells in compared.items()]
-    plot = f"![{name}](benchmarks/{name}.svg)\n\n" if name in PLOTTED and name in _subjects(run) else ""
-    heads = ("work", "ours", "the other: figure and bar")
-    return f"## {name.capitalize()}\n\n{subjects.title_of(name)}\n\n{plot}{_table(heads, rows)}"
+    shown = dict.fromkeys(name for name, _, _ in compared)
+    meanings = "".join(f"- *{name}*: {subjects.title_of(name)}\n" for name in shown)
+    plots = "".join(
+        f"![{name}](benchmarks/{name}.svg)\n\n" for name in _subjects(run) if name in names and name in PLOTTED
+    )
+    rows = [
+        (name, work, _ours(run, name, work, ours), "; ".join(cells)) for (name, work, ours), cells in compared.items()
+    ]
+    heads = ("subject", "work", "ours", "compared with: measured, bar")
+    return f"## {title}\n\n{meanings}\n{plots}{_table(heads, rows)}"
 
 
 def _ours(run: Run, subject: str, work: str, ours: str) -> str:

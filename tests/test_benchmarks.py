@@ -483,12 +483,21 @@ def test_the_page_names_peers_that_are_ahead_first_and_then_what_bars_are_about(
     met = Bar(9, "rows", "one | work", "a", "b", at_least=3.0)
     text = report.page(made, bars.judge([missed, met, Bar(9, "rows", "no work", "a", at_most=1.0)], made))
     ahead = text.split("## Where a peer is ahead of us")[1].split("##")[0]
-    assert "| rows | one \\| work | fast: as is | 1.00 us | 2.00 us | 0.5 x |" in ahead
+    assert "| rows | one \\| work | 2.00 us | fast: 1.00 us, ours is 0.5 x |" in ahead
     assert ahead.count("\n| ") == 3  # the two lines of the head, and this one
-    assert "| one \\| work | a: 2.00 us | fast: 0.5, at least 2 x (MISSED); b: 4.00, at least 3 x |" in text
-    assert "| no work | a | not measured (MISSED) |" in text
+    assert "| rows | one \\| work | a: 2.00 us | fast: 0.5, at least 2 x (MISSED); b: 4.00, at least 3 x |" in text
+    assert "| rows | no work | a | not measured (MISSED) |" in text
     assert "another work" not in text
-    assert "## Growth" not in text
+    assert "growth" not in text
+    assert sorted(name for names in report.SECTIONS.values() for name in names) == sorted(subjects.SUBJECTS)
+
+
+def test_the_page_of_the_medians_in_git_is_short() -> None:
+    medians = record.load_run(record.MEDIANS)
+    written = (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for text in (report.page(medians, bars.judge(bars.load_bars(), medians)), written):
+        assert len(text.splitlines()) <= 200
+        assert text.count("![") <= 4
 
 
 def test_the_tables_have_everything() -> None:
