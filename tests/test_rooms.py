@@ -143,7 +143,7 @@ def test_no_room_imports_what_is_private_to_another() -> None:
 def test_contributing_lists_the_rooms_in_this_order() -> None:
     text = (SRC.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     listed: dict[str, list[str]] = {}
-    for line in text.split("## The rooms")[1].split("```")[1].splitlines():
+    for line in text.split("## Which package may import which")[1].split("```")[1].splitlines():
         name = line.split("/ ")[0].strip().rstrip("/")
         if line.startswith("src/"):
             listed[name.removeprefix("src/")] = []
