@@ -99,7 +99,7 @@ def recording() -> Iterator[list[CodeType]]:
     """A step of one environment, written to disk when it returns."""
     env = Still()
     space, action = transition_space(env), env.sample_action()
-    options: dict[str, Any] = {"capacity": 10_000, "maintain_segment_metadata": True}
+    options: dict[str, Any] = {"capacity": 10_000, "keep_episodes": True}
     with (
         folder() as path,
         ReplayBuffer.create(space, cache_path=path / "buffer", **options) as buffer,

@@ -106,13 +106,13 @@ def stepping_batch(env: Any) -> Iterator[Callable]:
 
 @ours("unienv", "ReplayBufferCollectionWrapper, buffer with segments", "gymnasium")
 def one_recorded() -> Iterator[Callable]:
-    yield from stepping_one(recording(cart_pole(), maintain_segment_metadata=True))
+    yield from stepping_one(recording(cart_pole(), keep_episodes=True))
 
 
 @ours("unienv, on disk", "the same, each step survives a kill", "gymnasium")
 def one_on_disk() -> Iterator[Callable]:
     with folder() as path:
-        yield from stepping_one(recording(cart_pole(), maintain_segment_metadata=True, cache_path=path / "buffer"))
+        yield from stepping_one(recording(cart_pole(), keep_episodes=True, cache_path=path / "buffer"))
 
 
 @floor("not recorded", "the same environment", "gymnasium")
@@ -136,7 +136,7 @@ def recorded(name: str, setting: str, buffers: int = 1, lanes: int = 1, *, on_di
     def run() -> Iterator[Callable]:
         from unienv_interface import SyncVecEnv
 
-        options: dict[str, Any] = {"lanes": lanes} if lanes > 1 else {"maintain_segment_metadata": buffers > 1}
+        options: dict[str, Any] = {"lanes": lanes} if lanes > 1 else {"keep_episodes": buffers > 1}
         with folder() as path:
             if on_disk:
                 options["cache_path"] = path / "buffer"

@@ -60,7 +60,7 @@ def works() -> list[Work]:
 
 def with_episodes(count: int = ROWS, backend: ComputeBackend = NumpyComputeBackend) -> ReplayBuffer:
     """A buffer of ours that knows its episodes."""
-    return filled(count, backend, chunk=EPISODE, maintain_segment_metadata=True)
+    return filled(count, backend, chunk=EPISODE, keep_episodes=True)
 
 
 def window_sampler(buffer: ReplayBuffer) -> StepSampler:
@@ -120,7 +120,7 @@ def by_episode_id() -> Iterator[Callable]:
 
 @ours("by segments", "the same samples in a buffer that keeps episodes")
 def by_segments() -> Iterator[Callable]:
-    with _with_episode_ids(maintain_segment_metadata=True) as buffer:
+    with _with_episode_ids(keep_episodes=True) as buffer:
         yield window_sampler(buffer).sample_with_metadata
 
 

@@ -73,7 +73,7 @@ def one_of_arrays() -> Columns:
 
 
 def _appending(one: Columns, **options: Any) -> Iterator[Callable]:
-    with filled(chunk=EPISODE, maintain_segment_metadata=True, **options) as buffer:
+    with filled(chunk=EPISODE, keep_episodes=True, **options) as buffer:
         yield lambda: buffer.append(one)
 
 
@@ -101,7 +101,7 @@ def append_arrays_on_disk() -> Iterator[Callable]:
 
 @ours("unienv", "ReplayBuffer.extend, in memory, with segments")
 def extend() -> Iterator[Callable]:
-    with filled(chunk=EPISODE, maintain_segment_metadata=True) as buffer:
+    with filled(chunk=EPISODE, keep_episodes=True) as buffer:
         batch = transitions(BATCH)
         yield lambda: buffer.extend(batch)
 
