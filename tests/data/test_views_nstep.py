@@ -171,7 +171,7 @@ def test_one_column_is_read_without_the_others_where_it_may_be() -> None:
 
 
 def test_selections_and_windows_by_column_have_several_steps_too() -> None:
-    buffer, held = recorded(NUMPY, [(6, "terminated"), (4, "truncated")], 0, None)
+    buffer, _ = recorded(NUMPY, [(6, "terminated"), (4, "truncated")], 0, None)
     view = NStepBatch(buffer, 3, 0.9)
     whole = view.get_at(...)
     for columns in (["reward"], ["reward", "discount"], ["next_obs"], ["next_obs/number", "action"], ["terminated"]):
