@@ -31,6 +31,7 @@ from unienv_data import (
     SliceSampler,
     StepSampler,
 )
+from unienv_data.base import tracing
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.backends.jax import JaxComputeBackend
 from unienv_interface.backends.pytorch import PyTorchComputeBackend
@@ -175,6 +176,14 @@ def test_a_draw_while_jax_traces_is_refused(backend: Any, prefetch: int) -> None
             with pytest.raises(RuntimeError, match=r"JAX traces a function.*pass the batch in.*FuncReplayBuffer"):
                 trace(draw)() if trace is jax.jit else trace(draw)
         draw()
+
+
+def test_the_first_draw_of_a_process_is_refused_while_jax_traces() -> None:
+    sampler = StepSampler(filled(20, JaxComputeBackend), 4, seed=0)
+    tracing._outside.cache_clear()
+    with pytest.raises(RuntimeError, match="JAX traces a function"):
+        jax.jit(sampler.sample)()
+    sampler.sample()
 
 
 def test_a_draw_where_jax_computes_at_once_is_allowed() -> None:

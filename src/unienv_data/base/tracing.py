@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,5 +42,10 @@ class _Outside(NamedTuple):
 def _outside(jax: Any) -> _Outside:
     core = importlib.import_module("jax.extend.core")
     read_state = getattr(core, "get_opaque_trace_state", lambda **_: object())  # an older JAX: no two are equal
+    states: list[Any] = []
+    # A thread of its own, since the first draw of a process may be the one that is traced.
+    reader = threading.Thread(target=lambda: states.append(read_state(convention="flax")))
+    reader.start()
+    reader.join()
     with jax.ensure_compile_time_eval():
-        return _Outside(read_state, read_state(convention="flax"), jax.numpy.zeros(()))
+        return _Outside(read_state, states[0], jax.numpy.zeros(()))
