@@ -436,6 +436,7 @@ HOSTILE = {
                 "\\\\host\\share",
                 "link",
                 "stor\u0430ge",
+                "stor\ud800ge",
                 None,
                 7,
                 ["storage"],
@@ -569,9 +570,19 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path, name: str, kind: str) 
         file.symlink_to(target if kind == "absolute link" else os.path.relpath(target, file.parent))
     before = (tmp_path / name).read_bytes()
     for read_only in (True, False):
-        with pytest.raises((OSError, *REFUSED)):
+        with pytest.raises(REFUSED, match=name):
             ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only)
     assert (tmp_path / name).read_bytes() == before
+
+
+def test_a_storage_that_links_to_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    ReplayBuffer.create(number_space(), cache_path=path).close()
+    shutil.rmtree(path / "storage")
+    (path / "storage").symlink_to("storage")
+    for read_only in (True, False):
+        with pytest.raises(StorageCorruptedError, match="storage"):
+            ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only)
 
 
 def test_metadata_that_is_too_large_or_no_json_is_refused(tmp_path: Path) -> None:

@@ -207,12 +207,13 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename(at_folder, os.fsencode(one), at_folder, os.fsencode(other), exchange) == 0
 
 
-def open_regular(path: PathLike, *, writable: bool) -> int:
+def open_regular(path: PathLike, *, writable: bool, create: bool = False) -> int:
     """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
 
-    A link, symbolic or hard, may lead to a file outside the folder, and opening a pipe would block for ever.
+    A link, symbolic or hard, may lead to a file outside the folder, and opening a pipe would block for ever. With
+    `create` a file that is missing is made.
     """
-    return _open_regular(path, os.O_RDWR if writable else os.O_RDONLY)[0]
+    return _open_regular(path, (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0))[0]
 
 
 def open_sized(path: PathLike) -> tuple[int, int]:
@@ -223,11 +224,11 @@ def open_sized(path: PathLike) -> tuple[int, int]:
 
 def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
     try:
-        fd = os.open(path, access | _SAFELY)
+        fd = os.open(path, access | _SAFELY, 0o600)
     except FileNotFoundError:
         raise StorageCorruptedError(f"{path}: the file is missing") from None
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise StorageCorruptedError(f"{path}: not a plain file") from None
         raise
     status = os.fstat(fd)
@@ -392,7 +393,10 @@ def contained(folder: Path, relative: Any) -> Path:
     if not isinstance(relative, str) or not 0 < len(relative) <= 255 or "\0" in relative or "\\" in relative:
         raise StorageCorruptedError(f"{folder}: {relative!r} is not the name of a file in the folder")
     root = folder.resolve()
-    path = (root / relative).resolve()
+    try:
+        path = (root / relative).resolve()
+    except (RuntimeError, UnicodeEncodeError) as error:  # links in a circle, and characters that no name has
+        raise StorageCorruptedError(f"{folder}: {relative!r} is not the name of a file in the folder") from error
     if Path(relative).is_absolute() or root not in path.parents:
         raise StorageCorruptedError(f"{folder}: {relative!r} leads out of the folder")
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import threading
 import time
 import weakref
@@ -14,8 +13,8 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..base.files import open_regular
 from ..base.mapped import MappedFile
-from ..base.storage import StorageCorruptedError
 
 # A reader that tests for a writer holds the lock for an instant: try again before giving up.
 _ATTEMPTS, _PAUSE = 5, 0.02
@@ -35,7 +34,7 @@ class FolderLock:
     """
 
     def __init__(self, path: Path, *, shared: bool) -> None:
-        self._adopt(path, _open_lock_file(path), shared, os.getpid())
+        self._adopt(path, open_regular(path, writable=True, create=True), shared, os.getpid())
         self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
             os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
@@ -96,16 +95,6 @@ def _let_go_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_after_fork)
-
-
-def _open_lock_file(path: Path) -> int:
-    """Open a lock file, or make it; a StorageCorruptedError if its bytes may belong to another file."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(fd)
-        raise StorageCorruptedError(f"{path}: not a file of this folder alone, so it is not written to")
-    return fd
 
 
 def holder_of(path: Path) -> str:
@@ -190,7 +179,7 @@ class SharedWriteLock(WriteLock):
     @classmethod
     def open(cls, path: Path) -> SharedWriteLock:
         """The lock of the writers to a folder, by the name of its file."""
-        return cls(MappedFile(_open_lock_file(path), "u1", path, writable=True))
+        return cls(MappedFile(open_regular(path, writable=True, create=True), "u1", path, writable=True))
 
     def run(self, write: Callable[..., ResultT], *args: Any) -> ResultT:
         threads: Any = self._threads.lock

@@ -155,6 +155,6 @@ def read_space(folder: PathLike, metadata: Metadata, backend: BackendLike, devic
     try:
         return json_to_space(metadata.space_json, backend, device)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, MemoryError) as error:
-        what = f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         path = os.path.join(folder, FILE_NAME)
         raise StorageCorruptedError(f"{path}: field 'single_instance_space': {what}") from error
