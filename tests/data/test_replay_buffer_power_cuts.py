@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import unienv_data
 from unienv_data import ReplayBuffer, StorageCorruptedError
 from unienv_data.base.row_storage import ROW_WHOLE, ROW_WRONG
 from unienv_data.replay_buffer import _state
+from unienv_data.storages.packed import PackedStorage
 from unienv_interface.backends import NumpyComputeBackend
 
 HERE, NUMPY = Path(__file__).parent, NumpyComputeBackend
@@ -71,6 +74,44 @@ def test_nothing_is_lost_by_a_kill_and_a_boot_or_a_copy() -> None:
 @pytest.mark.soak
 def test_nothing_is_lost_by_two_thousand_kills_and_boots_or_copies() -> None:
     assert "2000 kills" in kill_and_boot(2000, seed=100)
+
+
+# -- readers on other machines -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [None, 12])
+def test_a_reader_on_another_machine_sees_what_a_writer_writes(
+    capacity: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each time that checksums are compared the writer has gone on meanwhile."""
+    path, coming = tmp_path / "buffer", itertools.count(8)
+    check_rows = PackedStorage.check_rows
+    with ReplayBuffer.create(number_space(), capacity=capacity, cache_path=path) as writer:
+        writer.extend(numbers(range(8)))
+
+        def check_beside_the_writer(*arguments: Any, **options: Any) -> np.ndarray:
+            writer.extend(numbers([next(coming) for _ in range(5)]))
+            return check_rows(*arguments, **options)
+
+        with another_boot(), monkeypatch.context() as patch:
+            patch.setattr(PackedStorage, "check_rows", check_beside_the_writer)
+            reader = ReplayBuffer.load_from(path, backend=NUMPY)
+            assert reader.verify() == []
+        writer.extend(numbers([next(coming)]))
+        assert contents(reader) == contents(writer)
+        reader.close()
+
+
+def test_a_reader_on_another_machine_waits_for_an_edit_that_is_being_made(tmp_path: Path) -> None:
+    path = tmp_path / "buffer"
+    with ReplayBuffer.create(number_space(), cache_path=path) as writer:
+        writer.extend(numbers([1, 2]))
+        writer._counters.edit += 1
+        ending = threading.Timer(0.05, lambda: setattr(writer._counters, "edit", 2))
+        ending.start()
+        with another_boot(), ReplayBuffer.load_from(path, backend=NUMPY) as reader:
+            assert contents(reader) == [1, 2]
+        ending.join()
 
 
 # -- a buffer that was closed, or that several processes wrote ---------------------------------------------

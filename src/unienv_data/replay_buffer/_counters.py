@@ -13,6 +13,7 @@ live counters are trusted (`_recovery`). Closing a buffer in order seals the who
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -236,6 +237,10 @@ class MappedHeader(Header):
 
     def newest_half(self) -> Counters:
         """The counters that were committed last; a StorageCorruptedError if neither half is sound."""
+        for _ in range(2):
+            with contextlib.suppress(StorageCorruptedError):
+                return _newest_half(self._page, self._file)
+            time.sleep(0.002)  # a writer may just be writing one after the other
         return _newest_half(self._page, self._file)
 
     def has_edit_to_make(self) -> bool:

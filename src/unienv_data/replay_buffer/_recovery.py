@@ -290,12 +290,12 @@ class Loss:
     findings: tuple[str, ...]
 
 
-def find_loss(state: BufferState) -> Loss | None:
-    """What of a buffer cannot be shown to be whole; None if its counters can be taken as they are.
+def find_loss(state: BufferState, live: Counters) -> Loss | None:
+    """What of a buffer cannot be shown to be whole; None if its live counters can be taken as they are.
 
     Looks at the checksums of the samples since the last flush, and at the numbers of the others.
     """
-    live, committed = state.counters, state.header.newest_half()
+    committed = state.header.newest_half()
     tail, head, count = live.tail, live.head, live.segments
     if state.storage.has_row_sums:
         first = min(max(committed.head, tail), head)

@@ -14,12 +14,12 @@ import numpy as np
 
 from unienv_interface.utils.channel import no_interrupt
 
-from ..base.row_storage import ROW_UNKNOWN, ROW_WRONG, rows_of
+from ..base.row_storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG, rows_of
 from ..base.storage import SpaceStorage, StorageCorruptedError
 from ._counters import Header, MappedHeader
 from ._lanes import LanedSegmentIndex, index_in_memory, new_index, open_index
 from ._locks import FolderLock, SharedWriteLock, WriteLock, holder_of, is_locked
-from ._recovery import NONE, Edit, Journal, find_loss, finish, numbers_in
+from ._recovery import NONE, Edit, Journal, Loss, find_loss, finish, numbers_in
 from ._segments import SegmentIndex, logical_segments
 
 HEADER, SEGMENT_FILE, JOURNAL = "header.bin", "segments.bin", "journal.bin"
@@ -28,6 +28,8 @@ LOCK, TURNS = "lock", "turns"
 # How long a reader waits for an edit before it checks whether the writer is alive.
 _PATIENCE = 0.02
 _EDIT_TIMEOUT = 30.0
+# So often a reader compares checksums while the counters move before it takes this for a writer's work.
+_LOOKS = 8
 
 
 class UnfinishedEditError(StorageCorruptedError):
@@ -130,6 +132,7 @@ class BufferState:
             return []
         numbers = np.arange(tail, max(head, tail))
         states = storage.check_rows(self.slots(numbers), numbers)
+        states[: max(0, self.counters.tail - tail)] = ROW_WHOLE  # a writer has overwritten these meanwhile
         where, sentences = self.folder or storage.cache_filename, []
         lost = "have no checksum, damage to them cannot be told"
         for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, lost)):
@@ -251,9 +254,7 @@ class BufferState:
             state.write_lock.run(state._begin_to_write)
             return state
         if header.is_of_another_boot:
-            if header.has_edit_to_make() or header.counters.edit & 1:
-                raise state._unfinished("the machine went down while a writer changed samples in place")
-            loss = find_loss(state)
+            loss = state._find_loss_beside_writers()
             if loss is not None:
                 header.go_on_from(loss.counters)
                 segments = open_index(header, storage.capacity, path, options.lanes, writable=False)
@@ -271,7 +272,7 @@ class BufferState:
                 counters.edit = self.header.newest_half().edit
             if counters.edit & 1:
                 self._make_edit_again(is_durable=has_edit_to_make)
-            loss = find_loss(self)
+            loss = find_loss(self, counters.copy())
             if loss is not None and not loss.findings:
                 counters.assign(loss.counters)
             elif loss is not None:
@@ -289,6 +290,26 @@ class BufferState:
         self.storage.replace_block_sums(numbers)
         if self.header.closed_sizes is None:
             self._forget_unacknowledged()
+
+    def _find_loss_beside_writers(self) -> Loss | None:
+        """What a reader cannot show to be whole; None as well where a writer on another machine is at work.
+
+        The counters tell: after a power cut they stay, and a process that opens the folder to write moves them only a
+        few times before it refuses to go on.
+        """
+        for _ in range(_LOOKS):
+            deadline = time.monotonic() + _PATIENCE
+            while self.header.has_edit_to_make() or self.counters.edit & 1:
+                if time.monotonic() > deadline and not is_locked(Path(str(self.folder), LOCK)):
+                    raise self._unfinished("the machine went down while a writer changed samples in place")
+                if time.monotonic() > deadline + self.edit_timeout:
+                    raise self._waited_for_edit()
+                time.sleep(0.0002)
+            before = self.counters.copy()
+            loss = find_loss(self, before)
+            if loss is None or (self.counters == before and not before.edit & 1):
+                return loss
+        return None
 
     def _forget_unacknowledged(self) -> None:
         """Remove the checksums of unacknowledged rows: the next samples get their numbers and must not match them."""
@@ -366,15 +387,22 @@ class BufferState:
                 if self.write_lock.is_free():
                     self.write_lock.run(_nothing)  # the writer is dead: this takes over and makes the edit
                     return
-            elif self.folder is not None and not is_locked(self.folder / LOCK) and self.counters.edit & 1:
+            elif self._is_writer_gone() and self.counters.edit & 1:
                 raise self._unfinished("a writer was killed while it changed samples in place")
             if time.monotonic() > begun + self.edit_timeout:
-                pid = self.counters.writer or (holder_of(self.folder / LOCK) if self.folder else os.getpid())
-                raise TimeoutError(
-                    f"{self.folder or 'the buffer'}: its writer (pid {pid}) has been in the middle of changing samples "
-                    f"for {self.edit_timeout} s; if it is stopped, let it go on or end it"
-                )
+                raise self._waited_for_edit()
             deadline = time.monotonic() + _PATIENCE
+
+    def _is_writer_gone(self) -> bool:
+        """Whether no process writes to the folder; a lock that is taken on another machine may not show here."""
+        return self.folder is not None and not self.header.is_of_another_boot and not is_locked(self.folder / LOCK)
+
+    def _waited_for_edit(self) -> TimeoutError:
+        pid = self.counters.writer or (holder_of(self.folder / LOCK) if self.folder else os.getpid())
+        return TimeoutError(
+            f"{self.folder or 'the buffer'}: its writer (pid {pid}) has been in the middle of changing samples for "
+            f"{self.edit_timeout} s; if it is stopped, let it go on or end it"
+        )
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
         """What to raise where an edit is due that only a writer may make."""
