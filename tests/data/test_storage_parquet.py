@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from unienv_data import StorageCorruptedError
+from unienv_data.storages._thrift import I64, LIST, STRUCT, ThriftReader, write_struct
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace, TextSpace
 
@@ -274,6 +275,25 @@ def test_every_flip_is_found(tmp_path: Path) -> None:
                 load(tmp_path / "a").get([3, 4, 5])
         else:  # of what no reader looks at: statistics, names of writers
             assert np.array_equal(load(tmp_path / "a").get([3, 4, 5]), ROWS[3:6])
+
+
+def test_statistics_that_do_not_fit_end_no_process(tmp_path: Path) -> None:
+    """PyArrow ends it when it is asked for the sizes in such a footer; its reader raises, or takes no notice."""
+    filled(tmp_path / "a").close()
+    path = tmp_path / "a" / "part-000001.parquet"
+    sound = path.read_bytes()
+    start = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+    footer = ThriftReader(sound[start:-8]).struct()
+    groups = footer[4][1][1]
+    groups[0][1][1][1][0][3][1][16] = STRUCT, {3: (LIST, (I64, [0] * 9))}  # a histogram of more levels than there are
+    damaged = write_struct(footer)
+    path.write_bytes(sound[:start] + damaged + len(damaged).to_bytes(4, "little") + b"PAR1")
+    storage = load(tmp_path / "a")
+    if storage.verify():
+        with pytest.raises(StorageCorruptedError, match=r"part-000001\.parquet"):
+            storage.get([3, 4, 5])
+    else:
+        assert np.array_equal(storage.get([3, 4, 5]), ROWS[3:6])
 
 
 def test_pieces_that_are_missing_cut_or_in_the_wrong_place_are_found(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Parquet files that were never finished: the pages are there, and the footer that says where they lie is not.
 
 The pages are walked from the beginning of the file, and a footer is made of that of a table with the same columns.
-Footers and page headers are in Thrift's compact protocol.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
+from ..storages._thrift import I64, LIST, STRUCT, Fields, ThriftReader, write_struct
+
 _MAGIC = b"PAR1"
 _HEADER_BYTES = 2**16
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _BOOLEAN = 0
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-
-#: A value by the number of its field, with its type.
-Fields = dict[int, tuple[int, Any]]
 
 
 def restore_footer(path: Path, target: Path, table: Any) -> int:
@@ -43,7 +40,7 @@ def restore_footer(path: Path, target: Path, table: Any) -> int:
     with open(target, "r+b") as file:
         file.truncate(end)
         file.seek(end)
-        footer = _write_struct(_footer(template, groups))
+        footer = write_struct(_footer(template, groups))
         file.write(footer + struct.pack("<I", len(footer)) + _MAGIC)
     return sum(rows for rows, _ in groups)
 
@@ -55,7 +52,7 @@ def _template(table: Any) -> Fields:
     pq.write_table(table, sink, compression="snappy", use_dictionary=True)
     data = sink.getvalue()
     size = struct.unpack("<I", data[-8:-4])[0]
-    return _Reader(data[-8 - size : -8]).struct()
+    return ThriftReader(data[-8 - size : -8]).struct()
 
 
 class _Chunk:
@@ -77,7 +74,7 @@ def _walk_groups(path: Path, per_row: list[int], is_boolean: list[bool]) -> tupl
         while position < size:
             file.seek(position)
             try:
-                reader = _Reader(file.read(_HEADER_BYTES))
+                reader = ThriftReader(file.read(_HEADER_BYTES))
                 header = reader.struct()
                 kind, whole, packed = (header[field][1] for field in (1, 2, 3))
                 begun = position
@@ -129,127 +126,18 @@ def _footer(template: Fields, groups: list[tuple[int, list[_Chunk]]]) -> Fields:
         for column, chunk in zip(columns, chunks, strict=True):
             known = column[3][1]
             meta: Fields = {field: known[field] for field in (1, 2, 3, 4)}
-            meta[5] = (_I64, chunk.values)
-            meta[6], meta[7] = (_I64, chunk.uncompressed), (_I64, chunk.compressed)
-            meta[9] = (_I64, chunk.data_start)
+            meta[5] = (I64, chunk.values)
+            meta[6], meta[7] = (I64, chunk.uncompressed), (I64, chunk.compressed)
+            meta[9] = (I64, chunk.data_start)
             if chunk.dictionary_start is not None:
-                meta[11] = (_I64, chunk.dictionary_start)
-            placed.append({2: (_I64, 0), 3: (_STRUCT, meta)})
+                meta[11] = (I64, chunk.dictionary_start)
+            placed.append({2: (I64, 0), 3: (STRUCT, meta)})
         total = sum(chunk.uncompressed for chunk in chunks)
-        row_groups.append({1: (_LIST, (_STRUCT, placed)), 2: (_I64, total), 3: (_I64, rows)})
+        row_groups.append({1: (LIST, (STRUCT, placed)), 2: (I64, total), 3: (I64, rows)})
     footer = dict(template)
-    footer[3] = (_I64, sum(rows for rows, _ in groups))
-    footer[4] = (_LIST, (_STRUCT, row_groups))
+    footer[3] = (I64, sum(rows for rows, _ in groups))
+    footer[4] = (LIST, (STRUCT, row_groups))
     return footer
-
-
-# -- Thrift's compact protocol ---------------------------------------------------------------------------------
-
-
-class _Reader:
-    """Reads structs from bytes; an IndexError where they end too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.position = data, 0
-
-    def _byte(self) -> int:
-        value = self._data[self.position]
-        self.position += 1
-        return value
-
-    def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 70:
-                raise ValueError("not a number")
-
-    def _integer(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
-
-    def _bytes(self, count: int) -> bytes:
-        if self.position + count > len(self._data):
-            raise IndexError(count)
-        self.position += count
-        return self._data[self.position - count : self.position]
-
-    def struct(self) -> Fields:
-        fields: Fields = {}
-        number = 0
-        while (head := self._byte()) != 0:
-            kind = head & 0x0F
-            number = number + (head >> 4) if head >> 4 else self._integer()
-            fields[number] = (kind, self._value(kind))
-        return fields
-
-    def _value(self, kind: int, *, in_list: bool = False) -> Any:
-        if kind in (_TRUE, _FALSE):
-            return self._byte() == _TRUE if in_list else kind == _TRUE
-        if kind == _BYTE:
-            return self._byte()
-        if kind in (_I16, _I32, _I64):
-            return self._integer()
-        if kind == _DOUBLE:
-            return self._bytes(8)
-        if kind == _BINARY:
-            return self._bytes(self._varint())
-        if kind in (_LIST, _SET):
-            head = self._byte()
-            count = self._varint() if head >> 4 == 15 else head >> 4
-            return head & 0x0F, [self._value(head & 0x0F, in_list=True) for _ in range(count)]
-        if kind == _STRUCT:
-            return self.struct()
-        raise ValueError(f"type {kind} of Thrift is not in Parquet")
-
-
-def _write_struct(fields: Fields) -> bytes:
-    out = bytearray()
-    last = 0
-    for number in sorted(fields):
-        kind, value = fields[number]
-        if kind in (_TRUE, _FALSE):
-            kind = _TRUE if value else _FALSE
-        step = number - last
-        out += bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _integer(number)
-        if kind not in (_TRUE, _FALSE):
-            out += _write_value(kind, value)
-        last = number
-    return bytes(out) + b"\0"
-
-
-def _write_value(kind: int, value: Any) -> bytes:
-    if kind in (_TRUE, _FALSE):
-        return bytes([_TRUE if value else _FALSE])
-    if kind == _BYTE:
-        return bytes([value])
-    if kind in (_I16, _I32, _I64):
-        return _integer(value)
-    if kind == _DOUBLE:
-        return bytes(value)
-    if kind == _BINARY:
-        return _varint(len(value)) + bytes(value)
-    if kind in (_LIST, _SET):
-        inner, items = value
-        head = bytes([len(items) << 4 | inner]) if len(items) < 15 else bytes([0xF0 | inner]) + _varint(len(items))
-        return head + b"".join(_write_value(inner, item) for item in items)
-    return _write_struct(value)
-
-
-def _integer(value: int) -> bytes:
-    return _varint((value << 1) ^ (value >> 63))
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def one_row_of(features: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:

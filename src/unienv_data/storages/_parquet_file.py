@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from unienv_interface.utils.optional import need
 from ..base.files import format_version, json_field, open_regular, read_json
 from ..base.storage import StorageCorruptedError
 from ._column_storage import DEFAULT_KEY, text_column
+from ._thrift import ThriftReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +131,7 @@ class RowFile:
         self.path = path
         fd = open_regular(path, writable=False)
         try:
-            _refuse_extensions(fd, path)
+            self._footer = _read_footer(fd, path)
         finally:
             os.close(fd)
         with self._errors():
@@ -192,13 +194,29 @@ class RowFile:
             if column.path == name or column.path.startswith(f"{name}."):
                 width = _WIDTHS.get(column.physical_type) or column.length
                 for group in groups:
-                    chunk = self._metadata.row_group(group).column(index)
-                    in_file += max(chunk.num_values * width, chunk.total_uncompressed_size)
+                    values, uncompressed = self._chunk_sizes[group][index]
+                    in_file += max(values * width, uncompressed)
         if max(nbytes, in_file) > MOST_COLUMN_BYTES:
             raise ValueError(
                 f"column {name!r} says that it has {max(nbytes, in_file)} bytes in one row group or piece, at most "
                 f"{MOST_COLUMN_BYTES} are read; if that is so, write it anew with fewer rows in each"
             )
+
+    @functools.cached_property
+    def _chunk_sizes(self) -> list[list[tuple[int, int]]]:
+        """By row group and column, how many values and bytes a chunk says that it has.
+
+        PyArrow knows, too, and ends the process when it is asked for those of some damaged footers.
+        """
+        try:
+            groups = ThriftReader(self._footer).struct()[4][1][1]
+            chunks = [[column[3][1] for column in group[1][1][1]] for group in groups]
+            sizes = [[(int(chunk[5][1]), int(chunk[6][1])) for chunk in group] for group in chunks]
+        except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError("the footer cannot be read") from error
+        if [len(group) for group in sizes] != [len(self._metadata.schema)] * len(self.groups):
+            raise ValueError("a row group does not have all columns")
+        return sizes
 
     @property
     def schema(self) -> Any:
@@ -225,8 +243,8 @@ def _whole(column: Any) -> Any:
     return array
 
 
-def _refuse_extensions(fd: int, path: Path) -> None:
-    """Raise a StorageCorruptedError if the file names an extension type, for which Arrow would call registered code."""
+def _read_footer(fd: int, path: Path) -> bytes:
+    """The footer of a file; a StorageCorruptedError if it names an extension type, for which Arrow would run code."""
     size = os.fstat(fd).st_size
     tail = os.pread(fd, 8, max(0, size - 8))
     length = int.from_bytes(tail[:4], "little")
@@ -238,6 +256,7 @@ def _refuse_extensions(fd: int, path: Path) -> None:
             text = match[0][start:]
             if b"ARROW:extension" in base64.b64decode(text[: len(text) // 4 * 4]):
                 raise StorageCorruptedError(f"{path}: it has columns of an extension type, which are not read")
+    return footer
 
 
 def _from_arrow(leaf: RowLeaf, array: Any) -> np.ndarray:
