@@ -90,7 +90,14 @@ class Reference:
 
     def summary(self, path: str) -> str:
         docstring = self.object(path).docstring
-        return "" if docstring is None else docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        text = "" if docstring is None else docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        return text.replace("; see the module's docstring", "")
+
+    def module_of_contract(self, path: str) -> str | None:
+        """The module whose docstring the one of a class refers to, if it does."""
+        found = self.object(path)
+        refers = found.docstring is not None and "the module's docstring" in found.docstring.value
+        return found.module.path if refers else None
 
 
 class Section:
@@ -121,11 +128,18 @@ class Section:
 
     def pages(self) -> list[tuple[str, str, str]]:
         """Title, file and text of each page but the overview."""
-        found = [(_last(path), self._file(path), _entry(path, options, 1)) for path, options in self._sorted()]
+        found = [(_last(path), self._file(path), self._class_page(path, options)) for path, options in self._sorted()]
         for module, paths in sorted(self.functions.items()):
             text = f"# Functions of {module}\n\n" + "\n".join(_entry(path, "", 2) for path in paths)
             found.append((f"Functions of {_last(module)}", self._file(module), text))
         return found
+
+    def _class_page(self, path: str, options: str) -> str:
+        module = self.reference.module_of_contract(path)
+        if module is None:
+            return _entry(path, options, 1)
+        shown = "{members: false, show_root_heading: false, show_root_toc_entry: false, heading_level: 2}"
+        return f"{_entry(path, options, 1)}\n## The module's docstring\n\n::: {module}\n    options: {shown}\n"
 
     def _sorted(self) -> list[tuple[str, str]]:
         return sorted(self.classes.items(), key=lambda item: _last(item[0]).lower())

@@ -25,7 +25,7 @@ PathLike = str | os.PathLike[str]
 
 
 class Recording:
-    """A recording under way: `step` the environment, and every transition of every slot is kept.
+    """An open recording: `step` steps the environment and records the transition of every slot.
 
     Episodes that end are restarted at once, slot by slot. `close` (or the end of a `with` block) ends the episodes that
     are under way and closes the buffer; the environment stays open. What `step` has returned survives a kill of this
@@ -121,7 +121,7 @@ def record(
     durable: bool = False,
     progress: bool = True,
 ) -> Recording:
-    """Record an environment into the folder `path`, or go on with the recording that is there.
+    """Record an environment into the folder `path`, or continue the recording in it.
 
     With `steps` it is recorded until there are that many transitions, those of earlier runs included, before this
     returns; a program that was stopped can thus be started again as it is. Without `steps`, call `step` of what is

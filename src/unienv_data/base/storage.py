@@ -27,7 +27,7 @@ class StorageCorruptedError(ValueError):
 
 
 class UnsupportedFormatError(ValueError):
-    """Stored data may be sound, but not read here: it is of a later version, or of a storage that is not registered."""
+    """Stored data cannot be read here: it is of a later version, or of a storage that is not registered."""
 
 
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):

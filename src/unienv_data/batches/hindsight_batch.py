@@ -30,7 +30,7 @@ RELABELLED = "relabelled"
 
 
 class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A batch in which most samples get a goal that their episode reached, as hindsight experience replay wants it.
+    """A batch in which most samples get a goal that their episode reached, for hindsight experience replay.
 
     Of each `k + 1` samples `k` are relabelled on average: the goal in their `obs` and `next_obs` becomes what was
     achieved in the `next_obs` of another sample of the episode, and their reward what the reward function makes of

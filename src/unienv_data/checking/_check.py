@@ -40,7 +40,7 @@ _MOST_TRIES = 1_000
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` has found.
+    """The result of `check`.
 
     Attributes
     ----------

@@ -129,7 +129,7 @@ class NewRecording:
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """What was written where; `episodes` is None where they are not kept."""
+    """The result of `convert`; `episodes` is None if the recording keeps none."""
 
     source: str
     target: str

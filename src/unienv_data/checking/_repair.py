@@ -21,7 +21,7 @@ from ._salvage import Salvage, runs, salvage
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What `repair` has kept of a recording, and what was left out.
+    """What `repair` has kept of a recording, and what it has left out.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def repair(
     like: PathLike | None = None,
     progress: ProgressCallback | None = None,
 ) -> RepairReport:
-    """Write what is sound in a recording to a new one, as `unienv repair` does; the damaged one is only read.
+    """Write the sound samples of a recording to a new one, as `unienv repair` does; the damaged one is only read.
 
     The new recording is packed; columns of images or video are so in it, where JPEG and video are encoded once more.
     Episodes come one after the other, in the order in which they began. One that has lost

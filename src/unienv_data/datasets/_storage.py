@@ -22,7 +22,7 @@ COPY_BYTES = 16 * 2**20
 
 
 class ImmutableDatasetError(PermissionError, RuntimeError):
-    """A recorded dataset was to be changed; the text says how to get a copy that can be."""
+    """A write to a recorded dataset; the message says how to make a copy that can be changed."""
 
 
 class SamplingError(ValueError, RuntimeError):
@@ -265,7 +265,7 @@ class RoundRobinWriter(Writer):
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses to write: for recorded datasets, which nothing is added to."""
+    """Refuses every write, for recorded datasets."""
 
     def check(self, storage: SampleStorage) -> None:
         self.write(storage, None, 0)

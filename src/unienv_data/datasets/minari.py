@@ -254,7 +254,7 @@ def check_dataset_id(dataset_id: str) -> None:
 
 
 def default_root() -> Path:
-    """Where converted datasets lie unless told otherwise."""
+    """The default folder of converted datasets."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "unienv" / "minari"
 

@@ -24,13 +24,13 @@ else:
 
 
 class Collated(NamedTuple):
-    """A batch that is one already, on its way through a `DataLoader`."""
+    """A batch that was read as a whole, which a `DataLoader` passes on unchanged."""
 
     batch: Any
 
 
 def collate_batch(items: Sequence[Collated], **_: Any) -> Any:
-    """What is left for a `DataLoader` to do with `UniEnvAsPyTorchDataset`: nothing."""
+    """Return the batch as it is: `UniEnvAsPyTorchDataset` has collated it already."""
     (item,) = items
     return item.batch
 

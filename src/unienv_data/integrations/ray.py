@@ -48,11 +48,11 @@ class RemoteReplayError(RuntimeError):
 
 
 class ReplayRestartedError(RemoteReplayError):
-    """The actor of a replay has died and begun anew, and all samples are lost. Raised once for each proxy."""
+    """The actor of a replay has died and was restarted, and all samples are lost. Raised once for each proxy."""
 
 
 class ReplayRestartedWarning(UserWarning):
-    """The actor of a replay has died and begun anew; the text says what it has now. Issued once for each proxy."""
+    """The actor of a replay has died and was restarted; the text says what it has now. Issued once for each proxy."""
 
 
 class Packed(NamedTuple):
@@ -252,7 +252,7 @@ def remote_class(cls: type[ExperienceReplay], remote_config: dict[str, Any] | No
 
 
 class RemoteClass:
-    """Makes replays of a class in actors: called as the class is, it returns a proxy.
+    """Makes replays of a class in actors: a call with the arguments of the class returns a proxy.
 
     With `get_if_exists` in the options, the proxy is of the replay that has the name already, if there is one: the
     replay stays as it is.

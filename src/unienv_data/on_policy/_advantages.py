@@ -14,7 +14,7 @@ from unienv_interface.backends.base import ComputeBackend
 
 
 class Advantages(NamedTuple):
-    """What `gae` gives: how much better than expected each step was, and the return that its value should have been."""
+    """The result of `gae`: how much better than expected each step was, and the return to fit its value to."""
 
     advantages: Any
     returns: Any

@@ -42,7 +42,7 @@ def rollout(
     after: Rollout | None = None,
     seed: int | None = None,
 ) -> Rollout:
-    """Let a policy act for some steps, and begin ended episodes anew.
+    """Step an environment with a policy, and reset episodes that have ended.
 
     Parameters
     ----------

@@ -106,4 +106,5 @@ def numbers_of(source: Source) -> range:
 
 
 def nothing_to_draw_from() -> ValueError:
+    """The error for a source without samples."""
     return ValueError("there are no samples to draw from: add some first")

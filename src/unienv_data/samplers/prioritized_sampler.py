@@ -34,7 +34,7 @@ _TREE_BATCHES = 1024
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """A value that goes in a straight line from one number to another, and then stays.
+    """A value that changes linearly from one number to another, and then stays.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Decode:
-    """How frames of a column of video are wanted when a buffer is loaded to be read.
+    """How to crop and resize the frames of a video column when a buffer is loaded.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def get_chained_residual_space(
 
 @register_storage("dict")
 class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Samples taken apart: each of some fields in a storage of its own, and all the rest in one for "*".
+    """Samples split by field: chosen fields in storages of their own, all others in the storage for "*".
 
     A field is named by the keys that lead to it, joined by `nested_separator`; "obs/*" stands for what is left of
     "obs". All parts have the same slots. A column reads the parts that it lies in, and no others.

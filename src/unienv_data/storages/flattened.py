@@ -29,7 +29,7 @@ __all__ = ["FlattenedStorage"]
 
 @register_storage("flattened")
 class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Every sample as one flat array (see `flatten_data`), in a storage inside: for storages that hold arrays only.
+    """Every sample as one flat array (see `flatten_data`) in an inner storage, which may hold arrays only.
 
     Flat reads and writes go straight to the storage inside. The leaves of a sample get one common dtype there, so
     that integers beside floats are exact only as far as that dtype is.

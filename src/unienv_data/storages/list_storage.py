@@ -25,7 +25,7 @@ _COPY_COUNT = 256
 
 @register_storage("list")
 class ListStorage(RowStorage):
-    """Samples in a list, each with memory of its own: only what was written takes any, and growing moves nothing.
+    """Samples in a list: only samples that were written take memory, and growing copies nothing.
 
     It is always in memory, whatever `cache_path` says: `dumps` writes the samples as a `PackedStorage` would, and
     `load_from` reads all of them. A batch costs a step of Python per sample, so a `PackedStorage` is the quicker

@@ -56,7 +56,7 @@ PathLike = str | os.PathLike[str]
 
 @register_storage("parquet")
 class ParquetStorage(ColumnStorage):
-    """Samples in `part-000000.parquet` and so on, `piece_size` rows each, for other programs and to be kept.
+    """Samples in `part-000000.parquet` and so on, `piece_size` rows each, for other programs and for archives.
 
     A column per leaf ("obs/rgb"; `data` for a space that is no dictionary): numbers and lists of numbers, texts as
     strings (half of a surrogate pair is a ValueError), a leaf of a page or more as binary values. `get_column` reads

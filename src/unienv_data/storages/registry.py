@@ -71,7 +71,7 @@ def register_storage(name: str) -> Callable[[StorageT], StorageT]:
 
 
 def name_of(cls: type[SpaceStorage]) -> str:
-    """The name a class is registered under; a ValueError if it is not, for then its folders could not be opened."""
+    """The name that a class is registered under; a ValueError if it has none, since nobody could open its folders."""
     name = cls.__dict__.get("registered_name", "")  # its own: a subclass of one that is registered is not
     if _registered.get(name) is not cls:
         raise ValueError(f"{cls.__qualname__} is not registered: put @register_storage(name) over it")
@@ -91,12 +91,12 @@ def storage_names() -> list[str]:
 
 
 def current_name(name: str) -> str:
-    """The short name for a class name in a folder of the reference's; every other name as it is."""
+    """The short name for a class name in a folder of the reference; every other name as it is."""
     return _LEGACY.get(name, name)
 
 
 def storage_by_name(name: str, path: str | os.PathLike[str] | None = None) -> type[SpaceStorage]:
-    """The storage of that name, or of that class name in a folder of the reference's; a ValueError if unknown.
+    """The storage of that name, or of that class name in a folder of the reference; a ValueError if unknown.
 
     `path` is the file that names it, which the error names.
     """

@@ -52,7 +52,7 @@ _NO_PLACES = np.zeros(0, np.int64)
 
 
 class SharedNextObsSpace(DictSpace):
-    """The space of a transition, and the wish that a buffer of it stores each observation once.
+    """The space of a transition for buffers that store each observation once.
 
     It is equal to the `DictSpace` with the same keys, which is what a buffer made of it has as its space.
     """
@@ -80,7 +80,7 @@ def _(node: Any) -> Space:
 
 @register_storage("shared_next_obs")
 class SharedNextObsStorage(RowStorage):
-    """Transitions with the keys `obs` and `next_obs`, of which each observation is stored once; see the module.
+    """Transitions with the keys `obs` and `next_obs`, each observation stored once; see the module's docstring.
 
     In memory, in a folder of mapped files, or in shared memory, like `PackedStorage`, in which the rows lie. A buffer
     over it adds samples and drops the oldest; samples in its middle can neither be overwritten nor removed, since the

@@ -28,7 +28,7 @@ _PICKLED = "data_transformation.pkl"
 
 @register_storage("transformed")
 class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Stores what a transformation makes of every sample, and reads through its inverse.
+    """Stores transformed samples, and applies the inverse transformation when they are read.
 
     `data_transformation` leads from `single_instance_space` to the space of the storage inside. What is read is what
     the inverse gives, which is the sample that was written if the transformation loses nothing. Moving samples, as

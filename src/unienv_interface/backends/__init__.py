@@ -57,7 +57,7 @@ __all__ = [
 
 
 def get_backend_from_tensor(tensor: Any) -> ComputeBackend:
-    """The backend whose array this is. Imports no library: an array of it can only exist if it is imported.
+    """The backend of an array. Imports no library, since the array's own library is imported already.
 
     Examples
     --------

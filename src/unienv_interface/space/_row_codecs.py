@@ -282,6 +282,7 @@ class HeapCodec(LeafCodec):
 
 
 def need_heap(heap: Heap | None) -> Heap:
+    """The heap; a TypeError if the rows have none."""
     if heap is None:
         raise TypeError("the layout has leaves in a heap, but the rows have none")
     return heap

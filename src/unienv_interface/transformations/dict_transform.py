@@ -80,7 +80,7 @@ def get_mapping_source_space(
 
 @register_transformation("dict")
 class DictTransformation(DataTransformation):
-    """Applies a transformation to each of some keys of a dictionary; the other values pass through.
+    """Applies transformations to some keys of a dictionary; the other values pass through.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class _JoinedKeys(DataTransformation):
 
 @register_transformation("flatten_dict")
 class FlattenDictTransformation(_JoinedKeys):
-    """Makes one level of nested dictionaries: `{"a": {"b": x}}` becomes `{"a/b": x}`.
+    """Flattens nested dictionaries to one level: `{"a": {"b": x}}` becomes `{"a/b": x}`.
 
     Tuples and all other values stay as they are, and so does an empty dictionary. Keys that contain the separator are
     a ValueError, since the inverse could not tell them apart.
@@ -70,7 +70,7 @@ class FlattenDictTransformation(_JoinedKeys):
 
 @register_transformation("unflatten_dict")
 class UnflattenDictTransformation(_JoinedKeys):
-    """Makes nested dictionaries out of joined keys: `{"a/b": x}` becomes `{"a": {"b": x}}`.
+    """Builds nested dictionaries from joined keys: `{"a/b": x}` becomes `{"a": {"b": x}}`.
 
     A key that has a value of its own and others below it is a ValueError. The inverse makes one level of everything,
     which is the source again if that had one level.

@@ -12,7 +12,7 @@ from .transformation import DataTransformation, KeyPath
 
 @register_transformation("identity")
 class IdentityTransformation(DataTransformation):
-    """Returns the very space and the very data it is given. Its own inverse.
+    """Returns the space and the data as they are. Its own inverse.
 
     Examples
     --------

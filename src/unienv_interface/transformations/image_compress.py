@@ -49,7 +49,7 @@ CONSERVATIVE_COMPRESSION_RATIOS: dict[str, Callable[[int], int]] = {"JPEG": get_
 
 @register_transformation("image_compress")
 class ImageCompressTransformation(DataTransformation):
-    """Makes the bytes of an image file of every image, filled up with zeros to one size.
+    """Encodes every image as the bytes of an image file, padded with zeros to one size.
 
     Images are uint8, (height, width, channels) with 1 or 3 channels, or (height, width) without `last_channel`; any
     number of axes may lie in front. JPEG loses detail. One that is too large for the size is compressed with less
@@ -188,7 +188,7 @@ class ImageCompressTransformation(DataTransformation):
 
 @register_transformation("image_decompress")
 class ImageDecompressTransformation(DataTransformation):
-    """Makes images of the bytes of their files; the inverse of `ImageCompressTransformation`.
+    """Decodes images from the bytes of image files; the inverse of `ImageCompressTransformation`.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _REFERENCE_NAMES = {"unienv_interface.transformations.iter_transform.default_is_
 
 
 def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
-    """Register a leaf function under a name, which stands for it in JSON.
+    """Register a leaf function under its name in JSON.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class IterativeTransformation(_LeafTransformation):
 
 @register_transformation("leafwise")
 class LeafwiseTransformation(_LeafTransformation):
-    """Applies to every leaf of nested dictionaries and tuples a transformation of its own.
+    """Applies to every leaf of nested dictionaries and tuples its own transformation.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ class RandomCropTransformation(_RandomImageTransformation):
 
 @register_transformation("random_shift")
 class RandomShiftTransformation(_RandomImageTransformation):
-    """Shifts each image by up to `pixels` in both directions; what comes in repeats the edge, as in DrQ.
+    """Shifts each image by up to `pixels` in both directions; new pixels repeat the edge, as in DrQ.
 
     Images and draws are as in `RandomCropTransformation`.
 

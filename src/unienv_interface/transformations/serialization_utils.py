@@ -41,7 +41,7 @@ _REFERENCE_NAMES = {
 
 
 def register_transformation(kind: str) -> Callable[[TransformationClass], TransformationClass]:
-    """Register a class under the key that stands for it in JSON; the key must stay the same for ever.
+    """Register a class under its key in JSON, which must never change.
 
     >>> @register_transformation("my_package.negate")  # doctest: +SKIP
     ... class NegateTransformation(DataTransformation): ...

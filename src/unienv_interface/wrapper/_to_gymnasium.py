@@ -44,7 +44,7 @@ def combine_context_obs(context: Any, observation: Any) -> Any:
 class ToGymnasiumEnv(
     gymnasium.Env, Generic[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """An environment of ours that is not batched, as a `gymnasium.Env`.
+    """A single environment of UniEnv as a `gymnasium.Env`.
 
     Where there is a context, the observation is a dict of "context" and "observation". Options of a reset become
     keywords of ours. Arrays are NumPy's and the caller's own, in infos and frames too. `np_random` is a generator for
@@ -136,7 +136,7 @@ class ToGymnasiumEnv(
 
 
 class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
-    """A batched environment of ours as a `gymnasium.vector.VectorEnv`; all else as in `ToGymnasiumEnv`.
+    """A batched environment of UniEnv as a `gymnasium.vector.VectorEnv`; otherwise like `ToGymnasiumEnv`.
 
     `options={"reset_mask": slots}` of `reset` resets these slots. The result of that holds all slots, the others as
     they were.

@@ -15,7 +15,7 @@ from ..env_base.wrapper import SameTypesWrapper
 class ControlFrequencyLimitWrapper(
     SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Begins a step `control_dt` seconds after the one before it began, by waiting where there is time left.
+    """Begins each step `control_dt` seconds after the previous step began, and waits if there is time left.
 
     The first step after a reset begins at once. Later ones lie on a fixed grid from there, so an inexact sleep does
     not add up. A step that comes late begins at once; if it is a whole period late or more, the grid starts anew

@@ -16,7 +16,7 @@ from .autoreset import refuse_autoreset
 class TimeLimitWrapper(
     SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Truncates an episode at its `time_limit`-th step, and at every step it is taken further.
+    """Truncates an episode at its `time_limit`-th step, and at every step after it.
 
     In a batch every slot has a count of its own, which starts again when the slot is reset.
 

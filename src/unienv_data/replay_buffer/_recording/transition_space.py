@@ -30,7 +30,7 @@ def transition_space(
     extras: Mapping[str, Space] | None = None,
     dtype: Mapping[str, Any] | None = None,
 ) -> DictSpace:
-    """The space of one transition: obs, action, reward, terminated, truncated, and what else is asked for.
+    """The space of one transition: obs, action, reward, terminated, truncated, and optional columns.
 
     Of a batched environment this is the transition of one slot.
 

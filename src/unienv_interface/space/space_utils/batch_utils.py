@@ -334,7 +334,7 @@ def _check_first_axis(space: Space, axis: int) -> None:
 
 @rule_per_space
 def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
-    """The space with its leading axes laid out anew.
+    """The space with its leading axes reshaped.
 
     Parameters
     ----------
@@ -412,7 +412,7 @@ def _(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[in
 def reshape_batch_size_in_data(
     backend: BackendLike, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
 ) -> Any:
-    """Batched data with its leading axes laid out anew; the counterpart of `reshape_batch_size`.
+    """Batched data with its leading axes reshaped; the counterpart of `reshape_batch_size`.
 
     Parameters
     ----------
