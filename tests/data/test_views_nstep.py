@@ -17,6 +17,7 @@ from unienv_data import (
     NStepBatch,
     PrioritizedSampler,
     ReplayBuffer,
+    StackedObservationBatch,
     StepSampler,
     ToBackendOrDeviceBatch,
     WindowedBatch,
@@ -210,6 +211,56 @@ def test_columns_of_other_names_and_shapes() -> None:
     assert batch["next"]["reward"].tolist() == [[3], [3], [2]]
     assert batch["next"]["gamma"].tolist() == [[0.25], [0], [0]]
     assert batch["next"]["done"].tolist() == [[False], [True], [True]]
+
+
+def with_images(source: ReplayBuffer, *, in_one_segment: bool = False, **options: Any) -> ReplayBuffer:
+    """The transitions of another buffer, with an image for each number."""
+    backend, image = source.backend, BoxSpace(source.backend, 0, 255, "uint8", shape=(64, 64))
+    spaces = {**source.single_space.spaces, "obs": {"image": image}, "next_obs": {"image": image}}
+    buffer = ReplayBuffer.create(DictSpace(backend, spaces), keep_episodes=True, lanes=source.lanes, **options)
+
+    def rows_of(index: Any) -> dict[str, Any]:
+        rows = source.get_at(index)
+        for key in ("obs", "next_obs"):
+            numbers = backend.to_numpy(rows[key]["number"]) % 256
+            images = np.ones((1, 64, 64), np.uint8) * numbers.astype(np.uint8)[:, None, None]
+            rows[key] = {"image": backend.from_numpy(images)}
+        return rows
+
+    if source.lanes > 1:
+        for first in range(0, len(source), source.lanes):
+            rows = rows_of(np.arange(first, first + source.lanes))
+            ended = backend.to_numpy(rows["terminated"] | rows["truncated"])
+            buffer.extend_lanes(rows, ended)
+        return buffer
+    ends = [(0, len(source))] if in_one_segment else [*(source.get_segments() or []), (len(source) - 2, len(source))]
+    for start, stop in ends:
+        buffer.extend(rows_of(np.arange(start, stop)))
+    return buffer
+
+
+@pytest.mark.parametrize("kind", ["lanes", "growing", "ring", "in one segment"])
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=str)
+def test_of_images_only_those_that_are_given_are_read(backend: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "lanes":
+        source, _ = recorded_lanes(backend, 3, 13, None)
+    else:
+        source, _ = recorded(backend, [(5, "truncated"), (1, "terminated"), (6, "cut"), (7, "terminated")], 2, None)
+    buffer = with_images(source, in_one_segment=kind == "in one segment", capacity=15 if kind == "ring" else None)
+    batch = buffer.get_slice(slice(1, len(buffer)))
+    stacks = StackedObservationBatch(buffer, 2, obs="obs/image", next_obs="next_obs/image")
+    for view in (NStepBatch(buffer, 3, 0.9), NStepBatch(batch, 2, 0.5), NStepBatch(stacks, 3, 0.9)):
+        assert view._by_column
+        found, one = view.get_at(...), view.get_at(4)
+        with monkeypatch.context() as patch:
+            patch.setattr(view, "_by_column", False)
+            for mine, other in ((found, view.get_at(...)), (one, view.get_at(4))):
+                assert mine.keys() == other.keys()
+                for key in mine:
+                    left, right = (data[key]["image"] if "obs" in key else data[key] for data in (mine, other))
+                    assert left.dtype == right.dtype
+                    np.testing.assert_array_equal(backend.to_numpy(left), backend.to_numpy(right))
+        assert found in view._batched_space(len(view))
 
 
 def test_what_it_refuses() -> None:

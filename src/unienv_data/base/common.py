@@ -73,6 +73,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     """
 
     is_mutable: bool = True
+    #: Some columns of samples can be read without the others.
+    has_column_access: bool = False
     #: Whether `read_windows` resolves negative positions and refuses those out of range.
     checks_positions: bool = False
     #: Whether `get_segments` gives the episodes of the samples.

@@ -184,13 +184,14 @@ def _names(paths: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
-    """A copy of a sample in dicts, or of its space, with another item under these keys."""
+    """A copy of a sample in dicts, or of its space, with another item under these keys; a sample may lack it so far."""
     if not keys:
         return item
     key, *rest = keys
     children = space_or_data.spaces if isinstance(space_or_data, DictSpace) else space_or_data
     if rest:
-        item = with_nested_item(children[key], rest, item)
+        below = children[key] if isinstance(space_or_data, DictSpace) else children.get(key, {})
+        item = with_nested_item(below, rest, item)
     changed = {**children, key: item}
     if isinstance(space_or_data, DictSpace):
         return DictSpace(space_or_data.backend, changed, space_or_data.device)

@@ -6,6 +6,7 @@ from .framestack_batch import FrameStackedBatch
 from .hindsight_batch import HindsightBatch
 from .nstep_batch import NStepBatch
 from .slicestack_batch import SliceStackedBatch
+from .stacked_observation_batch import StackedObservationBatch
 from .subindex_batch import SubIndexedBatch
 from .subitem_batch import SubItemBatch
 from .transformations import TransformedBatch
@@ -18,6 +19,7 @@ __all__ = [
     "FrameStackedBatch",
     "HindsightBatch",
     "NStepBatch",
+    "StackedObservationBatch",
     "SubIndexedBatch",
     "SubItemBatch",
     "TransformedBatch",

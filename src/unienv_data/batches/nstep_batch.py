@@ -11,12 +11,13 @@ import numpy as np
 
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType, ComputeBackend
 from unienv_interface.space import BoxSpace, Space
+from unienv_interface.space.row_layout import RowLayout
 from unienv_interface.space.space import parse_integer
 from unienv_interface.space.space_utils import get_at
 from unienv_interface.space.spaces import ArraySpace
 
 from ..base.common import BatchBase, BatchT
-from ..base.nested import Keys, nested_item, overlap, path_keys, with_nested_item
+from ..base.nested import Columns, Keys, column_paths, nested_item, overlap, path_keys, with_nested_item
 from ..base.windows import WindowQuery, frames_at
 from ._view import BatchView, check_knows_episodes, positions_below
 
@@ -126,12 +127,30 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         self._whole = self._powers[:-1], self._powers[-1]
         self._query = WindowQuery(np.arange(self.n))
         self._query_with_metadata = replace(self._query, with_metadata=True)
+        # Of samples with images, those of the steps between are not read.
+        is_on_host = _is_on_host(backend, backend.zeros((0,), device=batch.device))
+        self._by_column = is_on_host and batch.has_column_access and bool(RowLayout(batch.single_space).block_leaves)
+        self._column_queries = self._make_column_queries(with_metadata=False)
+        self._column_queries_with_metadata = self._make_column_queries(with_metadata=True)
+
+    def _make_column_queries(self, *, with_metadata: bool) -> Sequence[WindowQuery]:
+        """Rewards and flags of all steps, what stays of the first, and `next_obs` of the last."""
+        next_obs, *flags = self._of_last
+        summed, offsets = [self._reward, *flags], np.arange(self.n)
+        paths = column_paths(self.batch.single_space)
+        rest = [path for path in paths if not any(overlap(keys, path) for keys in (*summed, next_obs))]
+        return (
+            WindowQuery(offsets, (Columns.of_paths(summed),)),
+            WindowQuery(np.zeros(1, np.int64), (Columns.of_paths(rest),), with_metadata=with_metadata),
+            WindowQuery(offsets, next_obs, take=np.array([self.n - 1])),
+        )
 
     def get_at(self, idx: Any) -> BatchT:
-        return self._read(idx, self._query)[0]
+        data: BatchT = self._read(idx, with_metadata=False)[0]
+        return data
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
-        return self._read(idx, self._query_with_metadata)
+        return self._read(idx, with_metadata=True)
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         changed = (self._reward, self._discount, *self._of_last)
@@ -139,11 +158,15 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
             return nested_item(self.get_at(idx), nested_keys)
         return self.batch.get_column_at(nested_keys, idx)
 
-    def _read(self, idx: Any, query: WindowQuery) -> tuple[Any, dict[str, Any] | None]:
+    def _read(self, idx: Any, *, with_metadata: bool) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        windows, valid, metadata, _ = self.batch.read_windows(positions, query)
-        data = self._folded(windows, valid)
+        found = self._read_by_column(positions, with_metadata=with_metadata) if self._by_column else None
+        if found is None:
+            query = self._query_with_metadata if with_metadata else self._query
+            windows, valid, metadata, _ = self.batch.read_windows(positions, query)
+            found = self._folded(windows, valid), metadata
+        data, metadata = found
         space = self.single_metadata_space
         if metadata is not None and space is not None:
             metadata = frames_at(metadata, _FIRST)
@@ -151,6 +174,21 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
             data = get_at(self.single_space, data, 0)
             metadata = None if metadata is None or space is None else get_at(space, metadata, 0)
         return data, metadata
+
+    def _read_by_column(self, positions: np.ndarray, *, with_metadata: bool) -> tuple[Any, Any] | None:
+        """The transitions and their metadata; None where flags end episodes that the batch does not know of."""
+        queries = self._column_queries_with_metadata if with_metadata else self._column_queries
+        steps, first, following = self.batch.read_column_windows(positions, queries)
+        next_obs, *flag_keys = self._of_last
+        flags, rewards = [_item(steps.data, keys) for keys in flag_keys], _item(steps.data, self._reward)
+        sums, discounts, last = self._summed_on_host(flags, rewards, steps.valid)
+        if last is not _LAST:
+            return None
+        data = with_nested_item(frames_at(first.data, _FIRST), next_obs, frames_at(following.data, _FIRST))
+        for keys, flag in zip(flag_keys, flags, strict=True):
+            data = with_nested_item(data, keys, flag[_LAST])
+        data = with_nested_item(data, self._reward, sums)
+        return with_nested_item(data, self._discount, discounts), first.metadata
 
     def _folded(self, windows: Any, valid: np.ndarray) -> Any:
         """The transitions of windows (B, n)."""
@@ -252,6 +290,6 @@ def _check_flag(space: Space, keys: tuple[Any, ...]) -> None:
     flag = nested_item(space, keys)
     if not isinstance(flag, ArraySpace) or tuple(flag.shape) not in ((), (1,)):
         raise ValueError(
-            f"{_path(keys)}: {flag}, wanted one flag for each sample; windows of frames go over an NStepBatch or into "
-            f"the observation, not under it"
+            f"{_path(keys)}: {flag}, wanted one flag for each sample; windows of frames go over an NStepBatch, not "
+            f"under it, but for stacks of observations: StackedObservationBatch"
         )

@@ -64,6 +64,10 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         return self.batch.is_mutable
 
     @property
+    def has_column_access(self) -> bool:  # type: ignore[override]
+        return self.batch.has_column_access
+
+    @property
     def may_grow(self) -> bool:
         return False
 

@@ -401,6 +401,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
         self._state.edit_timeout = float(seconds)
 
+    @property
+    def has_column_access(self) -> bool:  # type: ignore[override]
+        return self.storage.has_column_access
+
     def get_at(self, idx: Any) -> BatchT:
         return self._reader.read(idx, self._read_samples)
 

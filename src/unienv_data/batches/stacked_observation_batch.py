@@ -1,0 +1,126 @@
+"""Transitions whose observations are stacks of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
+from unienv_interface.space.space import parse_integer
+from unienv_interface.space.space_utils import batch_space, get_at
+from unienv_interface.space.spaces import ArraySpace
+
+from ..base.common import BatchBase, BatchT
+from ..base.nested import Columns, Keys, column_paths, nested_item, overlap, path_keys, with_nested_item
+from ..base.windows import WindowQuery, frames_at
+from ._view import BatchView, check_knows_episodes, positions_below
+
+_FIRST: tuple[Any, Any] = (slice(None), 0)  # of windows (B, 1)
+
+
+class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
+    """Transitions of single frames as transitions of stacks, such as the last four frames of Atari.
+
+    `obs` becomes the last `frames` observations of the episode, oldest first, and `next_obs` the stack one step later.
+    At the start of an episode its first observation stands for all those before it, as in `FrameStackWrapper`. So both
+    are what an agent sees that acts on stacks, while the buffer holds each frame once. All other columns, and metadata,
+    are those of the transition. The view is read-only; an `NStepBatch` and samplers go over it.
+
+    At the oldest samples of a ring, whose earlier frames were overwritten, the oldest frame stands for these.
+
+    Parameters
+    ----------
+    batch
+        The transitions, of a `DictSpace`; it stays open when the view is closed. It must know its episodes, as a replay
+        buffer with `keep_episodes` or with lanes does.
+    frames
+        How many frames a stack has.
+    obs, next_obs
+        The columns of the frames, each a path such as "obs/camera" or a sequence of keys. For a second camera, take
+        the view of the view.
+
+    Raises
+    ------
+    KeyError
+        A column is missing.
+    ValueError
+        `frames` is less than 1, the columns are not arrays of the same space, or the batch does not know its episodes.
+
+    Examples
+    --------
+    >>> batch = StackedObservationBatch(buffer, 4)
+    >>> sampler = StepSampler(NStepBatch(batch, n=3, gamma=0.99), 32, seed=0)
+    """
+
+    is_mutable = False
+
+    def __init__(
+        self,
+        batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType],
+        frames: int,
+        *,
+        obs: Keys = "obs",
+        next_obs: Keys = "next_obs",
+    ) -> None:
+        self.frames = parse_integer(frames, "frames")
+        if self.frames < 1:
+            raise ValueError(f"frames is {frames}, it must be at least 1")
+        check_knows_episodes(batch, type(self).__name__)
+        space = batch.single_space
+        self._obs, self._next_obs = path_keys(space, obs), path_keys(space, next_obs)
+        frame, following = nested_item(space, self._obs), nested_item(space, self._next_obs)
+        if not isinstance(frame, ArraySpace) or frame != following:
+            raise ValueError(f"{obs}: {frame} and {next_obs}: {following}, wanted two columns of the same array space")
+        stack = batch_space(frame, self.frames)
+        space = with_nested_item(with_nested_item(space, self._obs, stack), self._next_obs, stack)
+        super().__init__(batch, space, batch.single_metadata_space)
+        self.has_column_access = batch.has_column_access
+        self._stacks = WindowQuery(np.arange(1 - self.frames, 1), self._obs)
+        self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
+
+    def get_at(self, idx: Any) -> BatchT:
+        data: BatchT = self._read(idx, (), with_metadata=False)[0]
+        return data
+
+    def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._read(idx, (), with_metadata=True)
+
+    def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
+        return self._read(idx, tuple(nested_keys), with_metadata=False)[0]
+
+    def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
+        return self._read(idx, tuple(nested_keys), with_metadata=True)
+
+    def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any] | None]:
+        index = positions_below(self.batch, idx)
+        positions = np.array([index]) if isinstance(index, int) else index
+        has_next = overlap(keys, self._next_obs)
+        rest = self._query_of_others(keys, with_metadata=with_metadata)
+        if has_next or overlap(keys, self._obs):
+            stacks, others = self.batch.read_column_windows(positions, (self._stacks, rest))
+            data = with_nested_item(frames_at(others.data, _FIRST), self._obs, stacks.data)
+            if has_next:
+                frames = [stacks.data[:, 1:], nested_item(others.data, self._next_obs)]
+                data = with_nested_item(data, self._next_obs, self.backend.concat(frames, axis=1))
+        else:
+            others = self.batch.read_windows(positions, rest)
+            data = frames_at(others.data, _FIRST)
+        values = nested_item(data, keys)
+        metadata = None if others.metadata is None else frames_at(others.metadata, _FIRST)
+        if isinstance(index, int):
+            values = get_at(nested_item(self.single_space, keys), values, 0)
+            space = self.single_metadata_space
+            metadata = None if metadata is None or space is None else get_at(space, metadata, 0)
+        return values, metadata
+
+    def _query_of_others(self, keys: tuple[Any, ...], *, with_metadata: bool) -> WindowQuery:
+        """The same query every time for what lies under these keys, but for `obs`."""
+        query = self._queries.get((keys, with_metadata))
+        if query is None:
+            paths = [path for path in column_paths(self.batch.single_space) if overlap(keys, path)]
+            fields = Columns.of_paths(path for path in paths if path != self._obs)
+            query = WindowQuery(np.zeros(1, np.int64), (fields,), with_metadata=with_metadata)
+            self._queries[keys, with_metadata] = query
+        return query
