@@ -184,6 +184,7 @@ def plain(count: int, *, start: int = 0) -> TensorDict:
 def test_what_torchrl_writes_lies_in_our_storage(empty: TensorDictStorage) -> None:
     ours, theirs = ExperienceReplay(storage=empty), torchrl.ReplayBuffer(storage=empty, batch_size=4)
     known = torchrl.ReplayBuffer(storage=torchrl.LazyTensorStorage(10), batch_size=4)
+    assert empty.max_size == theirs.storage.max_size == 10  # which a PrioritizedReplayBuffer asks for
     with pytest.raises(RuntimeError, match="empty storage"):
         theirs.sample()
     for start, count in ((0, 3), (3, 4), (7, 1), (8, 9), (17, 10), (27, 13)):
@@ -242,6 +243,32 @@ def test_what_torchrl_saves_of_our_storage_it_loads(empty: TensorDictStorage, wr
     theirs.register_save_hook(lambda data, path=None: observed.append(len(data)) or data)
     theirs.dumps(tmp_path / "hooked")
     assert observed == [min(written, 10)]
+
+
+def steps(count: int) -> TensorDict:
+    """Steps of episodes of four, in TED form; the last episode is under way."""
+    x, flag = torch.arange(count), torch.arange(count)[:, None] % 4 == 3
+    flags = {"done": flag, "terminated": flag, "truncated": flag & False}
+    rest = {name: torch.zeros_like(flag) for name in flags}
+    after = {"observation": x + 1, "reward": torch.ones(count, 1), **flags}
+    return TensorDict({"observation": x, "action": x, **rest, "next": after}, [count])
+
+
+@pytest.mark.parametrize("kind", ["TensorStorage", "FlatStorage", "NestedStorage", "H5Storage"])
+@pytest.mark.parametrize("written", [6, 10, 14])
+def test_checkpointers_of_torchrl_save_our_storage(kind: str, written: int, tmp_path: Path) -> None:
+    def make(storage: Any) -> Any:
+        buffer = torchrl.ReplayBuffer(storage=storage)
+        buffer.storage.checkpointer = getattr(torchrl, f"{kind}Checkpointer")()
+        return buffer
+
+    ours, loaded, theirs = make(TensorDictStorage(10)), make(TensorDictStorage(10)), make(torchrl.LazyTensorStorage(10))
+    for name, buffer in (("ours", ours), ("theirs", theirs)):
+        buffer.extend(steps(written))
+        buffer.dumps(tmp_path / name)
+        loaded.loads(tmp_path / name)
+        assert (loaded[:].select(*ours[:].keys(True, True)) == ours[:]).all()
+        assert len(loaded) == len(ours)
 
 
 def test_samplers_of_torchrl_draw_from_our_storage(empty: TensorDictStorage) -> None:

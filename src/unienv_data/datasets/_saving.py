@@ -112,23 +112,29 @@ def _dump_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
     """Save what the hooks make of all samples, whatever its axes are.
 
     A hook of TorchRL's, such as `TED2Flat`, is told by two attributes, if it has them, where the next sample would lie
-    and whether the storage is full; if it is not, the hook gets rows of zeros for the rest, as TorchRL gives it.
+    and whether the storage is full.
     """
-    data: TensorDictBase = storage.get(np.arange(len(storage)))
     is_full, newest = len(storage) == storage.capacity, int(storage.index_of(np.array([len(storage) - 1]))[0])
     for hook in hooks:
         if hasattr(hook, "shift"):
             hook.shift = newest + 1
         if hasattr(hook, "is_full"):
             hook.is_full = is_full
-    if not is_full and storage.capacity is not None and any(hasattr(hook, "is_full") for hook in hooks):
-        data = torch.cat([data, torch.zeros_like(data[:1]).expand(storage.capacity - len(data), *data.batch_size[1:])])
-    data = _after(hooks, data, "save hook")
+    data = _after(hooks, samples_for(hooks, storage), "save hook")
     description, buffer = to_buffer(data)
     numbers, settings = storage.sample_numbers, _settings(data)
     write_state(
         folder, {**description, "buffer": buffer, "numbers": [numbers.start, numbers.stop], "settings": settings}
     )
+
+
+def samples_for(hooks: Hooks, storage: SampleStorage) -> TensorDictBase:
+    """Read all samples; rows of zeros fill the storage up if a hook is told whether it is full, as TorchRL has them."""
+    data: TensorDictBase = storage.get(np.arange(len(storage)))
+    unused = (storage.capacity or len(data)) - len(data)
+    if not unused or not any(hasattr(hook, "is_full") for hook in hooks):
+        return data
+    return torch.cat([data, torch.zeros_like(data[:1]).expand(unused, *data.batch_size[1:])])
 
 
 def _settings(data: TensorDictBase) -> dict[str, Any]:
@@ -153,7 +159,7 @@ def _load_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
         saved.set_non_tensor(key, torch.Size(value) if isinstance(value, list) else value)
     data, numbers = _after(hooks, saved, "load hook"), range(*state["numbers"])
     if "is_full" in state.get("settings", {}):
-        data = data[: len(numbers)]  # the rest was zeros, see `_dump_hooked`
+        data = data[: len(numbers)]  # the rest was zeros, see `samples_for`
     try:
         storage.replace(data, numbers=numbers)
     except (ValueError, TypeError, KeyError) as error:

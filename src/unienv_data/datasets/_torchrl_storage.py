@@ -12,12 +12,12 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
+from ._saving import samples_for
 from .experience_replay import ExperienceReplay
 from .tensordict_storage import TensorDictStorage
 from .tensordicts import TensorDict, TensorDictBase, stacked, to_nested, torch
 
 _torchrl = need("torchrl.data", extra="torch")
-_checkpointers = need("torchrl.data.replay_buffers.checkpointers", extra="torch")
 
 
 class _AllSamples(TensorDict):
@@ -50,14 +50,22 @@ class _AllSamples(TensorDict):
         return super().update_(values, *args, **options)
 
 
-class _Checkpointer(_checkpointers.TensorStorageCheckpointer):  # type: ignore[name-defined]
-    """Saves as TorchRL's storages are saved, and restores that."""
+class _Loaded:
+    """What TorchRL's checkpointers take for a storage that is not initialized: it keeps the samples they loaded."""
 
-    def loads(self, storage: TorchRLWritableStorage, path: Any) -> None:
-        data: Any = TensorDict.load_memmap(Path(path))
-        for hook in self._load_hooks:
-            data = hook(data, out=None)
-        storage.samples.replace(data)
+    initialized = False
+    data: TensorDictBase
+    _len: int
+
+    @property
+    def _storage(self) -> _Loaded:
+        return self
+
+    def _init(self, sample: TensorDictBase) -> None:
+        pass
+
+    def update_(self, data: TensorDictBase) -> None:
+        self.data = data
 
 
 class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defined]
@@ -65,8 +73,6 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     TorchRL's writers begin at the index 0, so the storage has to be empty when it is handed over.
     """
-
-    _default_checkpointer = _Checkpointer
 
     def __init__(self, samples: TensorDictStorage) -> None:
         _torchrl.Storage.__init__(self, samples.capacity)  # a TensorStorage wants its samples at once
@@ -104,11 +110,12 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     @property
     def _storage(self) -> TensorDictBase | None:
-        return self.samples.get(np.arange(len(self))) if self.initialized else None
+        """What TorchRL's checkpointers save."""
+        return samples_for(self.checkpointer._save_hooks, self.samples) if self.initialized else None
 
     def get(self, index: Any) -> Any:
-        data = self._storage if isinstance(index, slice) and index == slice(None) else None
-        if data is not None:
+        if self.initialized and isinstance(index, slice) and index == slice(None):
+            data = self.samples.get(np.arange(len(self)))
             every = _AllSamples._new_unsafe(to_nested(data), batch_size=data.batch_size, device=data.device)
             every._editor = self._editor
             return every
@@ -143,6 +150,11 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     def _empty(self) -> None:
         self.samples.clear()
+
+    def loads(self, path: Any) -> None:
+        loaded = _Loaded()
+        self.checkpointer.loads(loaded, Path(path))
+        self.samples.replace(loaded.data[: int(loaded._len)])
 
     def state_dict(self) -> dict[str, Any]:
         return {"samples": self.samples.state_dict()}

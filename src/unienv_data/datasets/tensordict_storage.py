@@ -116,6 +116,11 @@ class TensorDictStorage(RingStorage):
         return None if self._storage is None else self._storage.single_instance_space  # type: ignore[return-value]
 
     @property
+    def max_size(self) -> int | None:
+        """The number of samples of a ring, by TorchRL's name; None if the storage grows."""
+        return self.capacity
+
+    @property
     def path(self) -> Path | None:
         """The folder of the storage; None if it is in memory."""
         return self._folder
