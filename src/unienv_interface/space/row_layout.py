@@ -156,6 +156,8 @@ class RowLayout:
         self._checks = [_leaf_check(codec) for codec in self._codecs]
         self._last_batch_checks: tuple[tuple[int, ...], list[_LeafCheck]] = ((), self._checks)
         self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
+        # The widest column of a batch is written first: it brings whole rows into the cache, one after the other.
+        self._widest_first = sorted(range(len(self._codecs)), key=lambda i: -self._codecs[i].dtype.itemsize)
         self._fetch = leaf_fetcher(space)
         # For a dict of leaves, which is the usual sample, without the calls that lead to each of them.
         keys = [leaf.path[0] for leaf in self.leaves if len(leaf.path) == 1]
@@ -325,12 +327,13 @@ class RowLayout:
         if type(index) is int and rows.fields is not None:
             rows.fields[index] = tuple(encoded)
             return
+        columns = rows.columns
         if not self._coded:
-            for column, value in zip(rows.columns, encoded):  # noqa: B905 - as long as each other by construction
-                column[index] = value
+            for leaf in self._widest_first:
+                columns[leaf][index] = encoded[leaf]
             return
-        for codec, column, value in zip(self._codecs, rows.columns, encoded, strict=True):
-            codec.write(column, index, value)
+        for leaf in self._widest_first:
+            self._codecs[leaf].write(columns[leaf], index, encoded[leaf])
 
     def _batch_checks(self, lead: tuple[int, ...]) -> list[_LeafCheck]:
         """What the leaves of a batch have to be; remembered, since batches tend to be of one size."""
