@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from harness import Work, ours, peer
+from harness import Work, floor, ours, peer
 
 from unienv_data import NStepBatch, ReplayBuffer, StepSampler
 from unienv_interface.backends import NumpyComputeBackend
 
-from ._data import BATCH, EPISODE, FLOAT_SHAPES, ROWS
+from ._data import BATCH, EPISODE, FLOAT_SHAPES, ROWS, filled_rows, index_stream
 from ._peers import SB3
 from .shared import filled_once
 from .windows import with_episodes
@@ -20,7 +20,7 @@ STEPS, GAMMA = 3, 0.99
 
 
 def works() -> list[Work]:
-    contenders = (n_step, plain, n_step_once, n_step_torch, stable_baselines3)
+    contenders = (n_step, plain, bare, n_step_once, n_step_torch, stable_baselines3)
     return [Work("nstep", f"{STEPS} steps, sample {BATCH}", "us", contenders)]
 
 
@@ -38,6 +38,31 @@ def n_step() -> Iterator[Callable]:
 def plain() -> Iterator[Callable]:
     with with_episodes() as buffer:
         yield StepSampler(buffer, BATCH, seed=0).sample
+
+
+@floor("NumPy", "rows gathered and summed by hand; ends of episodes by flags alone, indices drawn beforehand")
+def bare() -> Iterator[Callable]:
+    records, draw, offsets = filled_rows().records, index_stream(ROWS - STEPS), np.arange(STEPS)
+    powers, ones, every = GAMMA ** np.arange(STEPS + 1), np.ones(STEPS), np.arange(BATCH)
+
+    def sample() -> dict[str, np.ndarray]:
+        rows = records.take(draw()[:, None] + offsets)
+        columns = {name: rows[name] for name in records.dtype.names or ()}
+        ended = columns["terminated"] | columns["truncated"]
+        weights, reach, last = powers[:-1], powers[-1], (slice(None), -1)
+        if np.count_nonzero(ended[:, :-1]):
+            goes_on = np.ones_like(ended)
+            goes_on[:, 1:] = ~ended[:, :-1]
+            np.logical_and.accumulate(goes_on, axis=1, out=goes_on)
+            steps = goes_on.sum(axis=1)
+            weights, reach, last = weights * goes_on, powers[steps], (every, steps - 1)
+        batch = {name: column[:, 0] for name, column in columns.items()}
+        batch |= {name: columns[name][last] for name in ("next_obs", "terminated", "truncated")}
+        batch["reward"] = ((columns["reward"] * weights) @ ones).astype(np.float32)
+        batch["discount"] = (reach * ~batch["terminated"]).astype(np.float32)
+        return batch
+
+    yield sample
 
 
 @ours("unienv, stored once", "the same, next_obs='shared'")
