@@ -50,7 +50,7 @@ learn: ## run the recipes of examples/ over three seeds and check that they lear
 	$(SETUP) $(TEST_EXTRAS)
 	$(RUN) tools/learn.py $(ARGS)
 
-dist: ## build the source distribution and the wheel into dist/, and test what the first one holds
+dist: ## build the source distribution and the wheel into dist/, and run the tests of the former
 	$(SETUP) $(TEST_EXTRAS)
 	rm -rf dist build/sdist
 	$(RUN) -m build
@@ -77,7 +77,7 @@ format: ## let ruff rewrite what it can
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
-bench: ## compare with other libraries, side by side (installs them); some twenty minutes
+bench: ## compare with other libraries, side by side (installs them); about twenty minutes
 	$(SETUP) bench
 	@$(RUN) benchmarks/run.py $(ARGS)
 

@@ -39,8 +39,8 @@ SECTIONS = {
 
 METHOD = """\
 All contenders do the same work on the same data in one run and take turns. A figure is the median of at least seven
-rounds; bytes and memory hardly vary and are measured once. Each peer is used in the fastest way that its documentation
-gives. The *floor* is the bare operation, such as one gather, without the checks and bookkeeping of a library.
+rounds; bytes and memory hardly vary and are measured once. A *peer* is another library, used in the fastest way that
+its documentation describes. A *floor* is the bare operation, such as one gather, without the checks of a library.
 
 *Ours is N x* means that UniEnv is N times as fast, or as small, as the other: below 1 the other is ahead. *N x the
 cost* means that UniEnv takes N times the time, or memory, of the other. A *bar* is a limit on such a ratio, or on our
@@ -58,9 +58,9 @@ Time and memory of stepping environments, recording, sampling and storing, compa
 NumPy.
 
 {METHOD}
-`make bench` measures everything in some twenty minutes. `make bench-check` measures the rows of this page in three
+`make bench` measures everything in about twenty minutes. `make bench-check` measures the rows with a bar in three
 minutes, and fails if a bar is missed. `make bench-report` writes this page from the medians in
-`benchmarks/results/latest.json`, and the full tables, with the way each contender is used, to `build/benchmarks.md`.
+`benchmarks/results/latest.json`, and the full tables, which say how each contender is used, to `build/benchmarks.md`.
 """
 
 TABLES = f"""\

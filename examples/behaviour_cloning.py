@@ -1,4 +1,4 @@
-"""Behaviour cloning on CartPole-v1: record an expert into a folder, load the recording and imitate it, PyTorch.
+"""Behaviour cloning on CartPole-v1: record an expert into a folder, load the recording and imitate it, in PyTorch.
 
 `python examples/behaviour_cloning.py` reaches a return of 475 of 500 in half a minute. The expert is one line of code.
 The learner trains on 16 of its 20 recorded episodes and validates on the other 4.

@@ -1,6 +1,6 @@
 """Demonstration: record CartPole and sample from the recording, the same as `unienv demo`.
 
-`python examples/demo.py` takes some seconds.
+`python examples/demo.py` takes a few seconds.
 """
 
 import sys

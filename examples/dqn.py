@@ -1,6 +1,6 @@
-"""Double DQN on CartPole-v1: recorder, replay buffer and sampler, PyTorch.
+"""Double DQN on CartPole-v1: recorder, replay buffer and sampler, in PyTorch.
 
-`python examples/dqn.py` reaches a return of 475 of 500 in some two minutes on one core. `--per` draws transitions by
+`python examples/dqn.py` reaches a return of 475 of 500 in about two minutes on one core. `--per` draws transitions by
 their error, and `--n-step 3` learns from three steps at a time. Each option is a line in `make_replay`.
 """
 

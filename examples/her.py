@@ -1,6 +1,6 @@
-"""Hindsight experience replay: DDPG on transitions with goals that were reached later, PyTorch.
+"""Hindsight experience replay: DDPG on transitions with goals that were reached later, in PyTorch.
 
-`python examples/her.py` reaches 95 of 100 goals in some two minutes on one core. The reward is sparse: -1 until the
+`python examples/her.py` reaches 95 of 100 goals in about two minutes on one core. The reward is sparse: -1 until the
 goal is reached. `HindsightBatch` replaces the goals of most transitions with goals that their episode reached, and
 computes the reward for them. `--k 0` trains without hindsight.
 """

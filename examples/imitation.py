@@ -1,4 +1,4 @@
-"""Imitation learning from cameras: record demonstrations, inspect them, train a policy and evaluate it, PyTorch.
+"""Imitation learning from cameras: record demonstrations, inspect them, train a policy and evaluate it, in PyTorch.
 
 `python examples/imitation.py` records 80 demonstrations and trains for 800 updates; `--lerobot OUT` also exports them.
 

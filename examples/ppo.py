@@ -1,6 +1,6 @@
-"""PPO on CartPole-v1: rollouts of eight environments, generalized advantages, PyTorch.
+"""PPO on CartPole-v1: rollouts of eight environments, generalized advantages, in PyTorch.
 
-`python examples/ppo.py` reaches a return of 475 of 500 in some two minutes on one core. `rollout` resets slots whose
+`python examples/ppo.py` reaches a return of 475 of 500 in about two minutes on one core. `rollout` resets slots whose
 episodes end and keeps their last observation, so that `gae` bootstraps at truncations.
 """
 

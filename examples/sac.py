@@ -1,6 +1,6 @@
-"""Soft actor-critic on Pendulum-v1: recorder, replay buffer and sampler, PyTorch.
+"""Soft actor-critic on Pendulum-v1: recorder, replay buffer and sampler, in PyTorch.
 
-`python examples/sac.py` reaches a return of -250 in some three minutes on one core; random actions have about -1200.
+`python examples/sac.py` reaches a return of -250 in about three minutes on one core; random actions have about -1200.
 """
 
 import copy

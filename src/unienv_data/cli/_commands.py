@@ -308,7 +308,7 @@ def demo(
     """Show the whole path, from environments to batches.
 
     Record CartPole-v1 from 8 environments on 2 workers into a crash-safe buffer on disk, open it again, sample
-    transitions and windows of 16 steps from it, and say how fast all of that was. Takes some seconds.
+    transitions and windows of 16 steps from it, and say how fast all of that was. Takes a few seconds.
 
     Example: unienv demo
     """
