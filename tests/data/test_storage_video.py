@@ -68,7 +68,7 @@ def test_it_keeps_the_contract(tmp_path: Path) -> None:
         ("ffv1", (15, 17, 1), "uint16"),
         ("h264", (48, 64, 3), "uint8"),
         ("h264", (48, 64), "uint8"),
-        ("hevc", (48, 64, 3), "uint8"),
+        ("hevc", (64, 80, 3), "uint8"),
         ("av1", (64, 64, 3), "uint8"),
     ],
 )
@@ -99,6 +99,7 @@ def test_every_codec_gives_the_frames_back(codec: str, shape: tuple[int, ...], d
     [
         ({"codec": "vp8"}, SHAPE, "uint8", "video codec 'vp8', it must be one of h264"),
         ({"codec": "h264"}, (24, 33, 3), "uint8", "take pixel_format='yuv444p' or codec='ffv1'"),
+        ({"codec": "hevc"}, (48, 48, 3), "uint8", "48 x 48, hevc wants at least 64 x 64: take codec='h264' or 'ffv1'"),
         ({"codec": "h264"}, (24, 32), "uint16", "ffv1 does"),
         ({"codec": "h264"}, (24, 32, 4), "uint8", "ffv1 does"),
         ({"codec": "ffv1"}, (24, 32, 3), "uint16", "ffv1 has uint16 with one channel"),

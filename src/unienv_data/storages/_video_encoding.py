@@ -33,6 +33,7 @@ class Codec:
     most_crf: int
     options: dict[str, str]
     pixel_formats: dict[tuple[str, int], str]  # by dtype and channels
+    least_side: int = 1
 
 
 _LOSSY = {("uint8", 1): "gray", ("uint8", 3): "yuv420p"}
@@ -46,6 +47,7 @@ CODECS = {
         51,
         {"preset": "veryfast", "x265-params": "log-level=none:bframes=0:pools=none:frame-threads=1"},
         _LOSSY,
+        64,  # of frames narrower than its coding unit x265 corrupts the heap
     ),
     "av1": Codec(
         ("libsvtav1",),
@@ -54,6 +56,7 @@ CODECS = {
         63,
         {"preset": "12", "svtav1-params": "lp=1"},
         {("uint8", 1): "yuv420p", ("uint8", 3): "yuv420p"},
+        4,
     ),
     "ffv1": Codec(
         ("ffv1",),
@@ -111,6 +114,11 @@ def settings_for(
         pixel_format = known.pixel_formats.get((space.dtype_name, channels))
     if pixel_format is None:
         raise ValueError(f"{codec} does not keep {space.dtype_name} with {channels} channels: ffv1 does")
+    if min(shape[:2]) < known.least_side:
+        raise ValueError(
+            f"frames of {shape[0]} x {shape[1]}, {codec} wants at least {known.least_side} x {known.least_side}: take "
+            f"codec='h264' or 'ffv1'"
+        )
     steps = _HALVED.get(pixel_format, (1, 1))
     if any(length % step for length, step in zip(shape, steps, strict=False)):
         raise ValueError(
