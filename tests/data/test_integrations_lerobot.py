@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -11,10 +12,12 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from unienv_data import SliceStackedBatch, StepSampler
 from unienv_interface.backends import NumpyComputeBackend
@@ -180,8 +183,38 @@ def test_features_are_chosen() -> None:
         opened(include_features=["arm"])
     with pytest.raises(ValueError, match="no feature is left"):
         opened(include_features=[TOP], decode_video=False)
-    with pytest.raises(ValueError, match="video_backend is 'torchcodec'"):
-        opened(video_backend="torchcodec")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="video_backend is 'gif', videos are decoded with one of auto, pyav, torchco"):
+        opened(video_backend="gif")
+
+
+class _TorchcodecDecoder:
+    """What is used of `torchcodec.decoders.VideoDecoder`."""
+
+    def __init__(self, path: str, *, dimension_order: str, num_ffmpeg_threads: int) -> None:
+        assert (dimension_order, num_ffmpeg_threads) == ("NHWC", 1)
+        with av.open(path) as container:
+            self._frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+    def get_frames_at(self, indices: list[int]) -> Any:
+        return SimpleNamespace(data=torch.from_numpy(self._frames[indices]))
+
+
+@pytest.mark.parametrize("path", [V3, V21])
+def test_torchcodec_gives_the_same_frames(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        importlib.import_module("torchcodec.decoders")
+    except (ImportError, OSError, RuntimeError):
+        with pytest.raises(ImportError, match="needs torchcodec"):
+            opened(path, video_backend="torchcodec")
+        stub = SimpleNamespace(VideoDecoder=_TorchcodecDecoder)
+        monkeypatch.setattr(video_frames, "_torchcodec", lambda: stub)
+    wanted, found = opened(path), pickle.loads(pickle.dumps(opened(path, video_backend="torchcodec")))
+    for index in (7, [5, 3, 3, 20], slice(None)):
+        frames = found.get_column([TOP]).get_at(index).astype(int)
+        np.testing.assert_allclose(frames, wanted.get_column([TOP]).get_at(index), atol=2)
+    request = FrameRequest([*path.rglob("*.mp4")][:1], np.array([0.04]), np.array([0.01]), (64, 80, 3))
+    with pytest.raises(FrameTimestampError, match=r"no frame at 0\.04"):
+        FrameReader(backend="torchcodec").read([request])
 
 
 def test_neither_lerobot_nor_a_framework_is_needed() -> None:

@@ -9,7 +9,7 @@ import io
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..base.files import PathLike
 from ..base.nested import columns_under, nested_item
 from ..base.windows import Episodes as EpisodeBounds
 from ..base.windows import split_axis
-from ..storages.video_frames import FrameReader, FrameRequest, FrameTimestampError
+from ..storages.video_frames import FrameReader, FrameRequest, FrameTimestampError, VideoBackend
 from ._lerobot_export import export_lerobot
 from ._lerobot_meta import IMAGE, STRING, VIDEO, DatasetMeta, load_meta, load_stats
 from ._lerobot_tables import Tables
@@ -34,7 +34,6 @@ __all__ = ["FrameTimestampError", "LeRobotAsUniEnvDataset", "LeRobotWindows", "e
 
 TASK = "task"
 TOLERANCE = 1e-4
-VideoBackend = Literal["pyav", "auto"]
 
 
 class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -57,12 +56,18 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     is_segment_aware = True
     single_space: DictSpace
 
-    def __init__(self, meta: DatasetMeta, space: DictSpace, tolerance_s: float = TOLERANCE) -> None:
+    def __init__(
+        self,
+        meta: DatasetMeta,
+        space: DictSpace,
+        tolerance_s: float = TOLERANCE,
+        video_backend: VideoBackend = "auto",
+    ) -> None:
         super().__init__(space)
         self.meta = meta
         self.tolerance_s = tolerance_s
         self._tables = Tables(meta.episodes)
-        self._frames = FrameReader()
+        self._frames = FrameReader(backend=video_backend)
 
     @staticmethod
     def from_local(
@@ -88,7 +93,8 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         decode_video
             Without it samples have no features of videos.
         video_backend
-            What decodes videos: PyAV, in either case.
+            What decodes videos: "pyav", which "auto" stands for, or "torchcodec", where that and its FFmpeg are
+            installed; their pixels differ by up to two levels.
         tolerance_s
             How many seconds a video frame may be apart from the timestamp of its sample.
 
@@ -97,15 +103,14 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         FileNotFoundError
             There is no dataset in the folder, or a recording that was never finalized.
         ValueError
-            The metadata contradicts itself, or names a version or a kind of feature that is not known.
+            The metadata contradicts itself, or names a version or a kind of feature that is not known; or there is no
+            such `video_backend`.
+        ImportError
+            `video_backend` is "torchcodec", and that or its FFmpeg is not installed.
         """
-        if video_backend not in ("auto", "pyav"):
-            raise ValueError(
-                f"video_backend is {video_backend!r}, videos are decoded with 'pyav', which is 'auto', too"
-            )
         meta = load_meta(Path(dataset_dir))
         space = _space(meta, include_features, exclude_features, decode_video)
-        return LeRobotAsUniEnvDataset(meta, space.to(parse_backend(backend), device), tolerance_s)
+        return LeRobotAsUniEnvDataset(meta, space.to(parse_backend(backend), device), tolerance_s, video_backend)
 
     @staticmethod
     def from_meta(meta: DatasetMeta) -> LeRobotAsUniEnvDataset:

@@ -1,14 +1,15 @@
-"""Frames of video files by their time, decoded with PyAV."""
+"""Frames of video files by their time, decoded with PyAV, or with torchcodec where that is asked for."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from unienv_interface.utils.optional import need
 
 from ._threads import MOST_THREADS, map_in_threads
 
-__all__ = ["FrameForm", "FrameReader", "FrameRequest", "FrameTimestampError", "VideoFile"]
+__all__ = ["FrameForm", "FrameReader", "FrameRequest", "FrameTimestampError", "VideoBackend", "VideoFile"]
+
+VideoBackend = Literal["auto", "pyav", "torchcodec"]
 
 # A seek empties the decoder: about the cost of decoding this many frames.
 _SEEK_COST = 2
@@ -149,17 +152,22 @@ class VideoFile:
         known: Any = None
         for second, tick, number, tolerance, place in zip(seconds, ticks, numbers, tolerances, places, strict=True):
             frame = self._frame_at(float(tick), int(number))
-            apart = abs(frame.pts * self._seconds_per_tick - second)
-            if apart > tolerance:
-                raise FrameTimestampError(
-                    f"{self.path}: no frame at {second:.6f} s, the nearest is {apart:.6f} s away and the tolerance is "
-                    f"{tolerance:.6f} s: the timestamps of the data are not those of the video"
-                )
+            self._check_time(second, frame.pts * self._seconds_per_tick, tolerance)
             if frame is not known:
                 known, pixels = frame, self._converter.convert(frame)
-            if pixels.shape != out.shape[1:]:
-                raise ValueError(f"{self.path}: frames of shape {pixels.shape}, the features say {out.shape[1:]}")
+            self._check_shape(pixels.shape, out.shape[1:])
             out[place] = pixels
+
+    def _check_time(self, wanted: float, found: float, tolerance: float) -> None:
+        if abs(found - wanted) > tolerance:
+            raise FrameTimestampError(
+                f"{self.path}: no frame at {wanted:.6f} s, the nearest is {abs(found - wanted):.6f} s away and the "
+                f"tolerance is {tolerance:.6f} s: the timestamps of the data are not those of the video"
+            )
+
+    def _check_shape(self, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+        if found != wanted:
+            raise ValueError(f"{self.path}: frames of shape {found}, the features say {wanted}")
 
     def _frame_at(self, tick: float, number: int) -> Any:
         """The frame nearest to a time, which should be this number in the order shown."""
@@ -198,6 +206,42 @@ class VideoFile:
         return True
 
 
+class TorchcodecFile(VideoFile):
+    """A video that torchcodec decodes; PyAV says at which times its frames are."""
+
+    def __init__(self, path: Path, form: FrameForm | None = None, table: FrameTable | None = None) -> None:
+        super().__init__(path, form, table)
+        decoder = _torchcodec().VideoDecoder
+        self._decoder = decoder(os.fspath(path), dimension_order="NHWC", num_ffmpeg_threads=1)
+
+    def read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+        ticks = seconds / self._seconds_per_tick
+        after = np.searchsorted(self._times, ticks).clip(max=len(self._times) - 1)
+        before = (after - 1).clip(min=0)
+        numbers = np.where(ticks - self._times[before] <= self._times[after] - ticks, before, after)
+        for second, found, tolerance in zip(seconds, self._times[numbers], tolerances, strict=True):
+            self._check_time(second, found * self._seconds_per_tick, tolerance)
+        frames = self._decoder.get_frames_at(numbers.tolist()).data.numpy()
+        for frame, place in zip(frames, places, strict=True):
+            pixels = self._converter.fit(frame)
+            self._check_shape(pixels.shape, out.shape[1:])
+            out[place] = pixels
+
+
+def _torchcodec() -> Any:
+    """The decoders of torchcodec; an ImportError that says what it needs where it, or its FFmpeg, is not there."""
+    try:
+        return importlib.import_module("torchcodec.decoders")
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ImportError(
+            f"video_backend='torchcodec' needs torchcodec (pip install torchcodec) and an FFmpeg that it finds: take "
+            f"'pyav', which brings its own ({str(error).partition(chr(10))[0]})"
+        ) from error
+
+
+_FILES: dict[str, type[VideoFile]] = {"auto": VideoFile, "pyav": VideoFile, "torchcodec": TorchcodecFile}
+
+
 class FrameRequest(NamedTuple):
     """The frames wanted of one camera: of which file, at which second of it, how far off it may be."""
 
@@ -224,10 +268,21 @@ class FrameReader:
 
     Requests are grouped by file and by group of pictures, each of which is decoded once, by a few threads. Open videos
     are left behind in pickles and in processes that are forked.
+
+    Raises
+    ------
+    ValueError
+        There is no such backend.
+    ImportError
+        The backend is torchcodec, and that or its FFmpeg is not installed.
     """
 
-    def __init__(self, most_open: int = 16) -> None:
-        self._most_open = most_open
+    def __init__(self, most_open: int = 16, backend: VideoBackend = "auto") -> None:
+        if backend not in _FILES:
+            raise ValueError(f"video_backend is {backend!r}, videos are decoded with one of {', '.join(_FILES)}")
+        if backend == "torchcodec":
+            _torchcodec()
+        self._most_open, self._backend = most_open, backend
         self._begin()
         _READERS.add(self)
 
@@ -236,11 +291,8 @@ class FrameReader:
         self._tables: OrderedDict[Path, FrameTable] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __getstate__(self) -> int:
-        return self._most_open
-
-    def __setstate__(self, most_open: int) -> None:
-        self.__init__(most_open)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrameReader, (self._most_open, self._backend)
 
     def read(self, requests: Sequence[FrameRequest]) -> list[np.ndarray]:
         """The frames of each request, of shape (count, height, width, channels) or without channels.
@@ -299,7 +351,7 @@ class FrameReader:
             videos, table = self._open.get((path, form)), self._tables.get(path)
             if videos:
                 return videos.pop()
-        return VideoFile(path, form, table)
+        return _FILES[self._backend](path, form, table)
 
     def _give_back(self, video: VideoFile, form: FrameForm) -> None:
         surplus: list[VideoFile] = []
