@@ -22,7 +22,7 @@ pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
 
 from unienv_data.integrations._lerobot_writing import as_arrow_table  # noqa: E402
-from unienv_data.integrations._parquet_footer import restore_footer  # noqa: E402
+from unienv_data.integrations._parquet_footer import one_row_of, restore_footer  # noqa: E402
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset  # noqa: E402
 
 FOLDER = Path(__file__).parent / "lerobot_folders"
@@ -256,3 +256,19 @@ def test_a_table_whose_writer_was_killed(tmp_path: Path) -> None:
         assert rows in (0, 5, 6)
         if rows:
             assert pq.read_table(whole)["number"].to_pylist() == [*range(5), 0][:rows]
+
+
+def test_images_in_a_table_whose_writer_was_killed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path, whole = tmp_path / "killed.parquet", tmp_path / "whole.parquet"
+    images = np.array([{"bytes": rng.bytes(400_000), "path": f"frame-{i}.png"} for i in range(8)], object)
+    writer = None
+    for rows in (slice(0, 5), slice(5, 8)):  # of the first the dictionary gets too large
+        table = as_arrow_table({"image": images[rows], "state": np.ones((8, 2), np.float32)[rows]})
+        writer = writer or pq.ParquetWriter(path, table.schema, compression="snappy", use_dictionary=True)
+        writer.write_table(table)
+    writer.close()
+    drop_footer(path)
+    row = one_row_of({"image": {"dtype": "image"}, "state": {"dtype": "float32", "shape": (2,)}})
+    assert restore_footer(path, whole, as_arrow_table(row)) == 8
+    assert pq.read_table(whole)["image"].to_pylist() == images.tolist()

@@ -227,10 +227,15 @@ def as_arrow_table(columns: dict[str, np.ndarray]) -> Any:
 
 
 def _as_arrow(values: np.ndarray) -> Any:
-    """A column as LeRobot keeps it: numbers of shape (1,) without an axis, vectors as lists of fixed size."""
+    """A column as LeRobot keeps it: numbers of shape (1,) without an axis, vectors as lists of fixed size.
+
+    Of objects they are texts, or images: dicts of `bytes` and `path`.
+    """
     pa = need("pyarrow", extra="lerobot")
     if values.dtype == object:
-        return pa.array(values.tolist(), pa.string())
+        are_images = len(values) > 0 and isinstance(values[0], dict)
+        image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        return pa.array(values.tolist(), image if are_images else pa.string())
     shape = values.shape[1:] if values.shape[1:] != (1,) else ()
     column = pa.array(np.ascontiguousarray(values).reshape(-1))
     if len(shape) == 1:

@@ -141,11 +141,13 @@ def _footer(template: Fields, groups: list[tuple[int, list[_Chunk]]]) -> Fields:
 
 
 def one_row_of(features: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
-    """One row of zeros for features, in their order, without videos."""
+    """One row of zeros for features, in their order, without videos, which are in no table."""
     columns: dict[str, np.ndarray] = {}
     for name, feature in features.items():
         if feature["dtype"] == "string":
             columns[name] = np.array([""], object)
-        elif feature["dtype"] not in ("video", "image"):
+        elif feature["dtype"] == "image":
+            columns[name] = np.array([{"bytes": b"", "path": ""}], object)
+        elif feature["dtype"] != "video":
             columns[name] = np.zeros((1, *feature["shape"]), feature["dtype"])
     return columns
