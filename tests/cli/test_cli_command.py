@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from recordings import episodes, write
 
+import unienv
 from unienv_data.checking import _info
 from unienv_data.cli import _demo
 from unienv_data.cli.app import app
@@ -104,6 +105,8 @@ def test_what_is_not_installed_is_named(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert done.stderr.endswith("is not installed; get it with: pip install 'unienv[cli]'\n")
         assert len(done.stderr.splitlines()) == 1
+    command = [sys.executable, "-c", script, "--version"]  # for bug reports, without the extra, too
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == f"{unienv.__version__}\n"
 
 
 def test_the_entry_point_is_the_command() -> None:

@@ -25,6 +25,11 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
+        if sys.argv[1:] == ["--version"]:  # which bug reports ask for
+            from unienv import __version__
+
+            print(__version__)
+            return
         print(f"unienv: {error.name} is not installed; get it with: pip install 'unienv[cli]'", file=sys.stderr)
         sys.exit(1)
     app(prog_name="unienv")
