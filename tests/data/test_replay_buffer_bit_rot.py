@@ -158,6 +158,17 @@ def test_two_thousand_flipped_bits_in_formats_of_others(name: str, tmp_path: Pat
     assert attack_others(tmp_path, name, 2000, seed=3) > 700
 
 
+@pytest.mark.parametrize("name", ["shared", "shared ring"])
+def test_rows_that_refer_to_observations_that_are_not_there_are_damage(name: str, tmp_path: Path) -> None:
+    make(tmp_path / "a", name)
+    rows = tmp_path / "a" / "storage" / "rows" / "rows.bin"
+    rows.write_bytes(b"\x7f" * rows.stat().st_size)
+    with ReplayBuffer.load_from(tmp_path / "a", **LOAD) as buffer:
+        assert buffer.verify()
+        with pytest.raises(StorageCorruptedError, match="there is no first observation"):
+            buffer.get_at(...)
+
+
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
     """The folder of a recording of ten samples, the one with index 8 damaged."""

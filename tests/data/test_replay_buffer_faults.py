@@ -575,6 +575,33 @@ def test_what_is_no_plain_file_is_refused(tmp_path: Path, name: str, kind: str) 
     assert (tmp_path / name).read_bytes() == before
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize(
+    ("start", "stop", "match"),
+    [(8, 4096, "neither copy of the counters"), (64, 168, "say less than was flushed|does not match")],
+)
+def test_counters_that_are_zeros_are_no_empty_buffer(
+    start: int, stop: int, match: str, is_closed: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "buffer"
+    buffer = ReplayBuffer.create(number_space(), cache_path=path)
+    buffer.extend(numbers([1, 2, 3]))
+    buffer.flush()
+    if is_closed:
+        buffer.close()
+    else:
+        buffer._state.folder_lock.release()
+    content = bytearray((path / "header.bin").read_bytes())
+    content[start:stop] = bytes(stop - start)
+    (path / "header.bin").write_bytes(content)
+    for read_only in (True, False):
+        with pytest.raises(StorageCorruptedError, match=f"header.bin: .*({match})"):
+            ReplayBuffer.load_from(path, backend=NUMPY, read_only=read_only)
+    with pytest.raises(StorageCorruptedError, match=match):
+        ReplayBuffer.get_length_from_path(path)
+    assert unienv_data.repair(path, tmp_path / "repaired").samples == 3
+
+
 def test_a_storage_that_links_to_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "buffer"
     ReplayBuffer.create(number_space(), cache_path=path).close()

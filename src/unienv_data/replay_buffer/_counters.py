@@ -199,11 +199,11 @@ class MappedHeader(Header):
     def _choose(self, *, data_is_live: bool) -> None:
         """Choose the counters to trust; a writer continues from them."""
         _check_magic(self._page, self._file)
-        counters = self.counters
+        counters, committed = self.counters, self.newest_half()
+        _check_not_behind(counters, committed, self._file)
         if self.is_closed():
             self.closed_sizes = counters.sizes
         elif not data_is_live:
-            committed = self.newest_half()
             if any(getattr(counters, name) != getattr(committed, name) for name in ("tail", "base", "edit")):
                 raise StorageCorruptedError(
                     f"{self._file}: samples were overwritten or removed since the last flush, and the writer is still "
@@ -281,6 +281,7 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
         counters = PrivateCounters(_NUMBERS.unpack_from(page, _LIVE))
+        _check_not_behind(counters, _newest_half(page, path), path)
         _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which compares the checksum
         return counters.head, counters.tail
     finally:
@@ -301,6 +302,20 @@ def _mapped_read_only(page: memoryview) -> Counters:
 def _check_magic(page: bytes | memoryview, file: object) -> None:
     if page[: len(_MAGIC)] != _MAGIC:
         raise StorageCorruptedError(f"{file}: not the header of a replay buffer")
+
+
+def _check_not_behind(live: Counters, committed: Counters, file: object) -> None:
+    """A StorageCorruptedError if the live counters are not yet where they were committed: they only grow.
+
+    An edit may lower the head, and counts before it does.
+    """
+    head, edit = live.head, live.edit
+    is_behind = edit < committed.edit or (edit == committed.edit and head < committed.head)
+    if is_behind or live.tail < committed.tail or live.base < committed.base:
+        raise StorageCorruptedError(
+            f"{file}: the counters say less than was flushed, the file was changed or damaged: keep what is whole with "
+            f"`unienv repair` (unienv_data.repair)"
+        )
 
 
 def _is_of_another_boot(counters: Counters) -> bool:

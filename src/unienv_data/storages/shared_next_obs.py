@@ -344,7 +344,7 @@ class SharedNextObsStorage(RowStorage):
         if places.item(places.argmax()) >= len(firsts.rows):
             firsts.adopt_all()
             if places.max() >= len(firsts.rows):
-                raise ValueError(f"{self.cache_filename}: there is no first observation {places.max()}")
+                raise StorageCorruptedError(f"{self.cache_filename}: there is no first observation {places.max()}")
         for place, column in columns:
             column[own] = firsts.rows.columns[1 + self._obs.index(place)][places]
 
