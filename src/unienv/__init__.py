@@ -1,8 +1,8 @@
-"""The front door of UniEnv: the names for what is done most often.
+"""Short names for the most frequent tasks.
 
-`make` an environment, `record` it, `load` what was recorded, and sample from it; `info`, `stats`, `check`, `repair` and
-`convert` do what the commands of these names do. Everything behind them has a documented name of its own in
-`unienv_interface` and `unienv_data`. Names are imported when they are first used.
+`make` creates an environment, `record` records it, and `load` opens a recording to sample from. `info`, `stats`,
+`check`, `repair` and `convert` do what the commands of these names do. The classes behind these functions are
+documented in `unienv_interface` and `unienv_data`. Each name is imported at its first use.
 
 Examples
 --------

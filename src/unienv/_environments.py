@@ -1,4 +1,4 @@
-"""Environments by id, by a function that makes one, or as they are."""
+"""`make`: environments from an id or a function, or an existing one."""
 
 from __future__ import annotations
 
@@ -32,25 +32,27 @@ def make(
     Parameters
     ----------
     source
-        The id of a Gymnasium environment; "envpool:ID", for one of EnvPool; a function that makes an environment
-        (a class is one, too); or an environment, of UniEnv or Gymnasium.
+        The id of a Gymnasium environment; "envpool:ID" for an environment of EnvPool; a function or class that makes
+        an environment; or an environment of UniEnv or Gymnasium.
     num_envs
         Environments in the batch; None for a single environment.
     workers
-        Processes that step the batch, each with a share of it. With None, 0 or 1 this process steps it.
+        The number of processes that step the batch, each a share of it. With None, 0 or 1, this process steps it.
     backend, device
-        Where observations, rewards and flags go.
+        The backend and device of observations, rewards and flags.
     seed
-        Fixes the environments and the actions that are sampled. Without `num_envs` the environment is reset with it.
+        The seed of the environments and of `sample_action`. A single environment is reset with it.
     env_kwargs
-        Keywords for the environment, where `source` is an id or a function.
+        Keyword arguments for the environment, if `source` is an id or a function.
 
     Raises
     ------
     ValueError
-        `num_envs` or `workers` do not go with the source.
+        `num_envs` or `workers` are not possible with this source.
     gymnasium.error.Error
-        Gymnasium has no environment of that id; the message names the nearest one.
+        Gymnasium has no environment of this id; the message names the nearest one.
+    ModuleNotFoundError
+        The module before the colon of an id does not exist.
 
     Examples
     --------

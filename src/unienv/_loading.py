@@ -1,4 +1,4 @@
-"""Recorded data, wherever it comes from, and what is drawn from it."""
+"""`load`: recordings, datasets and files, with their views and samplers."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class _Closable(Protocol):
 
 
 class Data:
-    """Samples by index, with views and samplers of them.
+    """Samples by index, with views and samplers over them.
 
     Parameters
     ----------
     batch
-        Any batch; it stays reachable as `batch`, for what is not here.
+        Any batch. The attribute `batch` gives access to its other methods.
     owner
-        What `close` closes. A view, such as `windows` gives, owns nothing.
+        The object that `close` closes. A view, such as the result of `windows`, owns nothing.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Data:
 
     @property
     def episodes(self) -> list[tuple[int, int]] | None:
-        """The closed episodes as [start, stop) of indices, as `get_segments` of the batch gives them."""
+        """The closed episodes as ranges of indices [start, stop); None if the data have no episodes."""
         return self.batch.get_segments()
 
     def __len__(self) -> int:
@@ -83,19 +83,20 @@ class Data:
     def sampler(
         self, batch_size: int, seed: int | None = None, *, sampler: IndexSampler | None = None, prefetch: int = 0
     ) -> StepSampler:
-        """Mini-batches of it: a `StepSampler`, whose `sample`, `sample_with_metadata` and `epoch_iter` give them."""
+        """A `StepSampler`; its `sample`, `sample_with_metadata` and `epoch_iter` return mini-batches."""
         return StepSampler(self.batch, batch_size, seed, sampler=sampler, prefetch=prefetch)
 
     def windows(self, before: int = 0, after: int = 0) -> Data:
-        """Each sample with those before and after it in its episode, along an axis of its own.
+        """A view in which each sample is a window: the sample, those before and those after it, along a new axis.
 
-        `sample_with_metadata` of a sampler gives the mask as `slice_valid_mask`, booleans (batch, before + 1 + after)
-        that are False where a frame lies beyond the episode; such a frame repeats the nearest one within.
+        `sample_with_metadata` of a sampler returns the mask as `slice_valid_mask`, booleans of shape
+        (batch, before + 1 + after). The mask is False for frames beyond the episode, which repeat its first or last
+        frame.
 
         Raises
         ------
         ValueError
-            The data do not know their episodes, so windows would reach from one into the next; or a number is negative.
+            The data have no episodes, so windows would reach from one into the next; or a number is negative.
         """
         for name, frames in (("before", before), ("after", after)):
             if parse_integer(frames, name) < 0:
@@ -108,7 +109,7 @@ class Data:
         return Data(FrameStackedBatch(self.batch, before, after))
 
     def close(self) -> None:
-        """Close what was opened for it."""
+        """Close the files that `load` has opened."""
         if self._owner is not None:
             self._owner.close()
 
@@ -125,21 +126,21 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     Parameters
     ----------
     source
-        A recording, which may still be written to; the folder of a LeRobot dataset; the id of a Minari dataset, which
-        is taken from the local Minari folder or downloaded; or a file of arrays of one length, ".npz", ".h5", ".hdf5"
-        or ".parquet".
+        The folder of a recording, also while it is written; the folder of a LeRobot dataset; the id of a Minari
+        dataset, which comes from the local Minari folder or a download; or a file with arrays of one length, ".npz",
+        ".h5", ".hdf5" or ".parquet".
     backend, device
-        Where samples go.
+        The backend and device of the samples.
 
     Raises
     ------
     FileNotFoundError
-        Nothing of that name is there; the message names what is near.
+        The path does not exist; the message names a similar one.
 
     Notes
     -----
-    Of an ".npz" file, the flags `terminated`, `truncated` and `done` say where episodes end; without them, and of the
-    other files, episodes are not known.
+    In an ".npz" file, the flags `terminated`, `truncated` and `done` mark the ends of episodes. Without these flags,
+    and in the other kinds of files, data have no episodes.
 
     Examples
     --------

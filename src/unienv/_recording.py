@@ -1,4 +1,4 @@
-"""Recording an environment into a folder, or on into one."""
+"""`record`: record an environment into a folder, or continue a recording."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PathLike = str | os.PathLike[str]
 class Recording:
     """An open recording: `step` steps the environment and records the transition of every slot.
 
-    Episodes that end are restarted at once, slot by slot. `close` (or the end of a `with` block) ends the episodes that
-    are under way and closes the buffer; the environment stays open. What `step` has returned survives a kill of this
-    process, with or without `close`.
+    A slot whose episode ends is reset at once. `close` (or the end of a `with` block) ends the open episodes and closes
+    the buffer; the environment stays open. A step that has returned survives a kill of this process, with or without
+    `close`.
 
     Attributes
     ----------
     buffer
-        The `ReplayBuffer` that is recorded into.
+        The `ReplayBuffer` of the recording.
     observation, context
-        What the next action is chosen on.
+        The current observation and context, for the choice of the next action.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Recording:
 
     @property
     def steps(self) -> int:
-        """The transitions recorded so far, of all slots and of earlier runs; those a ring has dropped count, too."""
+        """The number of recorded transitions of all slots and runs, including those that a ring has overwritten."""
         return self.buffer.sample_numbers.stop
 
     def __len__(self) -> int:
@@ -66,15 +66,15 @@ class Recording:
         return f"<{type(self).__name__} of {self.steps:,} steps: {self.buffer!r}>"
 
     def reset(self, *, seed: int | None = None) -> Any:
-        """End the episodes of all slots and begin new ones, as a recording itself does; returns the observation."""
+        """End the episodes of all slots, begin new ones, and return the observation."""
         self.context, self.observation, _ = self._env.reset(seed=seed)
         return self.observation
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Act once in every slot and record it.
+        """Step every slot once and record the transitions.
 
-        Returns observation, reward, terminated, truncated and infos. Where an episode has ended, the observation is the
-        first one of the next episode, and the last one is `info["final_obs"]`.
+        Returns observation, reward, terminated, truncated and infos. If an episode has ended, the observation is the
+        first one of the next episode, and `info["final_obs"]` is the last one.
         """
         result = self._env.step(action)
         self.observation, info = result[0], result[4]
@@ -82,10 +82,10 @@ class Recording:
         return result
 
     def run(self, steps: int, policy: Callable[[Any], Any] | None = None, *, progress: bool = True) -> None:
-        """Go on until there are `steps` transitions in all, rounded up to whole steps of the batch.
+        """Record until there are `steps` transitions in all, rounded up to a multiple of the batch size.
 
-        `policy` gives actions for an observation, of all slots in a batch; without one they are drawn at random.
-        `progress` shows a bar, on a terminal.
+        `policy` is a function from the observation of all slots to their actions; by default actions are random.
+        `progress` shows a progress bar if the output is a terminal.
         """
         steps = parse_integer(steps, "steps")
         if steps < 1:
@@ -123,36 +123,35 @@ def record(
 ) -> Recording:
     """Record an environment into the folder `path`, or continue the recording in it.
 
-    With `steps` it is recorded until there are that many transitions, those of earlier runs included, before this
-    returns; a program that was stopped can thus be started again as it is. Without `steps`, call `step` of what is
-    returned. A run that goes on draws other random numbers than those before it.
+    With `steps`, the function records until there are this many transitions, including those of earlier runs, and then
+    returns; so a program that was stopped can be started again unchanged. Without `steps`, call `step` of the returned
+    recording. A run that continues a recording uses other random numbers than the earlier runs.
 
     Parameters
     ----------
     env
-        One environment, or a batch: each slot then has episodes of its own, in one buffer.
+        One environment or a batch. The slots of a batch record into one buffer, each with its own episodes.
     path
-        The folder, a new or an empty one or a recording of the same space.
+        A new or empty folder, or a recording of the same space.
     steps, policy, progress
         As in `Recording.run`.
     space
-        What is recorded of a transition, by default `transition_space(env)`.
+        The columns of a transition, by default `transition_space(env)`.
     storage
-        A class or registered name, such as "hdf5"; by default the storage that survives a kill of this process.
+        A class or registered name, such as "hdf5"; by default packed rows, which survive a kill of this process.
     capacity
-        Transitions after which the oldest ones are dropped, a multiple of the batch size; None keeps all.
+        The number of transitions to keep, a multiple of the batch size; None keeps all.
     durable
-        Whether every end of an episode makes it survive a power cut, too. `close` does that for all.
+        Whether an episode survives a power cut as soon as it has ended. Otherwise `close` makes all episodes durable.
 
     Raises
     ------
     FileExistsError
-        Something else than a recording is there.
+        The path exists and is not a recording.
     PermissionError
-        Another process is recording there; the message names it.
+        Another process records into the folder; the message names it.
     ValueError
-        The recording that is there is of another space, number of slots, capacity or storage; or `env` restarts its
-        episodes by itself.
+        The recording in the folder has another space, number of slots, capacity or storage; or `env` resets itself.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Looking at recordings on disk: what is in them, what is wrong with them; repairing and converting them.
+"""Describe, check, repair and convert recordings on disk.
 
-A recording is a folder that a `ReplayBuffer` lies in. Each function takes its path, prints nothing, and returns a data
-class, which `unienv` prints.
+A recording is a folder with a `ReplayBuffer` in it. Each function takes its path, prints nothing, and returns a data
+class, which the command `unienv` prints.
 """
 
 from ..replay_buffer.inspection import BeingWrittenError

@@ -47,12 +47,12 @@ class CheckReport:
     path : str
         The folder that was checked.
     samples : int or None
-        How many samples there are, all of which were read; None if the folder cannot be opened.
+        The number of samples, all of which were read; None if the folder cannot be opened.
     findings : list of Finding
-        What is wrong, without the kinds that were to be ignored.
+        What is wrong, without the ignored kinds.
     cut_episodes : list of tuple of int
-        The episodes that were closed before they had ended, as `ReplayBuffer.cut_episodes` has them. Nothing is wrong
-        with such a recording: every one that is stopped has some.
+        The episodes that were closed before they had ended, as `ReplayBuffer.cut_episodes` returns them. They are no
+        finding: every recording that was stopped has some.
     is_sound : bool
         Whether nothing was found.
 
@@ -98,9 +98,9 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     FileNotFoundError
         There is no such folder, or no replay buffer in it.
     ValueError
-        `ignore` has something that is no kind of finding.
+        `ignore` contains a name that is not a kind of finding.
     OSError, ImportError
-        The folder cannot be read here and now: permissions, a package that its storage needs.
+        The folder cannot be read: permissions, or a package that its storage needs is missing.
 
     Examples
     --------

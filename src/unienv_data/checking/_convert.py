@@ -150,13 +150,13 @@ def convert(
 ) -> ConvertReport:
     """Copy all samples and episodes to a new recording in another format; memory stays bounded.
 
-    Samples keep their order. Frames that are kept as images or video are so in a packed copy, where JPEG and video are
-    encoded once more; other formats have them as they are decoded. An episode that was never closed is cut in the copy.
+    Samples keep their order. In a packed copy, images and videos stay images and videos, and JPEG and video are encoded
+    again; other formats store the decoded frames. An episode that was never closed is cut in the copy.
 
     Parameters
     ----------
     source
-        A replay buffer, or for LeRobot also a LeRobot dataset, whose videos are copied as they are.
+        A replay buffer. For the target "lerobot" also a LeRobot dataset, whose videos are copied unchanged.
     target
         The new folder.
     to
@@ -164,7 +164,7 @@ def convert(
     fps, task
         For LeRobot datasets, as for `export_lerobot`.
     progress
-        Called with how many samples are done, and how many there are.
+        Called as ``progress(done, total)`` with numbers of samples.
 
     Examples
     --------

@@ -90,14 +90,14 @@ class InfoReport:
 
 
 def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoReport:
-    """Describe the recording in a folder. Of the samples only the rewards are read.
+    """Describe the recording in a folder; reads no samples except the rewards.
 
     Parameters
     ----------
     path
         The folder.
     progress
-        Called with how many samples are done, and how many there are.
+        Called as ``progress(done, total)`` with numbers of samples.
 
     Examples
     --------

@@ -65,12 +65,12 @@ def repair(
 ) -> RepairReport:
     """Write the sound samples of a recording to a new one, as `unienv repair` does; the damaged one is only read.
 
-    The new recording is packed; columns of images or video are so in it, where JPEG and video are encoded once more.
-    Episodes come one after the other, in the order in which they began. One that has lost
-    samples becomes several, so that no window of samples reaches over the gap. The folder `output` appears once all of
-    it is written and was opened again; if anything goes wrong before, nothing is left.
+    The new recording has the storage "packed"; columns of images or video stay images or video, and JPEG and video are
+    encoded again. Episodes come one after the other, in the order in which they began. An episode that has lost samples
+    becomes several, so that no window reaches over the gap. The folder `output` appears when it is complete and was
+    opened for a test; after an error there is no folder.
 
-    Of a LeRobot dataset the whole episodes that are sound become a LeRobot dataset, see `repair_dataset`.
+    From a LeRobot dataset, the sound episodes are written to a new LeRobot dataset, see `repair_dataset`.
 
     Parameters
     ----------
@@ -81,11 +81,11 @@ def repair(
     whole_episodes : bool, optional
         Leave out episodes that have lost samples, instead of splitting them.
     like : str or path-like, optional
-        A recording that was made in the same way. It says what a sample is if `metadata.json` of the damaged one is
-        lost; anything in the folder that contradicts it is an error.
+        A recording that was made in the same way. Its space is used if `metadata.json` of the damaged recording is
+        lost; files that contradict it are an error.
     progress : callable, optional
-        Called as ``progress(done, total)`` with numbers of samples, each of which counts twice: when it is looked at
-        and when it is written. `total` becomes less when samples are left out.
+        Called as ``progress(done, total)`` with numbers of samples. Each sample counts twice, when it is checked and
+        when it is written; `total` decreases when samples are left out.
 
     Returns
     -------

@@ -51,14 +51,14 @@ class StatsReport:
 def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsReport:
     """Compute the statistics of all columns of the recording in a folder; memory stays bounded.
 
-    Statistics by dimension are kept in the folder, if it can be written, and used again until the recording changes.
+    The statistics by dimension are kept in the folder, if it is writable, and used again until the recording changes.
 
     Parameters
     ----------
     path
         The folder of the recording.
     progress
-        Called with how many samples are done and how many there are.
+        Called as ``progress(done, total)`` with numbers of samples.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""The `unienv` command: look at recordings, check, repair, convert and make them.
+"""The `unienv` command: record environments; describe, check, repair and convert recordings.
 
-Each command is a plain function that returns a data class, which `--json` prints as it stands and the tables print for
-people. Only `app` and what prints know typer and rich.
+Each command is a plain function that returns a data class. `--json` prints all of it, and tables show it to people.
+Only `app` and the modules that print import typer and rich.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Environments: the contract.
+"""The contract of environments.
 
-An environment is one world, or a batch of them stepped together. `batch_size` is None for one, and a number (1
-included) for a batch. The spaces of a batched environment already hold the batch axis: an observation is a value of
-`observation_space` as it stands, never of a batch of it. Rewards and flags of a batched environment are arrays of
-shape (batch_size,); those of a single one are numbers and booleans, or arrays without axes.
+An `Env` is a single environment, or a batch of environments that step together. `batch_size` is None for a single
+environment, and a number (which may be 1) for a batch. The spaces of a batch include the batch axis: an observation is
+a value of `observation_space`. Rewards and flags of a batch are arrays of shape (batch_size,); those of a single
+environment are numbers and booleans, or arrays without axes.
 
-What is legal when: `reset` first, then `step` as often as wanted, `render` after either, `reset` again at any time,
-`close` at any time and more than once; after `close` nothing but `close`. An episode that has ended (terminated or
-truncated) is not restarted by itself: the caller resets it, with a mask in a batch.
+Legal calls: `reset` comes first, then any number of `step`. `render` may follow either. `reset` and `close` are legal
+at any time; after `close`, only `close` is. An environment does not reset itself when its episode ends (terminated or
+truncated): the caller resets it, in a batch with a mask.
 
-What is whose: all that `reset`, `step` and `render` return is the caller's, and no later call changes it. An action
-or a mask that the caller gives is neither written to nor kept.
+Ownership: no later call changes an array that `reset`, `step` or `render` has returned. The environment neither
+writes to nor keeps an action or a mask of the caller.
 
-What is random: `reset(seed=...)` fixes it, in the environment as well as in `rng`, which the sampling helpers draw
-from. The same seed and the same actions give the same episode.
+Randomness: `reset(seed=...)` seeds the environment, and `rng`, which the sampling helpers draw from. The same seed and
+the same actions give the same episode.
 
-`unienv_interface.testing.check_env` checks an environment against all of this.
+`unienv_interface.testing.check_env` checks an environment against these rules.
 """
 
 from __future__ import annotations
