@@ -11,10 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_envs import TallyEnv, tallies
 
-from unienv_data import Rollout, discounted_returns, gae, rollout
+from unienv_data import (
+    ReplayBuffer,
+    ReplayBufferCollectionWrapper,
+    Rollout,
+    discounted_returns,
+    gae,
+    rollout,
+    transition_space,
+)
 from unienv_interface import SyncVecEnv
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.env_base import Env
+from unienv_interface.space.spaces import BoxSpace
+from unienv_interface.wrapper import AutoresetWrapper
 
 every_backend = pytest.mark.parametrize("backend", backend_cases())
 
@@ -240,6 +250,8 @@ def test_odd_rollouts_are_refused() -> None:
         rollout(env, numbering(env), 0)
     with pytest.raises(ValueError, match="seed is given with after"):
         rollout(env, numbering(env), 1, after=rollout(env, numbering(env), 1), seed=3)
+    with pytest.raises(ValueError, match=r"restarts in the mode 'same_step'.*under the AutoresetWrapper"):
+        rollout(AutoresetWrapper(env), numbering(env), 1)
     calls: list[int] = []
 
     def forgetful(observation: Any, context: Any) -> Any:
@@ -248,6 +260,24 @@ def test_odd_rollouts_are_refused() -> None:
 
     with pytest.raises(ValueError, match=r"extras: the keys \['value'\] at step 1, \['value', 'logp'\] at step 0"):
         rollout(env, forgetful, 2)
+
+
+def test_extras_of_a_rollout_are_recorded() -> None:
+    envs = SyncVecEnv(tallies(3))
+    value = BoxSpace(NumpyComputeBackend, -np.inf, np.inf, "float32", shape=())
+    buffer = ReplayBuffer.create(transition_space(envs, extras={"value": value}), lanes=3)
+    recorder = ReplayBufferCollectionWrapper(envs, buffer)
+
+    def policy(observation: Any, context: Any) -> Any:
+        return envs.sample_action(), {"value": observation[:, 2]}
+
+    batch = rollout(recorder, policy, 7, record_extras=True)
+    rows = buffer.get_at(...)
+    assert check_ends(batch, 7) > 3
+    np.testing.assert_array_equal(rows["extras"]["value"], rows["obs"][:, 2])
+    np.testing.assert_array_equal(rows["obs"], batch.obs.reshape(-1, 3))
+    with pytest.raises(KeyError, match="extras/value: the buffer has this column"):
+        rollout(recorder, policy, 1, after=batch)
 
 
 def test_extras_may_be_of_another_backend() -> None:

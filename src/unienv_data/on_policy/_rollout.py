@@ -12,6 +12,7 @@ from unienv_interface.backends.base import ComputeBackend
 from unienv_interface.env_base.env import Env
 from unienv_interface.space import Space
 from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.wrapper.autoreset import autoreset_mode
 
 
 class Rollout(NamedTuple):
@@ -41,6 +42,7 @@ def rollout(
     *,
     after: Rollout | None = None,
     seed: int | None = None,
+    record_extras: bool = False,
 ) -> Rollout:
     """Step an environment with a policy, and reset episodes that have ended.
 
@@ -59,11 +61,18 @@ def rollout(
         An earlier rollout of the environment: this one goes on from its end. Without it the environment is reset.
     seed
         For that reset.
+    record_extras
+        Pass the policy's extras to each step, for an environment that is a recorder with columns for these.
 
     Returns
     -------
     Rollout
         What was seen, on the environment's backend; extras are stacked on the backend that they came on.
+
+    Raises
+    ------
+    ValueError
+        `steps` is below 1, `seed` is given with `after`, or the environment restarts by itself.
 
     Examples
     --------
@@ -76,6 +85,11 @@ def rollout(
         raise ValueError(f"steps is {steps}, it must be at least 1")
     if after is not None and seed is not None:
         raise ValueError("seed is given with after: a rollout that goes on resets nothing that a seed could fix")
+    if (mode := autoreset_mode(env)) != "disabled":
+        raise ValueError(
+            f"{env} restarts in the mode {mode!r}, and a rollout begins ended episodes anew by itself: give it the "
+            f"environment under the AutoresetWrapper"
+        )
     if after is None:
         context, observation, _ = env.reset(seed=seed)
     else:
@@ -84,7 +98,8 @@ def rollout(
     for _ in range(steps):
         arguments = (observation,) if env.context_space is None else (observation, context)
         action, extras = policy(*arguments)
-        next_obs, reward, terminated, truncated, _ = env.step(action)
+        options = {"extras": extras} if record_extras else {}
+        next_obs, reward, terminated, truncated, _ = env.step(action, **options)
         seen.append((observation, action, reward, terminated, truncated, next_obs, extras, context))
         context, observation = _begin_ended(env, context, next_obs, terminated, truncated)
     columns = [list(column) for column in zip(*seen, strict=True)]
