@@ -14,7 +14,7 @@ from .slicestack_batch import MaskFunction, SliceStackedBatch
 
 
 class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A batch that stacks frames in a sliding window manner.
+    """A view of windows: each sample with the samples before and after it.
 
     Each sample becomes the window from `prefetch_horizon` samples before it to `postfetch_horizon` samples after it,
     for models that need temporal context, such as Diffusion Policy or ACT. The view is read-only: to change the data,
@@ -25,9 +25,9 @@ class FrameStackedBatch(SliceStackedBatch[BatchT, BArrayType, BDeviceType, BDtyp
     batch
         The samples; it stays open when the view is closed.
     prefetch_horizon
-        How many samples before it a window begins.
+        The number of samples before the sample in its window.
     postfetch_horizon
-        How many samples after it a window ends.
+        The number of samples after the sample in its window.
     get_valid_mask_function, fill_invalid_data, stack_metadata, episodes, padding
         As of `SliceStackedBatch`.
 

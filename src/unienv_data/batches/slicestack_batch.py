@@ -90,48 +90,49 @@ class BeforeEpisodeEnd(ColumnMask):
 
 
 class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A batch that stacks frames with given fixed offsets.
+    """A view of windows: the samples at fixed offsets from each sample.
 
-    Sample i becomes the window of the samples at i + offset, along a first axis of as many frames as there are
-    offsets. The view is read-only: to change the data, write to the batch under it.
+    Sample i becomes the window of the samples at i + offset, along a first axis with one frame for each offset. The
+    view is read-only: to change the data, write to the batch under it.
 
-    A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, or
-    those of one source of a combination. In a buffer whose lanes were recorded side by side, offsets count the samples
-    of one lane. Metadata has the mask of valid frames as `slice_valid_mask`, beside the metadata of the batch.
+    A window ends at the ends of its episode, if the batch knows its episodes, at the ends of the batch, and at the ends
+    of one source of a combination. In a buffer with lanes, offsets count the samples of one lane. The metadata contain
+    the mask of valid frames, `slice_valid_mask`, and the metadata of the batch.
 
     Parameters
     ----------
     batch
         The samples; it stays open when the view is closed.
     fixed_offset
-        The offsets of the frames: integers, sorted, each once, 0 (the sample itself) among them.
+        The offsets of the frames: sorted integers without repetition, with 0 (the sample itself) among them.
     get_valid_mask_function
-        Decides, instead of the episodes that the batch knows, which frames are valid: from the stack, the indices
-        (B, T) of the frames, their data and their metadata to booleans (B, T). Frames beyond the samples are never
-        valid. `get_valid_mask_function_with_episodeid_key` and `..._with_episode_end_key` make such functions.
+        A function that decides which frames are valid, instead of the episodes of the batch. It gets the stack, the
+        indices (B, T) of the frames, their data and their metadata, and returns booleans (B, T). Frames beyond the
+        batch are never valid. `get_valid_mask_function_with_episodeid_key` and `..._with_episode_end_key` make such
+        functions.
     fill_invalid_data
-        A frame that is not valid is the next valid one towards the sample itself, otherwise whatever lies there.
+        Whether an invalid frame repeats the nearest valid frame towards the sample; otherwise its values are arbitrary.
     stack_metadata
-        The metadata of the batch is that of every frame, otherwise that of the sample itself.
+        Whether the metadata of the batch are those of every frame; otherwise they are those of the sample.
     episodes
-        With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+        With "ignore", windows reach over the ends of episodes, even if the batch knows its episodes.
     padding
-        Metadata has `slice_padding`, too: of each frame a number of `Padding`, which tells padding at the start of an
-        episode, at its end, and in the place of samples that are not there, as at the seam of a ring.
+        Whether the metadata also contain `slice_padding`: for each frame a number of `Padding`, which says why the
+        frame is padding.
 
     Warns
     -----
     UnknownEpisodesWarning
-        The batch knows no episodes and there is no mask function, so that every frame is valid that is there.
-        `episodes="ignore"` says that this is meant.
+        The batch knows no episodes and there is no mask function, so every existing frame is valid.
+        `episodes="ignore"` silences the warning.
 
     Raises
     ------
     ValueError
-        The offsets are not sorted integers with 0 among them, `episodes` is neither of its values, or `padding` is
-        wanted and the ends of episodes are not those that the batch knows.
+        The offsets are not sorted integers with 0 among them, `episodes` has an unknown value, or `padding` is used
+        without the episodes of the batch.
     TypeError
-        The offsets are given by column, which is for `WindowedBatch`.
+        The offsets are given by column; use a `WindowedBatch`.
 
     Examples
     --------

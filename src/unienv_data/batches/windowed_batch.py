@@ -81,40 +81,40 @@ class _Plan(NamedTuple):
 
 
 class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A batch in which each column is a window of its own.
+    """A view in which each column has a window of its own.
 
-    Sample i has of each column the samples at i + offset, along a first axis with as many frames as the column has
-    offsets, and nothing of columns that are not named. Only what is asked for is read, columns of the same offsets
-    together. The view is read-only: to change the data, write to the batch under it.
+    Sample i contains, for each column, the values at i + offset, along a first axis with one frame for each offset.
+    Columns without offsets are left out and not read. The view is read-only: to change the data, write to the batch
+    under it.
 
-    A window ends where the episode of its sample does, if the batch knows its episodes, and where the samples do, as
-    in `SliceStackedBatch`: a frame that is not valid repeats the next valid frame of the window towards the sample, at
-    last the sample itself. Metadata has a mask of valid frames for each entry of `windows`, under its name, in
-    `slice_valid_mask`, beside the metadata of the sample itself.
+    A window ends as in `SliceStackedBatch`: at the ends of the episode, if the batch knows its episodes, and at those
+    of the batch. An invalid frame repeats the nearest valid frame of the window towards the sample, or the sample
+    itself. `slice_valid_mask` in the metadata has a mask of valid frames for each entry of `windows`, under its name.
 
     Parameters
     ----------
     batch
         The samples; it stays open when the view is closed.
     windows
-        The offsets by column: a path such as "obs/cam", or the path of a dict, such as "obs", for all under it that no
-        longer path names. Offsets are integers in any order, with 0 (the sample itself) or without, or `seconds`.
+        The offsets by column. A key is a path such as "obs/cam", or the path of a dict such as "obs", which applies to
+        all its columns without a key of their own. Offsets are integers in any order, with or without 0 (the sample
+        itself), or `seconds`.
     episodes
-        With "ignore" windows reach over the ends of episodes, also where the batch knows them.
+        With "ignore", windows reach over the ends of episodes, even if the batch knows its episodes.
     padding
-        Metadata has `slice_padding`, too, as of `SliceStackedBatch`, for each entry of `windows`. Not for `seconds`.
+        Whether the metadata also contain `slice_padding` for each entry of `windows`, as in `SliceStackedBatch`. Not
+        possible with `seconds`.
 
     Warns
     -----
     UnknownEpisodesWarning
-        The batch knows no episodes, so that every frame is valid that is there. `episodes="ignore"` says that this is
-        meant.
+        The batch knows no episodes, so every existing frame is valid. `episodes="ignore"` silences the warning.
 
     Raises
     ------
     ValueError
-        A path names no column, offsets are not as wanted, `episodes` is neither of its values, or `padding`
-        is wanted of windows by time or without episodes.
+        A path names no column, offsets are invalid, `episodes` has an unknown value, or `padding` is used with windows
+        by time or without episodes.
 
     Examples
     --------

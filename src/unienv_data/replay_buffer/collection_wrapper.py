@@ -58,7 +58,7 @@ _UNKNOWN = (
 class ReplayBufferCollectionWrapper(
     SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Automatically record every transition into one or more replay buffers.
+    """Record every transition of an environment into one or more replay buffers.
 
     Parameters
     ----------
@@ -67,32 +67,32 @@ class ReplayBufferCollectionWrapper(
     replay_buffers
         One buffer, or one for each slot.
     replay_mode
-        "shared": a single flat replay buffer. "per_env": one buffer per batched slot, with episode segments.
-        "interleaved": one buffer with a lane, and so with episode segments, for each slot (`lanes` of
-        `ReplayBuffer.create`). "auto": the one of these that fits the batch size and the buffers.
+        "shared": one buffer; a batch of environments is mixed in it, without episodes. "per_env": one buffer for each
+        slot, with episodes. "interleaved": one buffer with a lane for each slot (`lanes` of `ReplayBuffer.create`),
+        with episodes. "auto": the mode that fits the batch size and the buffers.
     transition_builder
-        A callable `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated, env_index,
-        rb_single_space) -> transition`, all by keyword, or a DataTransformation from a dict of those of its fields that
-        the buffer has keys for. By default the keys of the buffer's DictSpace are filled, out of obs, action, reward,
-        terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and extras;
+        A function `(cached_obs, cached_context, action, next_obs, reward, terminated, truncated, env_index,
+        rb_single_space) -> transition`, called with keywords, or a DataTransformation of a dict of these fields, as far
+        as the buffer has keys for them. By default the recorder fills the keys of the buffer's DictSpace: obs, action,
+        reward, terminated, truncated, done, next_obs, context, env_index, episode_id, step, timestamp, info and extras;
         `transition_space` makes such a space.
     validate_transition
         Check every transition against the buffer's space, which takes time.
     dump_on_episode_end, dump_on_reset_boundary
-        `dumps` the buffers concerned, to `dump_path` or, if there are several, to a folder `env_0`, `env_1`, ... each
-        under it. Repeated dumps overwrite the same path. Empty buffers are not dumped.
+        Write a snapshot (`dumps`) at the end of an episode, or before a reset, to `dump_path`; several buffers go to
+        the folders `env_0`, `env_1`, ... in it. A snapshot replaces the previous one. Empty buffers are left out.
     dump_path
-        Where to; it may be reassigned.
+        The folder of the snapshots; the attribute may be assigned.
     clock
-        Gives the timestamps, in seconds since the epoch.
+        The function that returns timestamps, in seconds since the epoch.
     first_episode_id
-        The number of the first episode; by default the one after the last in the buffers.
+        The number of the first episode; by default the number after the last one in the buffers.
     on_ended
         What happens when a slot is stepped whose episode has ended, and which was not reset. "raise": a RuntimeError
-        before the step that names the slots. "ignore": the step is recorded as the first of an episode.
+        that names the slots, before the step. "ignore": the step is recorded as the first of an episode.
     episodes
-        "ignore" says that several environments are meant to be mixed in one buffer without episodes, in shared mode. By
-        default an `UnknownEpisodesWarning` says that they are.
+        In shared mode, mixing several environments in one buffer issues an `UnknownEpisodesWarning`; "ignore" silences
+        it.
 
     Examples
     --------
@@ -276,8 +276,8 @@ class ReplayBufferCollectionWrapper(
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record it.
 
-        `extras` are values of the learner's, such as `{"logp": logp, "value": value}`: those that the buffers have
-        columns for under `extras`. Of a batched environment each has an entry for each slot.
+        `extras` are values of the learner, such as `{"logp": logp, "value": value}`, for the buffers' columns under
+        `extras`. For a batched environment, each value has one entry for each slot.
         """
         if not self._is_known or self._recorder is None:
             self._prepare_step()
@@ -293,8 +293,8 @@ class ReplayBufferCollectionWrapper(
     def step_async(self, action: Any, index: Any = None, *, extras: Mapping[str, Any] | None = None) -> None:
         """Begin a step, where the environment has this; `step_wait` completes it.
 
-        With `index` (slots, in any order) only these step, with one action each, while others may still be stepping.
-        This works in the modes per_env and shared, and without `extras`, which are those of `step`.
+        With `index` (slots, in any order) only these slots step, with one action each; other slots may still be
+        stepping. This works in the modes per_env and shared, and without `extras`.
         """
         begin = self._asynchronous("step_async")
         if index is not None:
@@ -311,8 +311,8 @@ class ReplayBufferCollectionWrapper(
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that was begun.
 
-        With `min_envs` only until that many slots are ready: the results are theirs, `info["env_index"]` says which
-        they are, and these are recorded. This works in the modes per_env and shared.
+        With `min_envs`, wait only until this many slots are ready; the results are those of the ready slots, whose
+        indices are `info["env_index"]`, and are recorded. This works in the modes per_env and shared.
         """
         wait = self._asynchronous("step_wait")
         if self._stepping is None:
@@ -416,10 +416,10 @@ class ReplayBufferCollectionWrapper(
         return first_id, first_step, time_now
 
     def discard_episode(self, mask: Any = None) -> int:
-        """Drop the samples of the episode under way, as if it had not been recorded; closed episodes stay.
+        """Drop the samples of the open episode; closed episodes stay.
 
-        On disk it is dropped as a whole or, if the process is killed meanwhile, not at all. After the episodes of all
-        slots were dropped the environment must be reset.
+        If the process is killed meanwhile, a buffer on disk keeps or drops the episode as a whole. Reset the
+        environment next.
 
         Parameters
         ----------
@@ -428,7 +428,7 @@ class ReplayBufferCollectionWrapper(
 
         Returns
         -------
-        How many samples were dropped; 0 if no episode is under way.
+        The number of dropped samples; 0 if no episode is open.
 
         Raises
         ------
@@ -533,7 +533,7 @@ class ReplayBufferCollectionWrapper(
     # -- the end -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the environment. Episodes that are under way end here, cut; the buffers stay open."""
+        """Close the environment. Open episodes are closed as cut; the buffers stay open."""
         self._is_known = False  # a step from here on would go on with an episode that has ended
         with contextlib.ExitStack() as everything:  # each call is made even if another one fails
             everything.callback(super().close)
@@ -582,25 +582,25 @@ class ReplayBufferCollectionWrapper(
         finalize_old_segments: bool = False,
         dump_old: bool = False,
     ) -> list[ReplayBuffer]:
-        """Swap the replay buffer(s) without rebuilding the wrapper.
+        """Replace the buffers.
 
-        What does not fit is refused before anything has happened. Open segments of the new buffers are closed, since no
-        row that follows belongs to them.
+        If the new buffers do not fit, an error is raised before anything has changed. Open episodes of the new buffers
+        are closed, since no later sample belongs to them.
 
         Parameters
         ----------
         replay_buffers
             The new buffer, or the new ones.
         replay_mode
-            A new mode, "auto" for one that fits the new buffers, or None to keep the current one.
+            A new mode, "auto" for the mode that fits the new buffers, or None to keep the current mode.
         require_same_space
-            Refuse new buffers of another `single_space` than the old ones.
+            Refuse new buffers whose `single_space` differs from that of the old buffers.
         allow_mid_episode
-            Allow it even if this splits an episode across old and new buffers; its segment in the old ones stays open.
+            Allow the swap even if it splits an episode across old and new buffers; it stays open in the old buffers.
         finalize_old_segments
-            Close the open segments of the old buffers, as cut.
+            Close the open episodes of the old buffers, as cut.
         dump_old
-            Do so, and dump the old buffers to `dump_path`.
+            Close them, and write snapshots of the old buffers to `dump_path`.
 
         Returns
         -------

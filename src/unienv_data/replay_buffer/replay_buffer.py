@@ -57,14 +57,13 @@ class BufferStats:
 
 
 class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Ring-buffer style batch storage built on top of a SpaceStorage.
+    """Samples in the order of recording, with their episodes: a ring or a growing buffer over a `SpaceStorage`.
 
-    `create` and `load_from` make one. Index 0 is the oldest sample. `append` adds one sample to the episode that is
-    open, opening one if need be, and `mark_segment_end` closes it; each `extend` is an episode of its own. With
-    `maintain_segment_metadata` the episodes are kept, and `get_segments` gives them.
+    `create` makes a new buffer, `load_from` opens one on disk. Index 0 is the oldest sample. `append` adds one sample
+    to the open episode (or begins one), and `mark_segment_end` closes the episode; each `extend` is a whole episode.
+    With `maintain_segment_metadata` the buffer keeps its episodes, and `get_segments` returns them.
 
-    A read gives samples as they are at one instant. While another process or thread writes, and so fast that the
-    oldest samples are gone before they are read, that instant is a little later than the call.
+    A read returns samples from one state of the buffer, also while other processes or threads write.
 
     Examples
     --------
@@ -94,10 +93,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         lanes: int = 1,
         state: BufferState | None = None,
     ) -> None:
-        """Wrap a storage object with replay-buffer indexing semantics.
+        """Wrap a storage; `create` and `load_from` are the usual ways to make a buffer.
 
-        The counters are in memory unless a `state` is given, which then has them and the options: for a buffer on
-        disk use `create` and `load_from`.
+        Without a `state`, which has the counters and the options, the counters are in memory.
         """
         super().__init__(storage.single_instance_space)
         self.storage = rows_of(storage).original
@@ -154,22 +152,23 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         *args, **kwargs
             Further arguments for the storage.
         cache_path
-            The folder, new or empty; the buffer can be loaded from the moment this returns. By default it is in memory.
+            A new or empty folder, which readers can open as soon as `create` has returned. By default the buffer lies
+            in memory.
         capacity
-            How many samples there is room for before the oldest are overwritten; None to grow.
+            The number of samples after which a new sample overwrites the oldest; None for a buffer that grows.
         multiprocessing
             Whether several processes write.
         maintain_segment_metadata, keep_episodes
-            Two names for one thing: whether episodes are kept.
+            Whether the buffer keeps episodes; two names for the same option.
         durable
-            Make the end of every segment survive a power cut.
+            Whether an episode survives a power cut as soon as it has ended.
         lanes
-            How many environments record side by side, each its own episodes (see `extend_lanes`); more than one always
-            keeps them.
+            The number of environments that record side by side, each with its own episodes (see `extend_lanes`). With
+            more than one, the buffer always keeps episodes.
         columns
-            How the leaves that a pattern names, such as "obs/cam_*", are kept: as still images (`Image`), or as one
-            video per episode (`Video`), encoded in the background; such a buffer keeps its episodes. The storage keeps
-            all others.
+            Rules for columns by a pattern, such as "obs/cam_*": still images (`Image`), or a video per episode
+            (`Video`), which is encoded in the background. A buffer with `Video` keeps episodes. The storage has all
+            other columns.
 
         Raises
         ------
@@ -240,25 +239,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         path
             The folder.
         backend, device
-            Where the samples are to be.
+            The backend and device of the samples.
         read_only
-            Read, and see new samples of a writer in another process as they come. False to write, as the only writer.
+            True to read only, while a writer in another process may add samples. False to write, as the only writer.
         multiprocessing
             Whether other processes write, too.
         single_instance_space
-            A space to use in place of the one on disk, which it must be equal to: buffers with identical spaces (e.g.
-            for `CombinedBatch`) then share one object.
+            A space object to use instead of the equal space on disk, so that buffers (e.g. for `CombinedBatch`) share
+            one object.
         **storage_kwargs
-            Further arguments for the storage. With `columns` frames of the columns of video that a pattern names come
-            cropped and resized (see `Decode`); `frame_cache` keeps decoded frames on disk, in at most so many bytes,
-            such as "20GB".
+            Further arguments for the storage. `columns` maps patterns of video columns to `Decode`, which crops and
+            resizes frames; `frame_cache` keeps decoded frames on disk, in at most this many bytes, such as "20GB".
 
         Raises
         ------
         PermissionError
             Another process writes to the folder; the message names it.
         ValueError
-            `single_instance_space` is another than the one on disk.
+            `single_instance_space` differs from the space on disk.
 
         Examples
         --------
@@ -306,7 +304,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def is_multiprocessing_safe(self) -> bool:
-        """Whether a buffer made before a fork may be used in the processes that come of it."""
+        """Whether processes that are forked may use the buffer."""
         return self.storage.is_multiprocessing_safe and (self._state.shared or not self.is_mutable)
 
     @property
@@ -385,8 +383,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     def edit_timeout(self) -> float:
         """Seconds that a read waits for a writer in the middle of `set_at` or `remove_at`, 30 by default; may be set.
 
-        A writer that was stopped (SIGSTOP, a debugger) never gets to the end: the read is then a TimeoutError with the
-        number of its process.
+        If the writer was stopped (by SIGSTOP or a debugger), the read then raises a TimeoutError with the number of the
+        writer's process.
 
         Examples
         --------
@@ -475,24 +473,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self.is_mutable or self._state.header.closed_sizes is None
 
     def get_segments(self) -> list[tuple[int, int]] | None:
-        """The closed episodes as [start, stop) of indices, by their start; None if they are not kept.
+        """The closed episodes as ranges of indices [start, stop), sorted by start; None if the buffer keeps none.
 
-        Of a buffer with lanes each is range(start, stop, lanes).
+        In a buffer with lanes, the samples of an episode are range(start, stop, lanes).
         """
         return self._reader.segments() if self._maintains else self._reader.storage_segments()
 
     def cut_episodes(self) -> list[tuple[int, int]] | None:
-        """Those of `get_segments` that were closed before the episode had ended; None if episodes are not kept.
+        """The episodes of `get_segments` that were closed before they had ended; None if the buffer keeps none.
 
-        So does a recorder that is closed, or that cannot go on, in the middle of an episode. `without_cut_episodes`
-        leaves them out.
+        A recorder that is closed or fails in the middle of an episode cuts it. `without_cut_episodes` is a view without
+        these episodes.
         """
         return self._reader.cut_segments() if self._maintains else None
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
-        """The closed episode that a sample is in, as a range [start, stop) of indices; None if it is in none.
+        """The closed episode of a sample as a range of indices [start, stop); None if it has none.
 
-        Of a buffer with lanes the range is range(start, stop, lanes).
+        In a buffer with lanes, the samples of the episode are range(start, stop, lanes).
         """
         if self._maintains:
             return self._reader.segment_of(index)
@@ -510,35 +508,35 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._locked(self._writer.extend, value)
 
     def extend_lanes(self, value: Any, ended: Any = None) -> None:
-        """Append one vector step: a batch of as many samples as there are lanes, the i-th to the episode of lane i.
+        """Append one vector step: a batch with one sample for each lane.
 
-        Samples and ends count together or not at all.
+        Samples and ends of episodes become visible together or not at all.
 
         Parameters
         ----------
         value
             A batch of `lanes` samples, or a block of (steps, lanes).
         ended
-            For which samples the episode of the lane ends with it: booleans of shape (lanes,) or (steps, lanes). By
-            default none.
+            Whether the sample is the last of its episode: booleans of shape (lanes,) or (steps, lanes). By default no
+            episode ends.
         """
         flags = None if ended is None else self._as_flags(ended)
         self._locked(self._writer.extend_lanes, value, flags)
 
     def extend_from(self, other: BatchBase, chunk_size: int = 8, tqdm: bool = False) -> None:
-        """Copy all samples of another batch, with the episodes that it knows.
+        """Copy all samples of another batch, with its episodes.
 
-        Episodes of several lanes go to the lanes of this buffer if it has as many, and one after the other into a
-        buffer without lanes. A batch that knows no episodes adds none. Samples between two episodes of the batch are
-        between two here. An episode whose end is not in the batch, since it is open, was cut, or is left out of a
-        slice, is cut here (`cut_episodes`).
+        Episodes of several lanes go to the lanes of this buffer if it has the same number, and one after the other into
+        a buffer without lanes. A batch without episodes adds none. Samples between two episodes of the batch stay
+        between them. An episode is cut in the copy (`cut_episodes`) if its end is not in the batch: because it is open,
+        was cut, or a slice leaves the end out.
 
         Parameters
         ----------
         other
             The batch to copy from, of the same space.
         chunk_size
-            How many samples are in memory at a time.
+            The number of samples in memory at a time.
         tqdm
             Show a progress bar.
 
@@ -586,10 +584,10 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
 
     def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
-        """Close the open segment; without one, nothing happens.
+        """Close the open episode, if there is one.
 
-        Of a buffer with lanes, those of all of them or of `lanes` (booleans, one per lane). With `cut` the episode had
-        not ended: `cut_episodes` has it.
+        In a buffer with lanes this closes the episodes of all lanes, or of `lanes` (booleans, one per lane).
+        `cut=True` says that the episode has not ended by itself; `cut_episodes` then lists it.
         """
         if self.lanes > 1:
             self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True), cut)
@@ -618,23 +616,23 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         self._locked(self._writer.set_at, idx, value)
 
     def remove_at(self, idx: Any, *, join: bool = False) -> None:
-        """Remove samples; those that stay keep their order.
+        """Remove samples; the others keep their order.
 
-        Removing the oldest costs O(1). Otherwise the samples on one side of what is removed are moved together. Of a
-        buffer with lanes only the oldest vector steps can be removed.
+        Removing the oldest samples costs O(1). Otherwise the samples before or after the gap move. A buffer with lanes
+        can only remove its oldest vector steps.
 
         Parameters
         ----------
         idx
             The samples to remove.
         join
-            An episode out of the middle of which samples are removed is split there, so that no window reaches over
-            the gap. True keeps it one episode.
+            By default, removing samples from the middle of an episode splits it, so that no window reaches over the
+            gap. True keeps it one episode.
         """
         self._locked(self._writer.remove_at, idx, join)
 
     def discard_open_segment(self) -> int:
-        """Drop the samples of the episode that was not closed, all of them at once; how many there were."""
+        """Drop all samples of the open episode at once, and return their number."""
         dropped: int = self._locked(self._writer.discard_open_segment)
         return dropped
 
@@ -645,13 +643,13 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything that was written survive a power cut."""
+        """Make all written samples durable, so that they survive a power cut."""
         self._locked(self._writer.flush)
 
     def verify(self) -> list[str]:
-        """What is wrong with the stored samples and episodes, one sentence each; empty if nothing is.
+        """Check the stored samples and episodes; returns a sentence for each problem, an empty list if there is none.
 
-        Every sample is compared with its checksum, and the number in it with the place that it is in.
+        Each sample is compared with its checksum, and its number with its position.
         """
         state = self._state
         closed = state.header.closed_sizes is not None and not self.is_mutable
@@ -665,11 +663,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return [*state.findings, *findings, *([] if is_covered else self.storage.verify())]
 
     def dumps(self, path: PathLike) -> None:
-        """Persist the replay buffer metadata and its backing storage.
+        """Write a snapshot to another path, or flush if it is the path of the buffer.
 
-        To another path this writes a snapshot, in the place of a buffer that is there; at any instant the old or the
-        new one is there, whole. To the buffer's own path it is a flush. Episodes of lanes that are open are so in
-        the snapshot.
+        A snapshot replaces an older buffer at the path atomically. Open episodes stay open in the snapshot.
         """
         if self._closed:
             raise RuntimeError("the buffer is closed")
@@ -689,10 +685,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             _folder.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
-        """Make what was written durable and give back files and memory. May be called more than once.
+        """Make all samples durable, and release files and memory. May be called more than once.
 
-        After an interrupt or an error the buffer is closed all the same: what was acknowledged is in its files, and may
-        not be durable.
+        The buffer is closed even if this raises: acknowledged samples are in its files, but may not be durable.
         """
         if self.is_mutable and not self._state.is_closed:
             self._locked(self._writer.close)  # threads that wait for the lock raise after this

@@ -1,17 +1,17 @@
 """Transitions whose observations are stored once.
 
-A row holds `next_obs`, and not `obs`: that is what the row before in the same lane has as `next_obs`. So the newest row
-is complete, also at the end of an episode. Where an observation is not that of the row before (the first one of an
-episode, of a buffer, of a writer), it lies in a storage of its own beside the rows, and the row has its place.
+A row stores `next_obs`. Its `obs` is the `next_obs` of the previous row in the same lane. So the newest row is
+complete, also at the end of an episode. If the two differ, as in the first sample of an episode, of a buffer or of a
+writer, `obs` lies in a separate storage beside the rows, and the row has its slot there.
 
-Which of the two holds is found out when a row is written, by comparing the bytes of the observations. So what is read
-is what was written, whatever episodes there are.
+A write compares the bytes of the two observations to find out which case holds. So reads return what was written, for
+any episodes.
 
-The oldest samples need the row before them. So a ring has as many slots more than the capacity as there are lanes, and
-a buffer goes round in all of them: a row is not overwritten before the sample that follows on it is dropped.
+The oldest samples need the row before them. So a ring has one more slot for each lane than its capacity, and a row is
+overwritten only after the next sample of its lane was dropped.
 
-A place beside the rows is free if the row that it was taken for does not name it any more. So no list of them has to be
-kept: neither a kill nor another writer can leave one that is wrong.
+A slot of the separate storage is free if the row that it was taken for no longer names it. So no list of free slots is
+kept, which a kill or another writer could leave wrong.
 """
 
 from __future__ import annotations
