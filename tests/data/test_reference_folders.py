@@ -397,6 +397,16 @@ def test_what_is_wrong_in_such_a_folder_is_named(name: str, file: str, changes: 
         open_written(name, folder)
 
 
+def test_a_folder_from_before_there_were_other_separators(tmp_path: Path) -> None:
+    folder = edited("dict_torch_ring", tmp_path / "a", "dict_storage_metadata.json")
+    path = folder / "storage" / "dict_storage_metadata.json"
+    content = json.loads(path.read_text())
+    del content["nested_separator"]
+    path.write_text(json.dumps(content))
+    with open_written("dict_torch_ring", folder) as buffer:
+        check_samples("dict_torch_ring", buffer)
+
+
 def test_a_space_that_no_memory_holds_is_an_error(tmp_path: Path) -> None:
     folder = edited("flat_hdf5_ring", tmp_path / "a", "flattened_metadata.json")
     metadata = json.loads((folder / "metadata.json").read_text())

@@ -282,7 +282,7 @@ def _part_options(
 def _read_parts(folder: Path, content: dict[str, Any]) -> tuple[str, dict[str, type[SpaceStorage]], dict[str, str]]:
     """The separator, and the classes and the paths of the parts by their keys."""
     path = folder / DictStorage.metadata_file
-    separator = json_field(content, "nested_separator", str, path)
+    separator = json_field({"nested_separator": "/", **content}, "nested_separator", str, path)
     # the reference's folder calls it "storage_map", with "type" and "path"
     field, prefix = ("storages", "storage_") if "storages" in content else ("storage_map", "")
     by_key = json_field(content, field, dict, path)
