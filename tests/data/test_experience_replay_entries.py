@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from unienv_data.datasets import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
     TensorDictStorage,
+    tensordict_storage,
 )
 from unienv_data.samplers import SamplerWithoutReplacement
 from unienv_interface.backends import NumpyComputeBackend
@@ -158,23 +159,21 @@ def test_added_entries_are_there_when_the_storage_is_opened_again(tmp_path: Path
     assert len(list((tmp_path / "storage").iterdir())) == 2  # the marker and one set of rows
 
 
-_KILLED = """
-import os, sys, torch
-from tensordict import TensorDict
-import unienv_data.datasets.tensordict_storage as module
-from unienv_data.datasets import ExperienceReplay, TensorDictStorage
-
-replay = ExperienceReplay(storage=TensorDictStorage(cache_path=sys.argv[1]))
-replay.extend(TensorDict({"x": torch.arange(5)}, [5]))
-replay.storage.flush()
-module.write_json = lambda path, content: os._exit(9)  # the new rows are written, the old ones still count
-replay.set_("new", 1.0)
-"""
+def _add_an_entry_and_die(path: Path) -> None:
+    replay = ExperienceReplay(storage=TensorDictStorage(cache_path=path))
+    replay.extend(TensorDict({"x": torch.arange(5)}, [5]))
+    replay.storage.flush()  # type: ignore[attr-defined]
+    # the new rows are written, the old ones still count
+    tensordict_storage.write_json = lambda path, content: os._exit(9)  # type: ignore[assignment]
+    replay.set_("new", 1.0)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_process_that_is_killed_while_it_adds_an_entry_loses_nothing(tmp_path: Path) -> None:
-    result = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path / "storage")], check=False)
-    assert result.returncode == 9
+    process = multiprocessing.get_context("fork").Process(target=_add_an_entry_and_die, args=(tmp_path / "storage",))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 9
     assert (tmp_path / "storage" / "rows-1").exists()
     with ExperienceReplay(storage=TensorDictStorage.open(tmp_path / "storage", read_only=False)) as replay:
         assert replay["x"].tolist() == [0, 1, 2, 3, 4]

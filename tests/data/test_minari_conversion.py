@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -21,6 +21,7 @@ from minari_cases import BOXES, boxes, minari, minari_folder, record, write
 
 from unienv_data import StorageCorruptedError
 from unienv_data.datasets import MinariExperienceReplay
+from unienv_data.datasets import _minari_convert as conversion
 from unienv_data.datasets import minari as ours
 
 ID = "some-v0"
@@ -162,32 +163,32 @@ def test_without_a_network_the_copy_stays_and_the_error_says_what_there_is(
 
 # -- interruptions -----------------------------------------------------------------------------------------
 
-_CONVERT = """
-import sys
-import unienv_data.datasets._minari_convert as convert
-from unienv_data.datasets import MinariExperienceReplay
-write_json = convert.write_json
 
-def pause(path, content):
-    print("converted", flush=True)
-    sys.stdin.readline()
-    write_json(path, content)
+def _convert_in_two_parts(root: Path, pipe: Any) -> None:
+    """Convert, and ask before the marker is written and the folder moved."""
+    write_json = conversion.write_json
 
-convert.write_json = pause
-MinariExperienceReplay({id!r}, 4, root={root!r}, load_from_local_minari=True, progress=False).close()
-"""
+    def pause(path: Path, content: Any) -> None:
+        pipe.send("converted")
+        pipe.recv()
+        write_json(path, content)
+
+    conversion.write_json = pause  # type: ignore[assignment]
+    replay(root).close()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
 @pytest.mark.parametrize("ending", ["killed", "in peace"])
 def test_another_process_that_converts_at_the_same_time(
     ending: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who comes second waits, and then uses what the first has made, or makes it if that one was killed."""
     write(ID, [boxes(5)], *BOXES)
-    script = textwrap.dedent(_CONVERT).format(id=ID, root=str(root))
-    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"converted\n"  # all but the marker and the move
+    context = multiprocessing.get_context("fork")
+    own, other = context.Pipe()
+    process = context.Process(target=_convert_in_two_parts, args=(root, other))
+    process.start()
+    assert own.recv() == "converted"  # all but the marker and the move
     assert not (root / ID).exists()
     conversions = []
     convert = ours.convert
@@ -195,10 +196,11 @@ def test_another_process_that_converts_at_the_same_time(
     with ThreadPoolExecutor(1) as thread:
         second = thread.submit(replay, root)
         if ending == "killed":
-            process.send_signal(signal.SIGKILL)
-        process.communicate(b"\n")
+            process.kill()
+        own.send("go on")
         with second.result(60) as data:
             assert len(data) == 5
+    process.join(60)
     assert len(conversions) == (ending == "killed")
     assert [path.name for path in root.iterdir() if not path.name.endswith(".lock")] == [ID]
 
