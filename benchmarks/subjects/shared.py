@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from harness import Work, ours, peer
 
-from unienv_data import FrameStackedBatch, ReplayBuffer, StepSampler
+from unienv_data import FrameStackedBatch, ReplayBuffer, StackedObservationBatch, StepSampler
 from unienv_data.storages.shared_next_obs import SharedNextObsSpace
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.space import BoxSpace
@@ -22,7 +22,7 @@ FRAME, STACK, FRAMES = (84, 84), 4, 20_000
 def works() -> list[Work]:
     return [
         Work("shared", f"sample {BATCH}", "us", (once, twice)),
-        Work("shared", f"stacks of {STACK} frames, sample {BATCH}", "ms", (stacks, stacks_sb3)),
+        Work("shared", f"stacks of {STACK} frames, sample {BATCH}", "ms", (stacks, stacks_as_seen, stacks_sb3)),
         Work("shared", "a transition of frames", "bytes", (bytes_once, bytes_sb3), rounds=1),
     ]
 
@@ -68,6 +68,14 @@ def stacks() -> Iterator[Callable]:
 
     with filled_with_frames(PyTorchComputeBackend) as buffer:
         yield StepSampler(FrameStackedBatch(buffer, STACK - 1), BATCH, seed=0).sample
+
+
+@ours("unienv, as seen", "StepSampler over StackedObservationBatch, PyTorch backend", "torch")
+def stacks_as_seen() -> Iterator[Callable]:
+    from unienv_interface.backends.pytorch import PyTorchComputeBackend
+
+    with filled_with_frames(PyTorchComputeBackend) as buffer:
+        yield StepSampler(StackedObservationBatch(buffer, STACK), BATCH, seed=0).sample
 
 
 @ours("unienv", "next_obs='shared', in memory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from unienv_interface.space.spaces import ArraySpace
 
 from ..base.common import BatchBase, BatchT
 from ..base.nested import Columns, Keys, column_paths, nested_item, overlap, path_keys, with_nested_item
-from ..base.windows import WindowQuery, frames_at
+from ..base.windows import WindowQuery, Windows, frames_at
 from ._view import BatchView, check_knows_episodes, positions_below
 
 _FIRST: tuple[Any, Any] = (slice(None), 0)  # of windows (B, 1)
@@ -77,8 +78,10 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
         space = with_nested_item(with_nested_item(space, self._obs, stack), self._next_obs, stack)
         super().__init__(batch, space, batch.single_metadata_space)
         self.has_column_access = batch.has_column_access
-        self._stacks = WindowQuery(np.arange(1 - self.frames, 1), self._obs)
-        self._queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
+        offsets = np.arange(1 - self.frames, 1)
+        self._obs_query, self._next_query = WindowQuery(offsets, self._obs), WindowQuery(offsets, self._next_obs)
+        self._oldest_query = replace(self._obs_query, take=np.zeros(1, np.int64))
+        self._other_queries: dict[tuple[tuple[Any, ...], bool], WindowQuery] = {}
 
     def get_at(self, idx: Any) -> BatchT:
         data: BatchT = self._read(idx, (), with_metadata=False)[0]
@@ -96,17 +99,18 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
     def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        has_next = overlap(keys, self._next_obs)
-        rest = self._query_of_others(keys, with_metadata=with_metadata)
-        if has_next or overlap(keys, self._obs):
-            stacks, others = self.batch.read_column_windows(positions, (self._stacks, rest))
-            data = with_nested_item(frames_at(others.data, _FIRST), self._obs, stacks.data)
-            if has_next:
-                frames = [stacks.data[:, 1:], nested_item(others.data, self._next_obs)]
-                data = with_nested_item(data, self._next_obs, self.backend.concat(frames, axis=1))
-        else:
-            others = self.batch.read_windows(positions, rest)
-            data = frames_at(others.data, _FIRST)
+        has_obs, has_next = overlap(keys, self._obs), overlap(keys, self._next_obs)
+        queries = [self._query_of_others(keys, with_metadata=with_metadata)]
+        if has_obs or has_next:
+            queries.append(self._obs_query if has_obs else self._oldest_query)
+        if has_next:
+            queries.append(self._next_query)
+        others, *stacks = self.batch.read_column_windows(positions, queries)
+        data = frames_at(others.data, _FIRST)
+        if has_obs:
+            data = with_nested_item(data, self._obs, stacks[0].data)
+        if has_next:
+            data = with_nested_item(data, self._next_obs, self._begun(stacks[1], stacks[0].data[_FIRST]))
         values = nested_item(data, keys)
         metadata = None if others.metadata is None else frames_at(others.metadata, _FIRST)
         if isinstance(index, int):
@@ -115,12 +119,21 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
             metadata = None if metadata is None or space is None else get_at(space, metadata, 0)
         return values, metadata
 
+    def _begun(self, stacks: Windows, oldest: Any) -> Any:
+        """Stacks of `next_obs`: before the first step of the episode, which has none, lies what it began with."""
+        windows, frames = (~stacks.valid).nonzero()
+        if not len(windows):
+            return stacks.data
+        place, index = (self.backend.from_numpy(part, device=self.device) for part in (windows, frames))
+        copy = None if self.has_column_access else True  # what a storage gives is the caller's to write to
+        return self.backend.at(stacks.data)[place, index].set(oldest[place], copy=copy)
+
     def _query_of_others(self, keys: tuple[Any, ...], *, with_metadata: bool) -> WindowQuery:
-        """The same query every time for what lies under these keys, but for `obs`."""
-        query = self._queries.get((keys, with_metadata))
+        """The same query every time for what lies under these keys beside the frames."""
+        query = self._other_queries.get((keys, with_metadata))
         if query is None:
             paths = [path for path in column_paths(self.batch.single_space) if overlap(keys, path)]
-            fields = Columns.of_paths(path for path in paths if path != self._obs)
+            fields = Columns.of_paths(path for path in paths if path not in (self._obs, self._next_obs))
             query = WindowQuery(np.zeros(1, np.int64), (fields,), with_metadata=with_metadata)
-            self._queries[keys, with_metadata] = query
+            self._other_queries[keys, with_metadata] = query
         return query
