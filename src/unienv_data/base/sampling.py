@@ -99,8 +99,8 @@ class BatchSampler(
 ):
     """Read-only batch wrapper that samples mini-batches from another batch.
 
-    A subclass sets `data`, and may override `draw_new` to draw other indices than any with the same probability. As a
-    batch itself, a sampler is the samples of `data`.
+    A subclass sets `data`, and may override `draw_new`, which draws all indices with the same probability. A sampler is
+    also a batch: that of the samples of `data`.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class BatchSampler(
     single_metadata_space
         The space of the metadata of one sample; None if there is none.
     batch_size
-        How many samples a mini-batch has.
+        The number of samples in a mini-batch.
 
     Raises
     ------
@@ -189,7 +189,7 @@ class BatchSampler(
     # -- drawing -------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Draw from now on as a sampler made with this seed, and begin the first epoch anew."""
+        """Restart the draws and the epochs like a new sampler with this seed."""
         self.data_rng = np.random.default_rng(seed)
         self._begin_anew(seed)
 
@@ -271,7 +271,7 @@ class BatchSampler(
     # -- epochs --------------------------------------------------------------------------------------------
 
     def epoch_iter(self) -> Iterator[SamplerBatchT]:
-        """Iterate once over a random permutation of the source data."""
+        """Iterate over one epoch: every sample once, in random order, in batches."""
         return EpochIterator(self, STRUCTURED)
 
     def epoch_iter_with_metadata(self) -> Iterator[tuple[SamplerBatchT, dict[str, Any] | None]]:
@@ -314,8 +314,8 @@ class BatchSampler(
     def state_dict(self) -> dict[str, Any]:
         """The state of the draws, as plain values and NumPy arrays.
 
-        A sampler over the same data that loads it hands out next what this one would have: the next random batch, and
-        in `epoch_iter` the rest of the epoch that was going on, in batches of any size, then the epochs after it.
+        A sampler over the same data that loads the state continues where this one is: with the next random batch, and
+        in `epoch_iter` with the rest of the current epoch, in batches of any size.
 
         Examples
         --------
@@ -343,7 +343,7 @@ class BatchSampler(
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the sampler that gave this state was.
+        """Continue where the sampler of this state was.
 
         Raises
         ------

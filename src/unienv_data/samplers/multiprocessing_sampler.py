@@ -52,29 +52,29 @@ class MultiprocessingSampler(
     """The batches of another sampler, fetched by `n_workers` processes.
 
     This process draws the indices: the same seed gives the same batches in the same order with any number of workers,
-    and states can be exchanged between them and with the sampler itself.
+    and the state of one can be loaded into another, or into the inner sampler.
 
-    Batches come through shared memory. A batch that was handed out is the caller's: its memory is used again when the
-    last array of it is gone. While the caller holds all `n_buffers` of them, further batches are copied through a pipe,
-    and nothing is fetched in advance. Samples without a fixed size always are copied so.
+    Batches come through shared memory. A returned batch belongs to the caller: its memory is reused only when the last
+    of its arrays is gone. While the caller holds all `n_buffers` batches, further batches are copied through a pipe,
+    and nothing is fetched in advance. Samples without a fixed size are always copied through a pipe.
 
-    Workers start with the first batch. They see what is added to the data later if it lies in shared memory or on disk,
-    as of a replay buffer with `multiprocessing=True`; otherwise each has a copy, and a RuntimeError says so. With fork
-    (the default on Linux, but not once JAX is in the process) a copy costs memory only where it is written to. `close`
-    ends the workers; so does the end of the program.
+    Workers start with the first batch. They see samples that are added later if the data lie in shared memory or on
+    disk, such as a replay buffer with `multiprocessing=True`. Otherwise each worker has a copy of the data, and a
+    RuntimeError is raised once samples are added. With fork (the default on Linux, unless JAX is imported) a copy
+    shares its memory until it is written to. `close` ends the workers, and so does the end of the program.
 
     Parameters
     ----------
     sampler
-        Draws and reads the batches. It stays open when this one is closed.
+        Draws and reads the batches. It stays open when the `MultiprocessingSampler` is closed.
     n_workers
-        How many processes fetch; with 0 this process does.
+        The number of worker processes; with 0 this process fetches the batches.
     n_buffers
-        How many batches are fetched in advance, at most; they are as the data and the index sampler were then.
+        The largest number of batches fetched in advance; they have the data of the time of the fetch.
     ctx
         A context of `multiprocessing`, by default that of the platform.
     doze_time
-        How often, in seconds, the parent checks that the workers are alive while it waits.
+        The seconds between two checks that the workers are alive, while the parent waits.
     daemon
         Whether the workers end with this process; they do by default.
 
@@ -83,8 +83,8 @@ class MultiprocessingSampler(
     ValueError
         A number is out of range.
     WorkerDied
-        A worker has died, raised by the next call; another worker takes its place. A worker that raises gives its error
-        in the place of that batch.
+        A worker has died, which the next call reports; a new worker takes over. An error that a worker raises is raised
+        in place of its batch.
 
     Examples
     --------

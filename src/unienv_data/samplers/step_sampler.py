@@ -30,31 +30,31 @@ class StepSampler(
 ):
     """Mini-batches of `batch_size` samples of a batch, drawn at random or epoch by epoch.
 
-    Epochs are over all samples whatever the `sampler`.
+    An epoch contains every sample once; the `sampler` does not change this.
 
     Parameters
     ----------
     data
         The samples: a replay buffer, a view, a dataset. It stays open when the sampler is closed.
     batch_size
-        How many samples a mini-batch has.
+        The number of samples in a mini-batch.
     seed
-        The same seed and the same calls give the same batches. Without one, the seed comes from the system.
+        The same seed and the same calls give the same batches. By default the seed comes from the system.
     device
-        Where batches are moved to; without one they stay on the device of the data.
+        The device to move batches to; by default they stay on the device of the data.
     sampler
-        Draws the indices of `sample`, by default every one with the same probability. The columns of its `info` are in
-        the metadata of `sample_with_metadata`, together with the `index` of each sample and its `number`, which it
-        keeps while its index falls.
+        Draws the indices of `sample`, by default all with the same probability. The metadata of
+        `sample_with_metadata` have the columns of its `info`, and the `index` and `number` of each sample; the number
+        of a sample never changes, while its index does when older samples are dropped.
     prefetch
-        How many batches a thread fetches while the last one is used; they hold the data of that time.
+        The number of batches that a thread fetches in advance; they have the data of the time of the fetch.
     pin_memory
-        Batches of PyTorch tensors pass through page-locked memory, or without a device stay in it.
+        Whether batches of PyTorch tensors pass through page-locked memory, or stay there without a `device`.
 
     Raises
     ------
     ValueError
-        The batch size is less than 1, `prefetch` is negative, or `pin_memory` is for data of another backend.
+        The batch size is less than 1, `prefetch` is negative, or `pin_memory` is used with another backend.
 
     Examples
     --------
@@ -217,7 +217,7 @@ class StepSampler(
         self._prefetcher = self._new_prefetcher()
 
     def close(self) -> None:
-        """End the thread that fetches in advance. The data stays open, and the sampler can still be used."""
+        """End the thread that fetches in advance. The data stay open, and the sampler can still be used."""
         self.take_back()
         if self._threads is not None and self._process == os.getpid():
             self._threads.shutdown(wait=True, cancel_futures=True)

@@ -41,42 +41,43 @@ class _Reset(NamedTuple):
 class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
     """Run multiple non-batched environments in separate worker processes.
 
-    A step is: the parent writes the actions to shared memory and wakes the workers, each worker steps its environments
-    and writes the results there, and the parent, which blocks meanwhile, hands out a copy. What does not fit into a
-    row goes through a pipe: values without a fixed size, infos that are no numbers, frames, errors, attributes.
+    In a step, the parent writes the actions to shared memory, wakes the workers and blocks. Each worker steps its
+    environments and writes the results to shared memory, and the parent returns a copy. Values without a fixed size,
+    infos that are not numbers, frames, errors and attributes go through a pipe.
 
     Parameters
     ----------
     env_fn
-        A factory for each environment. They travel by cloudpickle, so lambdas and closures work with every start
-        method. No environment is built in this process.
+        A factory for each environment. Cloudpickle sends the factories to the workers, so lambdas and closures work
+        with every start method. No environment is created in this process.
     seed
-        The seed of `rng`, from which the seeds of resets without one are drawn.
+        The seed of `rng`, which draws the seeds of resets without a seed.
     ctx
-        How processes are started; Python's own choice by default, but no fork once JAX is loaded.
+        The context of `multiprocessing` that starts the workers; by default Python's own, but no fork once JAX is
+        imported.
     daemon
         Whether the processes are daemonic.
     num_workers
-        Processes, each with a contiguous range of the environments; as many as cores by default.
+        The number of processes, each with a contiguous range of the environments; by default one for each core.
     timeout
-        Seconds that a command may take; None for ever.
+        The seconds that a command may take; None for no limit.
     on_worker_error
-        What happens when an environment raises in a step or reset, dies or hangs: `"raise"`, or `"restart"` its
-        worker and report its slots as truncated, with `info["restarted"]` true for them. Other environments of that
-        worker are restarted with it, and say so at their next step.
+        What happens when an environment raises in a step or reset, dies or hangs. `"raise"`: an error. `"restart"`:
+        its worker is restarted, and its slots are reported as truncated, with `info["restarted"]` true. The other
+        environments of this worker are restarted, too, and report it in their next step.
     shared_memory
-        False sends all results through the pipes.
+        Whether results go through shared memory; with False all go through the pipes.
     copy
-        False hands out the shared memory itself, which the next step overwrites.
+        Whether to return copies; with False the next step overwrites the returned arrays.
     validate
         Whether to check every action against the action space before any environment moves.
 
     Raises
     ------
     ValueError
-        If there are no environments, their spaces cannot be batched, or a setting is wrong.
+        There are no environments, their spaces cannot be batched, or a setting is wrong.
     WorkerDied, TimeoutError
-        If a worker dies or takes longer than the timeout; from every command.
+        A worker has died or has taken longer than the timeout. Every command may raise them.
 
     Examples
     --------

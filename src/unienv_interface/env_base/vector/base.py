@@ -93,7 +93,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Reset all environments or those of the mask; returns context, observation and infos of these alone."""
+        """Reset all environments, or those of the mask; returns their context, observation and infos."""
         resetting = self._resetting
         try:
             self.reset_async(*args, mask=mask, seed=seed, **kwargs)
@@ -142,8 +142,8 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
     def step_async(self, action: Any, index: Any = None) -> None:
         """Begin a step; `step_wait` completes it.
 
-        With `index` (an array or list of indices) only these environments step, and `action` holds one action for
-        each of them, in that order. Others may still be stepping.
+        With `index` (an array or list of indices) only these environments step; `action` has one action for each of
+        them, in this order. Other environments may still be stepping.
         """
         if index is None:
             self._check_idle("step")
@@ -161,8 +161,8 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that was begun.
 
-        With `min_envs` only until that many environments are ready. The results are then those of the ready ones,
-        and `info["env_index"]` says which they are; the others go on, and are waited for next time.
+        With `min_envs`, wait only until this many environments are ready. The results are those of the ready
+        environments, whose indices are `info["env_index"]`; a later call waits for the others.
         """
         pending = self._stepping
         if pending is None:
@@ -287,7 +287,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         self._access("set_attr", name, [(target, (one,), {}) for target, one in zip(targets, values, strict=True)])
 
     def render(self) -> Sequence[Any] | None:
-        """The frames of all environments that give one, or None if none does."""
+        """The frames of all environments that return one, or None if none does."""
         frames = [frame for frame in self.call("render") if frame is not None]
         return frames or None
 

@@ -23,16 +23,16 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
     env_fn
         A factory for each environment. All are called at once.
     seed
-        The seed of `rng`, from which the seeds of resets without one are drawn.
+        The seed of `rng`, which draws the seeds of resets without a seed.
     copy
-        False hands out the memory that observations are written to, which the next step overwrites.
+        Whether to return copies; with False the next step overwrites the returned observations.
     validate
         Whether to check every action against the action space before any environment moves.
 
     Raises
     ------
     ValueError
-        If there are no environments, or their spaces cannot be batched.
+        There are no environments, or their spaces cannot be batched.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
         return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]
 
     def close(self) -> None:
-        """Close all environments, also where one of them fails to; then the first failure is raised."""
+        """Close all environments, even if closing one of them fails, and then raise the first error."""
         self._closed = True
         self._resetting = self._stepping = None
         self._group.close()
