@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unienv_data import check, repair
+from unienv_data import StorageCorruptedError, check, repair
 from unienv_interface.backends import NumpyComputeBackend
 
-pytest.importorskip("av")
+av: Any = pytest.importorskip("av")
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
 
@@ -177,6 +177,23 @@ def test_a_repair_has_no_frames_of_what_was_left_out(copy: Callable[[str], Path]
     assert repair(root, tmp_path / "new").episodes == 2
     assert check(tmp_path / "new").is_sound
     require_same_episodes(tmp_path / "new", FOLDER / V3, [1, 2])
+
+
+def test_an_episode_with_a_frame_that_cannot_be_decoded_is_left_out(
+    copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = copy(V3)
+    with av.open(str(root / TOP)) as container:
+        packet = [packet for packet in container.demux(video=0) if packet.size][24]
+    with open(root / TOP, "r+b") as file:
+        file.seek(packet.pos)
+        file.write(b"\xff" * packet.size)
+    with pytest.raises(StorageCorruptedError, match=r"file-000\.mp4: a frame cannot be decoded"):
+        opened(root).get_at([24])
+    report = repair(root, tmp_path / "new")
+    assert report.episodes == 2
+    assert "13 samples: episode 1, 'observation.images.top'" in report.left_out[0]
+    require_same_episodes(tmp_path / "new", FOLDER / V3, [0, 2])
 
 
 def test_an_interrupted_recording_is_saved(copy: Callable[[str], Path], tmp_path: Path) -> None:

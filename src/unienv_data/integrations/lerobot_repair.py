@@ -14,6 +14,7 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ..base.files import PathLike
+from ..base.storage import StorageCorruptedError
 from ._lerobot_export import export_lerobot
 from ._lerobot_meta import INFO, TASKS, VIDEO, DatasetMeta, Episodes, VideoSpans, load_meta, load_tasks, read_json_of
 from ._lerobot_tables import Tables
@@ -33,6 +34,7 @@ __all__ = ["SavedDataset", "repair_dataset"]
 
 #: What is written anew, so that it is no reason to leave an episode out.
 _MENDED = ("timestamps", "episodes", "not-finite")
+_DECODED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def repair_dataset(
 
     Of a recording that was killed before `finalize` the rows are read without the footers of their tables, and the
     episodes are taken from the rows. Timestamps, counters, statistics and footers are made anew, videos are copied as
-    they are. An episode is left out if rows or frames of it are missing, or if its task is not known.
+    they are. An episode is left out if rows or frames of it are missing, if a frame cannot be decoded, or if its task
+    is not known.
 
     Raises
     ------
@@ -69,6 +72,7 @@ def repair_dataset(
         if not meta.tasks:
             meta = replace(meta, tasks=_tasks_of_episodes(meta, notes))
         sound, left_out = _sound_episodes(meta, notes)
+        sound = _decodable_episodes(meta, sound, left_out)
         if not sound:
             why = [*left_out, *notes, "it has none"]
             raise ValueError(f"{root}: no episode can be kept, {why[0]}")
@@ -213,6 +217,22 @@ def _sound_episodes(meta: DatasetMeta, notes: list[str]) -> tuple[list[int], lis
         elif meta.episodes.lengths[number]:
             sound.append(number)
     return sound, left_out
+
+
+def _decodable_episodes(meta: DatasetMeta, sound: Sequence[int], left_out: list[str]) -> list[int]:
+    """Those of the episodes whose frames can all be decoded; `left_out` says why others cannot be kept."""
+    kept = []
+    with LeRobotAsUniEnvDataset.from_meta(_only(meta, sound)) as dataset:
+        for number, (first, end) in zip(sound, dataset.get_segments(), strict=True):
+            try:
+                for key in meta.episodes.videos:
+                    for start in range(first, end, _DECODED_AT_ONCE):
+                        dataset.get_column_at([key], slice(start, min(end, start + _DECODED_AT_ONCE)))
+            except (StorageCorruptedError, ValueError) as error:
+                left_out.append(f"{end - first} samples: episode {meta.episodes.numbers[number]}, {key!r}: {error}")
+            else:
+                kept.append(number)
+    return kept
 
 
 def _only(meta: DatasetMeta, sound: Sequence[int]) -> DatasetMeta:

@@ -15,6 +15,7 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
+from ..base.storage import StorageCorruptedError
 from ._threads import MOST_THREADS, map_in_threads
 
 __all__ = ["FrameForm", "FrameReader", "FrameRequest", "FrameTimestampError", "VideoBackend", "VideoFile"]
@@ -145,7 +146,21 @@ class VideoFile:
         return np.clip(np.searchsorted(self._times, ticks + 0.5) - 1, 0, None)
 
     def read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
-        """Decode the frames nearest to sorted times into `out[places]`; each group of pictures is decoded once."""
+        """Decode the frames nearest to sorted times into `out[places]`; each group of pictures is decoded once.
+
+        Raises
+        ------
+        StorageCorruptedError
+            A frame cannot be decoded.
+        FrameTimestampError
+            There is no frame within the tolerance of a time.
+        """
+        try:
+            self._read(seconds, tolerances, out, places)
+        except need("av", extra="video").FFmpegError as error:
+            raise StorageCorruptedError(f"{self.path}: a frame cannot be decoded: {error}") from error
+
+    def _read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         ticks = seconds / self._seconds_per_tick
         numbers = self._numbers(ticks)
         pixels: Any = None
@@ -194,7 +209,7 @@ class VideoFile:
         self._decoded = self._container.decode(self._stream)
         self._current, self._next = None, number
         if not self._advance():
-            raise ValueError(f"{self.path}: nothing can be decoded from frame {number} on: the file is damaged")
+            raise StorageCorruptedError(f"{self.path}: nothing can be decoded from frame {number} on")
 
     def _advance(self) -> bool:
         frame = next(self._decoded, None)
@@ -214,14 +229,17 @@ class TorchcodecFile(VideoFile):
         decoder = _torchcodec().VideoDecoder
         self._decoder = decoder(os.fspath(path), dimension_order="NHWC", num_ffmpeg_threads=1)
 
-    def read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
+    def _read(self, seconds: np.ndarray, tolerances: np.ndarray, out: np.ndarray, places: np.ndarray) -> None:
         ticks = seconds / self._seconds_per_tick
         after = np.searchsorted(self._times, ticks).clip(max=len(self._times) - 1)
         before = (after - 1).clip(min=0)
         numbers = np.where(ticks - self._times[before] <= self._times[after] - ticks, before, after)
         for second, found, tolerance in zip(seconds, self._times[numbers], tolerances, strict=True):
             self._check_time(second, found * self._seconds_per_tick, tolerance)
-        frames = self._decoder.get_frames_at(numbers.tolist()).data.numpy()
+        try:
+            frames = self._decoder.get_frames_at(numbers.tolist()).data.numpy()
+        except RuntimeError as error:
+            raise StorageCorruptedError(f"{self.path}: a frame cannot be decoded: {error}") from error
         for frame, place in zip(frames, places, strict=True):
             pixels = self._converter.fit(frame)
             self._check_shape(pixels.shape, out.shape[1:])
@@ -301,6 +319,8 @@ class FrameReader:
         ------
         FrameTimestampError
             A file has no frame within the tolerance of a time.
+        StorageCorruptedError
+            A frame cannot be decoded.
         """
         results = [
             np.empty((len(request.paths), *request.shape), np.uint16 if "16" in request.form.pixels else np.uint8)
