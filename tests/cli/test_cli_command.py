@@ -163,7 +163,7 @@ def test_a_bar_says_of_how_much(tmp_path: Path, args: list[str], words: str) -> 
 
 def test_paragraphs_of_help_are_broken_where_the_terminal_ends(run: Any) -> None:
     lines = run("collect", "--help", env={"COLUMNS": "60", "TERMINAL_WIDTH": "60"}).stdout.splitlines()
-    first = next(place for place, line in enumerate(lines) if "Observation, action, reward" in line)
+    first = next(place for place, line in enumerate(lines) if "Records observation, action" in line)
     paragraph = lines[first : first + 5]
     assert all(len(line.strip()) > 40 for line in paragraph), paragraph
 

@@ -35,11 +35,11 @@ _FORMATS, _TARGETS, _KINDS = (", ".join(names) for names in (checking.FORMATS, c
 
 @command()
 def info(path: Folder, as_json: AsJson = False) -> None:
-    """Say what a recording holds.
+    """Describe a recording.
 
-    Its space, samples, episodes with their lengths and returns (oldest to newest), bytes, storage, and when it was last
-    written. Of the samples only the rewards are read, so this is quick also where the recording is large, and it may be
-    written at the same time.
+    Print its space, samples, episodes with their lengths and returns (oldest to newest), bytes, storage, and the time
+    of the last write. Only the rewards are read, so this is quick for large recordings, too. It may run while
+    another process writes.
 
     Example: unienv info data/
     """
@@ -51,14 +51,13 @@ def info(path: Folder, as_json: AsJson = False) -> None:
 @command()
 def head(
     path: Folder,
-    count: Annotated[int, typer.Option("-n", "--count", help="How many samples.", min=0)] = 5,
-    start: Annotated[int, typer.Option(help="The first one; a negative number counts from the end.")] = 0,
+    count: Annotated[int, typer.Option("-n", "--count", help="The number of samples.", min=0)] = 5,
+    start: Annotated[int, typer.Option(help="The first sample; a negative number counts from the end.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Print a few samples.
 
-    The first ones of a recording, or those from another place on. Long arrays are summed up; with --json they are
-    whole.
+    Print the first samples, or those from --start on. Long arrays are abbreviated; --json prints all entries.
 
     Example: unienv head data/ -n 2 --start -2
     """
@@ -70,9 +69,8 @@ def head(
 def stats(path: Folder, as_json: AsJson = False) -> None:
     """Print statistics of each column.
 
-    Least, greatest, mean and standard deviation of the finite entries, and how many are NaN or infinite: what
-    normalisation needs, and a first look at whether the data is sane. One pass over all samples, a few megabytes at a
-    time.
+    Print minimum, maximum, mean and standard deviation of the finite entries, and the number of entries that are NaN or
+    infinite. Takes one pass over all samples, and little memory.
 
     Example: unienv stats data/ --json > stats.json
     """
@@ -84,20 +82,20 @@ def stats(path: Folder, as_json: AsJson = False) -> None:
 @command()
 def show(
     path: Folder,
-    episode: Annotated[int, typer.Option(help="Which one, from 0; a negative number counts from the end.")] = 0,
+    episode: Annotated[int, typer.Option(help="Its number, from 0; a negative number counts from the end.")] = 0,
     mp4: Annotated[Path | None, typer.Option(help="The video to write.", show_default=False)] = None,
     png: Annotated[Path | None, typer.Option(help="The sheet of frames to write.", show_default=False)] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="A column of images; as often as needed, by default all.", show_default=False),
+        typer.Option(help="A column of images, may be repeated; by default all.", show_default=False),
     ] = None,
     fps: Annotated[float | None, typer.Option(help="Frames per second of the video.", show_default=False)] = None,
-    frames: Annotated[int, typer.Option(help="How many frames the sheet has.", min=1)] = 24,
+    frames: Annotated[int, typer.Option(help="The number of frames on the sheet.", min=1)] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Write the images of an episode as a video or a sheet of frames.
 
-    All cameras side by side, of a recording or of a LeRobot dataset.
+    Shows all cameras side by side, of a recording or a LeRobot dataset.
 
     Example: unienv show data/ --episode 3 --mp4 out.mp4
 
@@ -117,15 +115,15 @@ def check(
     path: Folder,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(help=f"A kind of finding to leave out; may be given more than once. Kinds: {_KINDS}."),
+        typer.Option(help=f"A kind of finding to leave out, may be repeated. Kinds: {_KINDS}."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what is wrong with a recording.
+    """Check a recording for damage and likely mistakes.
 
-    As a doctor would, before days of training on it: files against counters, checksums, episodes, NaN and values
-    outside the space, frozen or duplicated frames, episode ends that were missed, time that runs backwards. Prints one
-    line per finding. The status is 0 without findings, 1 with, 2 if it could not look.
+    Compares files with counters and checksums, and finds NaN and values outside the space, frozen or duplicated frames,
+    missed ends of episodes, and time that runs backwards. Prints one line per finding. The exit status is 0 without
+    findings, 1 with findings, and 2 if the recording could not be examined.
 
     Example: unienv check data/ && python train.py data/
     """
@@ -142,13 +140,12 @@ def bench(
     batch_size: Annotated[int, typer.Option(help="Samples in a batch.", min=1)] = 256,
     window: Annotated[int, typer.Option(help="Samples in a window.", min=1)] = 16,
     windows: Annotated[int, typer.Option(help="Windows in a batch.", min=1)] = 64,
-    seconds: Annotated[float, typer.Option(help="How long each figure is measured.", min=0.01)] = 1.0,
+    seconds: Annotated[float, typer.Option(help="The duration of each measurement.", min=0.01)] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast a recording gives batches.
+    """Measure the speed of sampling from a recording.
 
-    On this machine: random samples, random windows that stay within episodes, and all samples in order. The first two
-    are what training waits for.
+    Measures random samples, random windows within episodes, and all samples in order, on this machine.
 
     Example: unienv bench data/ --batch-size 512 --window 32
     """
@@ -168,37 +165,37 @@ def _column(name: str, text: str, metavar: str | None = None) -> Any:
 @command()
 def collect(
     env_id: Annotated[str, typer.Argument(metavar="ENV_ID", help="A Gymnasium id.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="The folder to record into, a new one.", show_default=False)],
-    steps: Annotated[int, typer.Option(help="Steps to record, over all environments.", min=1)] = 100_000,
-    num_envs: Annotated[int, typer.Option(help="Environments side by side.", min=1)] = 8,
-    workers: Annotated[int, typer.Option(help="Processes they run in; 0 runs them in this one.", min=0)] = 2,
+    out: Annotated[Path, typer.Option(help="The folder of the recording, new or empty.", show_default=False)],
+    steps: Annotated[int, typer.Option(help="The number of steps to record, over all environments.", min=1)] = 100_000,
+    num_envs: Annotated[int, typer.Option(help="The number of environments.", min=1)] = 8,
+    workers: Annotated[int, typer.Option(help="The number of worker processes; 0: none.", min=0)] = 2,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.", min=0)] = 0,
-    policy: Annotated[str, typer.Option(help="random, zero, or module:function, called with (obs, rng).")] = "random",
+    policy: Annotated[str, typer.Option(help="random, zero, or module:function of (obs, rng).")] = "random",
     storage: Annotated[str, typer.Option(help=f"One of {_FORMATS}; only packed survives every crash.")] = "packed",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on in a folder that an earlier run has left.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the recording in the folder.")] = False,
     env_kwargs: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the environment is made with, a JSON object.")
+        str | None, typer.Option(metavar="JSON", help="Keyword arguments of the environment, a JSON object.")
     ] = None,
     episode_id: Annotated[
-        bool | None, _column("--episode-id", "Also record which episode a step belongs to, counted from 0.")
+        bool | None, _column("--episode-id", "Also record the number of the episode, from 0.")
     ] = None,
-    step: Annotated[bool | None, _column("--step", "Also record which step of its episode it is, from 0.")] = None,
+    step: Annotated[
+        bool | None, _column("--step", "Also record the number of the step in its episode, from 0.")
+    ] = None,
     timestamp: Annotated[
-        bool | None, _column("--timestamp", "Also record when a step returned, in seconds since the epoch.")
+        bool | None, _column("--timestamp", "Also record the time of the step, in seconds since the epoch.")
     ] = None,
     info: Annotated[
-        list[str] | None, _column("--info", "Also record the info of that name; as often as needed.", metavar="NAME")
+        list[str] | None, _column("--info", "Also record the info of this name; may be repeated.", metavar="NAME")
     ] = None,
-    context: Annotated[
-        bool | None, _column("--context", "Also record the context of the episode, apart from the observation.")
-    ] = None,
+    context: Annotated[bool | None, _column("--context", "Also record the context of the episode.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Record a Gymnasium environment into a folder.
 
-    Observation, action, reward, next observation and the two flags of every step, with the episodes of all
-    environments kept apart. What was recorded survives a crash of this program at any moment. Ctrl-C ends it in good
-    order, and --resume goes on until there are --steps in all, with the columns and keywords it was begun with.
+    Records observation, action, reward, next observation, terminated and truncated of every step. Each environment has
+    its own episodes. Recorded steps survive a crash of this program. Ctrl-C ends the recording cleanly. --resume
+    continues it until there are --steps in all, with the columns and keywords of the first run.
 
     Example: unienv collect CartPole-v1 --steps 100000 --out data/
 
@@ -227,7 +224,7 @@ def collect(
     with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
         report = record(plan, bar)
     _render.show(report, as_json=as_json)
-    _end_as_asked(report, ", go on with --resume")
+    _end_as_asked(report, ", continue with --resume")
 
 
 def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
@@ -243,19 +240,16 @@ def convert(
     source: Source,
     target: Annotated[Path, typer.Argument(metavar="DST", help="The new folder.", show_default=False)],
     to: Annotated[str, typer.Option(help=f"The format: {_TARGETS}.", show_default=False)],
-    fps: Annotated[
-        float | None, typer.Option(help="For lerobot: how many samples a second has.", show_default=False)
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="For lerobot: what is done, in words.", show_default=False)] = None,
+    fps: Annotated[float | None, typer.Option(help="For lerobot: samples per second.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Option(help="For lerobot: the task, in words.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a recording anew in another format.
+    """Copy a recording to another format.
 
-    All samples in their order, and all episodes, a few megabytes at a time. The new folder is there once all of it is,
-    and was opened to see that it has as many samples and episodes as were written.
+    Samples keep their order and their episodes. The new folder appears when it is complete and was opened for a test.
 
-    A LeRobot dataset has images as videos. It wants to know the samples per second, and the task unless the recording
-    has a text column of that name. One can itself be written anew, in v3.0, with its videos as they are.
+    The format lerobot stores images as videos, and needs --fps, and --task unless the recording has a text column
+    "task". A LeRobot dataset can be converted to v3.0, too; its videos are copied unchanged.
 
     Example: unienv convert data/ data-hdf5/ --to hdf5
 
@@ -275,7 +269,7 @@ def repair(
     source: Source,
     out: Annotated[Path, typer.Option(help="The new folder.", show_default=False)],
     whole_episodes: Annotated[
-        bool, typer.Option("--whole-episodes", help="Leave out episodes of which samples were lost.")
+        bool, typer.Option("--whole-episodes", help="Leave out episodes that have lost samples.")
     ] = False,
     like: Annotated[
         Path | None,
@@ -283,12 +277,13 @@ def repair(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a new recording of all that is sound in a damaged one.
+    """Write the sound samples of a damaged recording to a new one.
 
-    And say what was left out. The damaged one is only read. An episode that has lost samples becomes several, so that
-    no window of samples reaches over the gap.
+    Prints what was left out. The damaged recording is only read. An episode that has lost samples becomes several, so
+    that no window reaches over the gap.
 
-    Without metadata.json nothing says what a sample is. Another recording of the same kind does: give it as --like.
+    If metadata.json is lost, the space of the samples is unknown: give a recording that was made in the same way as
+    --like.
 
     Example: unienv repair data/ --out repaired/
 
@@ -305,10 +300,10 @@ def demo(
     steps: Annotated[int, typer.Option(help="Steps to record.", min=1)] = STEPS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the whole path, from environments to batches.
+    """Record CartPole and sample from the recording.
 
-    Record CartPole-v1 from 8 environments on 2 workers into a crash-safe buffer on disk, open it again, sample
-    transitions and windows of 16 steps from it, and say how fast all of that was. Takes a few seconds.
+    Records CartPole-v1 from 8 environments on 2 workers into a crash-safe buffer on disk, opens it again, samples
+    transitions and windows of 16 steps, and prints the speed of each part. Takes a few seconds.
 
     Example: unienv demo
     """

@@ -50,11 +50,11 @@ def start(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=show_version)
     ] = False,
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came from.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Record environments, and look at, check, repair and convert what was recorded.
+    """Record environments; describe, check, repair and convert recordings.
 
-    A recording is a folder that a ReplayBuffer lies in. To see all of it at work: unienv demo
+    A recording is a folder with a ReplayBuffer in it. For a demonstration: unienv demo
     """
     settings.traceback = traceback
 
