@@ -195,3 +195,27 @@ def test_nearly_all_public_names_have_an_example() -> None:
     shown = {name for name, value in public().items() if ">>>" in (value.__doc__ or "")}
     wanted = {name for name in public() if not WITHOUT.fullmatch(name)}
     assert len(wanted & shown) > 0.9 * len(wanted), sorted(wanted - shown)
+
+
+def documented_parameters(docstring: str) -> list[str]:
+    """The names under "Parameters"; a later paragraph without an indent reads as one, as it does on the site."""
+    _, _, rest = inspect.cleandoc(docstring).partition("Parameters\n----------\n")
+    section = re.split(r"\n\n(?=[A-Z]\w+\n-{3,}\n)", rest)[0]
+    lines = [line for line in section.splitlines() if line and not line.startswith(" ")]
+    return [name.strip().lstrip("*") for line in lines for name in line.partition(" : ")[0].split(",")]
+
+
+def test_documented_parameters_are_those_of_the_signature() -> None:
+    wrong, seen = [], 0
+    for name, value in public().items():
+        members = [value, *vars(value).values()] if inspect.isclass(value) else [value]
+        for member in members:
+            function = getattr(member, "__func__", member)
+            if not (inspect.isfunction(function) or inspect.isclass(function)) or not function.__doc__:
+                continue
+            documented = documented_parameters(function.__doc__)
+            known = set(inspect.signature(function).parameters) if documented else set()
+            seen += len(documented)
+            wrong += [f"{name}, {function.__name__}: {parameter}" for parameter in documented if parameter not in known]
+    assert wrong == []
+    assert seen > 400
