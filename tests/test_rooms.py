@@ -48,6 +48,7 @@ ALLOWED = {
     ("unienv_interface.utils.array_serialization", "unienv_interface.backends"): "documented path, re-exports",
     ("unienv_interface.utils.framestack_queue", "unienv_interface.space"): "documented path, re-exports",
     ("unienv_interface.utils.seed_util", "unienv_interface.backends"): "documented path, re-exports",
+    ("unienv_data.cli", "unienv"): "the version, which stands there, without the extra",
     ("unienv_data.cli.app", "unienv"): "the version, which stands there",
     ("unienv_data.base.common", "unienv_data.batches"): "documented methods of every batch that make views of it",
     ("unienv_data.datasets.experience_replay", "unienv_data.integrations"): "the documented `as_remote`",

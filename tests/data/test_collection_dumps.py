@@ -40,7 +40,7 @@ def test_a_path_is_needed(flag: str) -> None:
 
 def test_one_environment_dumps_when_an_episode_ends(tmp_path: Path) -> None:
     env = TallyEnv(0)  # three steps, then five
-    buffers = make(env, maintain_segment_metadata=True)
+    buffers = make(env, keep_episodes=True)
     wrapper = ReplayBufferCollectionWrapper(env, buffers, dump_on_episode_end=True, dump_path=tmp_path / "a")
     wrapper.reset()
     act(wrapper, 2)
@@ -73,7 +73,7 @@ def test_a_reset_dumps_what_it_cuts_short(tmp_path: Path) -> None:
 
 def test_per_env_dumps_the_slots_concerned_each_to_its_folder(tmp_path: Path) -> None:
     env = vector("sync", SLOTS)  # the first episodes have 3, 4 and 5 steps
-    buffers = make(env, SLOTS, maintain_segment_metadata=True)
+    buffers = make(env, SLOTS, keep_episodes=True)
     options = {"dump_on_episode_end": True, "dump_on_reset_boundary": True, "dump_path": tmp_path}
     wrapper = ReplayBufferCollectionWrapper(env, buffers, **options)
     folders = [tmp_path / f"env_{slot}" for slot in range(SLOTS)]

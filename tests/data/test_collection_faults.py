@@ -52,7 +52,7 @@ def test_what_a_failing_step_has_left_is_an_episode_of_its_own(mode: str) -> Non
     """By its number, too, also where it was the first step of the episode and some slots were recorded already."""
     env: Any = vector("sync", 2)
     space = transition_space(env, episode_id=True, info={"tag": BoxSpace(env.backend, 0, 9, "float32", shape=())})
-    options: dict[str, Any] = {"maintain_segment_metadata": True} if mode == "per_env" else {"lanes": 2}
+    options: dict[str, Any] = {"keep_episodes": True} if mode == "per_env" else {"lanes": 2}
     buffers = [
         ReplayBuffer.create(space, **{"keep_episodes": False, **options}) for _ in range(2 if mode == "per_env" else 1)
     ]
@@ -177,7 +177,7 @@ def test_a_worker_that_is_restarted(mode: str) -> None:
 def _without_infos(mode: str, env: Any) -> Any:
     space = transition_space(env, done=True, context=True, env_index=True, episode_id=True, step=True)
     if mode == "per_env":
-        return [ReplayBuffer.create(space, maintain_segment_metadata=True) for _ in range(env.batch_size)]
+        return [ReplayBuffer.create(space, keep_episodes=True) for _ in range(env.batch_size)]
     return ReplayBuffer.create(space, keep_episodes=False, lanes=env.batch_size if mode == "interleaved" else 1)
 
 

@@ -26,7 +26,7 @@ def plain(env: Env, count: int = 1, **options: Any) -> list[ReplayBuffer]:
 
 
 def tracking(env: Env, count: int = 1, **options: Any) -> list[ReplayBuffer]:
-    return plain(env, count, maintain_segment_metadata=True, **options)
+    return plain(env, count, keep_episodes=True, **options)
 
 
 def act(wrapper: Env, times: int = 1) -> Any:

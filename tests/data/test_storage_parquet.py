@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unienv_data import StorageCorruptedError
-from unienv_data.storages._thrift import I64, LIST, STRUCT, ThriftReader, write_struct
+from unienv_data.base.thrift import I64, LIST, STRUCT, ThriftReader, write_struct
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space.spaces import BinarySpace, BoxSpace, DictSpace, TextSpace
 

@@ -32,7 +32,6 @@ from unienv_interface.space import DictSpace
         ((), {}, True),
         ((), {"keep_episodes": True}, True),
         ((), {"keep_episodes": False}, False),
-        ((), {"keep_episodes": False, "maintain_segment_metadata": True}, True),
         ((), {"keep_episodes": False, "lanes": 2}, True),
         ((PackedStorage,), {}, False),
         (("packed",), {}, False),

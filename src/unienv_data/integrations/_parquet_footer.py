@@ -16,7 +16,7 @@ import numpy as np
 
 from unienv_interface.utils.optional import need
 
-from ..storages._thrift import I64, LIST, STRUCT, Fields, ThriftReader, write_struct
+from ..base.thrift import I64, LIST, STRUCT, Fields, ThriftReader, write_struct
 
 _MAGIC = b"PAR1"
 _HEADER_BYTES = 2**16

@@ -1,17 +1,14 @@
-"""A buffer's folder: making it, opening it, asking it without opening, and writing a snapshot of one."""
+"""A buffer's folder: making it, opening it, and asking it without opening."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from unienv_interface.backends import BackendLike, ComputeBackend, NumpyComputeBackend
 from unienv_interface.space import Space
@@ -20,12 +17,9 @@ from ..base.files import (
     PathLike,
     contained,
     ends_with_checksum,
-    is_temporary,
     new_folder,
     remove,
-    remove_leftovers,
     remove_temporaries,
-    replace_folder,
     sync_folder,
 )
 from ..base.row_storage import RowStorage, rows_of
@@ -46,13 +40,12 @@ from ._metadata import (
     write_metadata,
 )
 from ._segments import physical_segments
-from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, TURNS, BufferOptions, BufferState
+from ._state import HEADER, JOURNAL, LOCK, SEGMENT_FILE, BufferOptions, BufferState
 
 if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
 
 AnswerT = TypeVar("AnswerT")
-_SNAPSHOT_ATTEMPTS = 10
 # Options of `load` that say how frames of videos are wanted.
 _OF_FRAMES = {"columns", "resize", "crop", "frame_cache"}
 
@@ -312,88 +305,3 @@ def _ask(path: PathLike, question: Callable[[str], AnswerT]) -> AnswerT | None:
         if os.path.exists(os.path.join(folder, FILE_NAME)):
             raise
         return None
-
-
-# -- snapshots ---------------------------------------------------------------------------------------------
-
-
-def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
-    """Write a copy of a buffer to another folder, and replace a buffer that is there."""
-    if target.exists() and any(target.iterdir()):
-        _check_is_buffer_alone(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    with contextlib.ExitStack() as undo:
-        undo.callback(shutil.rmtree, temporary, ignore_errors=True)
-        if target.exists():
-            # nobody may be writing to what is replaced
-            lock = FolderLock(target / LOCK, shared=False)
-            undo.callback(lock.release)
-        for _ in range(_SNAPSHOT_ATTEMPTS):
-            if _copy(buffer, temporary):
-                break
-            shutil.rmtree(temporary)
-        else:
-            raise RuntimeError("samples were changed in place while they were copied, again and again")
-        replace_folder(temporary, target)
-
-
-def _check_is_buffer_alone(folder: Path) -> None:
-    """A FileExistsError unless all there is in a folder belongs to one buffer: a dump takes the place of all of it."""
-    if not (folder / FILE_NAME).exists():
-        raise FileExistsError(f"{folder} is there, and not a replay buffer: give another path")
-    own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK, TURNS}
-    with contextlib.suppress(StorageCorruptedError):
-        own.update(Path(read_metadata(folder).storage_path).parts[:1])
-    for path in folder.iterdir():
-        if path.name not in own and not path.name.startswith("storage") and not is_temporary(path):
-            raise FileExistsError(
-                f"{path} is not a part of the replay buffer in {folder}, a dump to there would remove it: give another "
-                f"path"
-            )
-
-
-def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
-    """Write all of a buffer to a new folder; False if a writer has changed samples in place meanwhile.
-
-    What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
-    is made.
-    """
-    counters, storage = buffer._counters, rows_of(in_stored_form(buffer.storage))
-    edit = counters.edit
-    if edit & 1:
-        buffer._state.wait_for_edit()
-        edit = counters.edit
-    head, tail, base = counters.head, counters.tail, counters.base
-    folder.mkdir()
-    storage.snapshot(folder / buffer.storage_path_relative, buffer._state.slot_ranges(tail, head, base), tail)
-    tail = min(counters.tail, head)
-    segments = buffer._state.segments.alive_and_cut(tail, head)
-    if counters.edit != edit:
-        return False
-    _write_state(buffer, folder, (head, tail, base), segments)
-    write_description(buffer, folder, tail, head)
-    sync_folder(folder)
-    return True
-
-
-def _write_state(
-    buffer: ReplayBuffer, folder: Path, bounds: tuple[int, int, int], segments: tuple[np.ndarray, np.ndarray]
-) -> None:
-    path, stored = folder / buffer.storage_path_relative, in_stored_form(buffer.storage)
-    storage = type(stored).load_from(
-        path, stored.single_instance_space, capacity=buffer.capacity, read_only=False, multiprocessing=False
-    )
-    state = BufferState.create(storage, folder, BufferOptions(lanes=buffer.lanes), shared=False)
-    head, tail, base = bounds
-    state.counters.base, state.counters.tail = base, tail
-    state.counters.renumbered = buffer.renumbered
-    ranges, is_cut = segments
-    for number, ((start, stop), cut) in enumerate(zip(ranges.tolist(), is_cut.tolist(), strict=True)):
-        state.segments.prepare()
-        state.segments.put(number, [(start, stop)], [cut])
-    state.counters.closed = state.counters.head = head
-    if buffer.capacity is None and head - base > len(storage):
-        raise StorageCorruptedError(f"{path}: {len(storage)} rows were copied, wanted {head - base}")
-    state.close()

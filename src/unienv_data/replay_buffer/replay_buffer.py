@@ -25,7 +25,7 @@ from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, 
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import Rows
 
-from ..base.common import BatchBase, BatchT, chunks_of, resolve_index
+from ..base.common import BatchBase, BatchT, resolve_index
 from ..base.encoded_frames import EncodedFrames
 from ..base.files import local_path
 from ..base.row_storage import rows_of
@@ -36,7 +36,7 @@ from ..storages.dict_storage import DictStorage
 from ..storages.packed import PackedStorage
 from ..storages.registry import storage_by_name
 from ..storages.shared_next_obs import SharedNextObsSpace, SharedNextObsStorage
-from . import _folder
+from . import _copies, _folder
 from ._reader import BufferReader, WindowReader, column_source
 from ._state import BufferOptions, BufferState
 from ._writer import BufferWriter
@@ -551,37 +551,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
         if self._lanes == 1 and self.has_open_segment:
             raise RuntimeError("extend_from while a segment of append is open: call mark_segment_end first")
-        positions = np.arange(len(other))
-        episodes = other.episodes_of(positions) if self._maintains else None
-        stride = 1 if episodes is None else int(np.max(episodes.stride, initial=1))
-        if self._lanes > 1 and stride != self._lanes:
-            raise ValueError(
-                f"extend_from: the batch has {stride} lanes, the buffer {self._lanes}: copy into a buffer with "
-                f"{'no lanes' if stride == 1 else f'lanes={stride}'}"
-            )
-        marks = None if episodes is None else other.episode_marks(positions)
-        lacks_end = np.zeros(len(other), bool) if marks is None else ~marks.ends
-        starts = np.zeros(0, np.int64) if episodes is None else episodes.start
-        ends = np.zeros(len(other), bool) if episodes is None else positions + 1 >= episodes.stop
-        if marks is not None and stride == 1:
-            ends &= ~marks.is_gap
-        if stride > 1 and self._lanes == 1:  # episode after episode
-            positions = np.argsort(starts, kind="stable")
-            starts, ends, lacks_end = starts[positions], ends[positions], lacks_end[positions]
-            begins = np.flatnonzero(np.diff(starts, prepend=-1))
-            starts = np.repeat(begins, np.diff(begins, append=len(starts)))
-        size = max(self._lanes, min(chunk_size, self._capacity or chunk_size) // self._lanes * self._lanes)
-        first = self._counters.head
-        for part in chunks_of(len(other), size, show_progress=tqdm):
-            start = part.start
-            batch = other.get_at(part if stride == 1 or self._lanes > 1 else positions[part])
-            closing = np.flatnonzero(ends[part]).tolist()
-            are_cut = [bool(lacks_end[start + index]) for index in closing]
-            if self._lanes > 1:
-                self._locked(self._writer.extend_all_lanes, batch, part.stop - start, closing, are_cut)
-            else:
-                ended = [(first + int(starts[start + index]), first + start + index + 1) for index in closing]
-                self._locked(self._writer.extend_episodes, batch, part.stop - start, ended, are_cut)
+        _copies.extend_from(self, other, chunk_size, show_progress=tqdm)
 
     def mark_segment_end(self, lanes: Any = None, *, cut: bool = False) -> None:
         """Close the open episode, if there is one.
@@ -680,9 +650,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
                 _folder.write_description(self, own)
             return
         if self.is_mutable:
-            self._locked(_folder.write_snapshot, self, local_path(path))
+            self._locked(_copies.write_snapshot, self, local_path(path))
         else:
-            _folder.write_snapshot(self, local_path(path))
+            _copies.write_snapshot(self, local_path(path))
 
     def close(self) -> None:
         """Make all samples durable, and release files and memory. May be called more than once.

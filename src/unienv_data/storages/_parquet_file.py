@@ -24,8 +24,8 @@ from unienv_interface.utils.optional import need
 
 from ..base.files import format_version, json_field, open_regular, read_json
 from ..base.storage import StorageCorruptedError
+from ..base.thrift import ThriftReader
 from ._column_storage import DEFAULT_KEY, text_column
-from ._thrift import ThriftReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
