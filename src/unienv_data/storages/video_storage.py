@@ -1,15 +1,15 @@
-"""Frames as video: one stream per episode, encoded in the background from frames that are on disk already.
+"""Frames as video: one stream per episode, encoded in the background from raw frames on disk.
 
 The folder of a storage has
 
-- `raw-N`, pieces of frames as they are, which are packed rows with checksums: what `write` has written survives a kill;
-- `FIRST-LAST-CRC.mp4`, the video of the samples with these numbers, and the CRC32 of the file;
-- `places.bin`, for each slot where its frame is: nowhere, in a piece, or in the video of a sample's number.
+- `raw-N`: pieces of raw frames in packed rows with checksums, so that written frames survive a kill;
+- `FIRST-LAST-CRC.mp4`: the video of the samples with these numbers, and the CRC32 of the file;
+- `places.bin`: for each slot whether its frame is nowhere, in a piece, or in the video of a sample's number.
 
-When an episode has ended, a thread encodes its frames to a temporary file, makes that durable, decodes it to count its
-frames, and renames it. Then the slots are said to be in the video, and this is made durable too. Only then pieces go of
-which no frame is needed any more. A process that is killed in between leaves the raw frames, and who opens the folder
-to write encodes them again.
+When an episode has ended, a thread encodes its frames to a temporary file, makes the file durable, decodes it to count
+its frames, and renames it. The thread then records that the slots are in the video, and makes this durable, too. Only
+then it deletes the pieces that no frame needs any more. A process that is killed in between leaves the raw frames, and
+the next process that opens the folder to write encodes them again.
 """
 
 from __future__ import annotations
