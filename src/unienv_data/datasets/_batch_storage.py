@@ -17,7 +17,7 @@ from unienv_interface.space.space_utils.serialization_utils import space_to_json
 from ..base.common import BatchBase
 from ._episodes import TransitionBatch
 from ._saving import read_state, write_state
-from ._storage import ImmutableDatasetError, SampleStorage
+from ._storage import COPY_INSTEAD, ImmutableDatasetError, SampleStorage
 from .tensordicts import (
     Key,
     as_tensors,
@@ -61,7 +61,7 @@ class BatchStorage(SampleStorage):
         self.is_mutable = batch.is_mutable
         self.capacity = getattr(batch, "capacity", None) if batch.is_mutable else len(batch)
         self._is_torch = batch.backend.simplified_name == "pytorch"
-        self._take = batch.take if isinstance(batch, TransitionBatch) else batch.get_at
+        self._take = _reader_of(batch)
         self._overlay: dict[Key, torch.Tensor] = {}
         self._overlay_numbers = range(0)  # of the samples that the overlay is for
         self._shift = 0  # what is added to the batch's numbers of samples, since they were restored
@@ -120,7 +120,7 @@ class BatchStorage(SampleStorage):
         if self.is_mutable:
             raise ValueError(
                 f"{'/'.join(key)}: a {type(self.batch).__name__} keeps the entries that it was made with. For a copy "
-                f"that takes more: ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+                f"that takes more: {COPY_INSTEAD}"
             )
         self._check_overlay()
         self._overlay[key] = value.clone()
@@ -206,8 +206,7 @@ class BatchStorage(SampleStorage):
     def _check_mutable(self) -> None:
         if not self.is_mutable:
             raise ImmutableDatasetError(
-                f"{type(self.batch).__name__} cannot be written to. For a copy that can: "
-                f"ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+                f"{type(self.batch).__name__} cannot be written to. For a copy that can: {COPY_INSTEAD}"
             )
 
     # -- as a source of index samplers -----------------------------------------------------------------------
@@ -293,7 +292,7 @@ class BatchStorage(SampleStorage):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._take = self.batch.take if isinstance(self.batch, TransitionBatch) else self.batch.get_at
+        self._take = _reader_of(self.batch)
 
     def close(self) -> None:
         self._overlay = {}
@@ -302,6 +301,10 @@ class BatchStorage(SampleStorage):
 
     def __repr__(self) -> str:
         return f"BatchStorage({type(self.batch).__name__} of {len(self)})"
+
+
+def _reader_of(batch: BatchBase) -> Callable[[np.ndarray], Any]:
+    return batch.take if isinstance(batch, TransitionBatch) else batch.get_at
 
 
 def _add_episodes(buffer: Any, values: Any, count: int, episodes: list[tuple[int, int]]) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Samples are copied this many bytes at a time.
 COPY_BYTES = 16 * 2**20
+#: The way out of errors about samples that cannot be changed.
+COPY_INSTEAD = "ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
 
 
 class ImmutableDatasetError(PermissionError, RuntimeError):
@@ -230,8 +232,7 @@ class Writer(abc.ABC):
         if not storage.is_mutable:
             raise ImmutableDatasetError(
                 f"{storage!r} is immutable, {type(self).__name__} cannot write to it: leave out the writer, or give an "
-                f"ImmutableDatasetWriter. For a copy that can be written to: "
-                f"ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+                f"ImmutableDatasetWriter. For a copy that can be written to: {COPY_INSTEAD}"
             )
 
     @abc.abstractmethod
@@ -273,8 +274,7 @@ class ImmutableDatasetWriter(Writer):
     def write(self, storage: SampleStorage, data: Any, count: int) -> np.ndarray:
         raise ImmutableDatasetError(
             "this is a recorded dataset, nothing can be added to it. For a copy that can be written to: "
-            "ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]; "
-            "for a changed copy on disk: data.preprocess(fn, dest=path)"
+            f"{COPY_INSTEAD}; for a changed copy on disk: data.preprocess(fn, dest=path)"
         )
 
 

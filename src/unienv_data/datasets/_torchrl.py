@@ -15,7 +15,7 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ._sampling import Draw, Drawer
-from ._storage import ImmutableDatasetWriter, RingStorage, RoundRobinWriter, SampleStorage
+from ._storage import COPY_INSTEAD, ImmutableDatasetWriter, RingStorage, RoundRobinWriter, SampleStorage
 from .tensordicts import Key, key_of, to_nested, torch
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class TorchRLStorage(RingStorage):
     def add_column(self, key: Key, value: torch.Tensor) -> None:
         raise ValueError(
             f"{'/'.join(key)}: a {type(self.inner).__name__} keeps the entries of its first samples. For a "
-            f"copy that takes more: ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
+            f"copy that takes more: {COPY_INSTEAD}"
         )
 
     def set(self, index: np.ndarray, data: TensorDictBase) -> None:

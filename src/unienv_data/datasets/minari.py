@@ -337,10 +337,13 @@ def _convert_local(dataset_id: str, target: Path, is_forced: bool, progress: boo
     if not folder.is_dir():
         what = f"{folder} does not exist: there is no local Minari dataset {dataset_id!r}"
         raise FileNotFoundError(f"{what}{_hint(dataset_id)}")
-    if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
+
+    def is_wanted() -> bool:
+        return not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder)
+
+    if is_wanted():
         with _locked(target):
-            # another process may have made the copy meanwhile
-            if not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder):
+            if is_wanted():  # another process may have made the copy meanwhile
                 convert(folder, target, dataset_id=dataset_id, origin=folder, progress=progress)
 
 
