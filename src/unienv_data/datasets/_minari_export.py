@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unienv_interface.space import DictSpace, Space
+from unienv_interface.space import Space
 from unienv_interface.space.space_utils.gym_utils import to_gym_space
 from unienv_interface.utils.optional import need
 
@@ -158,9 +158,8 @@ def _parts(space: Space) -> dict[str, tuple[str, ...]]:
 
 def _further(space: Space, parts: dict[str, tuple[str, ...]], spaces: dict[str, Space]) -> dict[str, Space]:
     """The columns that Minari has no place of its own for; a ValueError if one has the name of an info."""
-    assert isinstance(space, DictSpace)
     known = {keys[0] for keys in parts.values()} | _FOLLOWING
-    found = {name: child for name, child in space.spaces.items() if name not in known}
+    found = {name: child for name, child in getattr(space, "spaces", {}).items() if name not in known}
     infos = {name for part in _OPTIONAL for name in getattr(spaces.get(part), "spaces", ())}
     if not infos.isdisjoint(found):
         raise ValueError(

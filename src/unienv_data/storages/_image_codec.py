@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -97,6 +97,12 @@ def pixel_shape(space: Space) -> tuple[int, ...]:
             f"channels, not {space}"
         )
     return shape
+
+
+def frame_space(space: Space) -> ArraySpace:
+    """The space, which has pixels; a ValueError if it has none."""
+    pixel_shape(space)
+    return cast(ArraySpace, space)
 
 
 def check_format(space: ArraySpace, format: str, quality: int) -> None:  # noqa: A002 - the documented name

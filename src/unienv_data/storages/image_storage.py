@@ -11,11 +11,10 @@ from typing_extensions import Self
 from unienv_interface.backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType
 from unienv_interface.space import Space
 from unienv_interface.space.row_layout import RowLayout
-from unienv_interface.space.spaces import ArraySpace
 
 from ..base.files import json_field, read_json, write_json
 from ..base.storage import SpaceStorage, UnsupportedFormatError
-from ._image_codec import ImageCodec, pixel_shape
+from ._image_codec import ImageCodec, frame_space
 from ._options import checks_options
 from ._reference_frames import IMAGE_METADATA as IMAGE_METADATA
 from ._reference_frames import PathLike, ReferenceImages
@@ -145,6 +144,4 @@ class ImageStorage(PackedStorage, Generic[BArrayType, BDeviceType, BDtypeType, B
 
 def _layout(space: Space, format: str, quality: int) -> RowLayout:  # noqa: A002 - the documented name
     """Rows that refer to images in a heap."""
-    pixel_shape(space)
-    assert isinstance(space, ArraySpace)
-    return RowLayout(space, {(): ImageCodec(space, format.upper(), quality)})
+    return RowLayout(space, {(): ImageCodec(frame_space(space), format.upper(), quality)})

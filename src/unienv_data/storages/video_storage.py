@@ -37,7 +37,7 @@ from ..base.storage import UnsupportedFormatError
 from ._episode_encoder import EpisodeEncoder
 from ._frame_cache import FrameCache, bytes_of
 from ._frame_places import ENCODED, RAW, FramePlaces
-from ._image_codec import pixel_shape
+from ._image_codec import frame_space, pixel_shape
 from ._options import checks_options
 from ._raw_frames import RawFrames
 from ._reference_frames import IMAGE_METADATA, VIDEO_METADATA, PathLike, ReferenceVideos
@@ -139,16 +139,15 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
         ValueError
             The codec does not keep the frames of the space, or there is no folder.
         """
-        pixel_shape(single_instance_space)
-        assert isinstance(single_instance_space, ArraySpace)
-        settings = settings_for(single_instance_space, codec, fps, gop, crf, pixel_format)
+        space = frame_space(single_instance_space)
+        settings = settings_for(space, codec, fps, gop, crf, pixel_format)
         if cache_path is None:
             raise ValueError("videos are files: give cache_path, or keep the frames in an ImageStorage")
         if multiprocessing:
             raise ValueError("one process encodes videos: create the buffer without multiprocessing=True")
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")
-        return cls._create(single_instance_space, Path(cache_path), settings, capacity, raw_bytes)
+        return cls._create(space, Path(cache_path), settings, capacity, raw_bytes)
 
     @classmethod
     def _create(
@@ -198,15 +197,14 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
         version = json_field(content, "format_version", int, file)
         if version > _VERSION:
             raise UnsupportedFormatError(f"{file}: format version {version}, this release reads up to {_VERSION}")
-        pixel_shape(single_instance_space)
-        assert isinstance(single_instance_space, ArraySpace)
+        space = frame_space(single_instance_space)
         names = {"codec": str, "fps": float, "gop": int, "crf": int, "pixel_format": str}
         settings = VideoSettings(**{name: json_field(content, name, kind, file) for name, kind in names.items()})
         form = None
         if resize is not None or crop is not None:
             if not read_only:
                 raise ValueError("frames are resized and cropped to be read only: load with read_only=True")
-            form = FrameForm(array_format(single_instance_space), crop, resize)
+            form = FrameForm(array_format(space), crop, resize)
         places = None
         if not (accept_damaged and read_only):
             places = FramePlaces.open(folder, writable=not read_only)
@@ -214,7 +212,7 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
                 places.file.check_length(capacity, exactly=True)
         raw_bytes = json_field(content, "raw_bytes", int, file)
         return cls(
-            single_instance_space,
+            space,
             folder,
             settings,
             places,
