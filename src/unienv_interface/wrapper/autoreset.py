@@ -58,7 +58,8 @@ class AutoresetWrapper(Wrapper):
     In the mode ``"next_step"`` a batch steps some slots while others are reset. `AsyncVecEnv` and `SyncVecEnv` can do
     that. Any other batch steps as a whole: the wrapper resets the slots before that step, so that no ended episode is
     stepped, and once more after it. The caller sees no difference, but a recorder below records the step between
-    the two resets as an episode of one step, which was cut off. The mode ``"same_step"`` has no such steps.
+    the two resets as an episode of one step, without a flag and not among the cut ones. So record in the mode
+    ``"same_step"``, which has no such steps.
 
     Examples
     --------
