@@ -186,7 +186,7 @@ def _as_lerobot(path: Path, seconds: list[float]) -> Any:
     pictures, times = [], []
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        container.seek(int(seconds[0] / float(stream.time_base)), stream=stream)
+        container.seek(round(seconds[0] / float(stream.time_base)), stream=stream)
         for frame in container.decode(stream):
             pictures.append(torch.from_numpy(frame.to_rgb().to_ndarray()).permute(2, 0, 1))
             times.append(frame.time)
