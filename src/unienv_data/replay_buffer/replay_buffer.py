@@ -404,6 +404,24 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self.storage.has_column_access
 
     def get_at(self, idx: Any) -> BatchT:
+        """Read samples into new arrays; index 0 is the oldest sample.
+
+        Parameters
+        ----------
+        idx
+            An integer, a slice, a list or array of integers, a boolean mask, or an ellipsis.
+
+        Raises
+        ------
+        IndexError
+            An index is out of range.
+        TypeError
+            The index is of another kind.
+
+        Examples
+        --------
+        >>> newest, all_samples = buffer.get_at(-1), buffer.get_at(...)
+        """
         return self._reader.read(idx, self._read_samples)
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
@@ -583,6 +601,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self.backend.to_numpy(flags) if self.backend.is_backendarray(flags) else np.asarray(flags)
 
     def set_at(self, idx: Any, value: Any) -> None:
+        """Overwrite existing samples; a ValueError names the path of a value that does not fit the space."""
         self._locked(self._writer.set_at, idx, value)
 
     def remove_at(self, idx: Any, *, join: bool = False) -> None:
