@@ -115,6 +115,14 @@ def test_a_part_of_a_lerobot_dataset_has_no_frames_of_the_rest(name: str, tmp_pa
 
 
 @pytest.mark.usefixtures("no_encoder")
+def test_an_episode_that_begins_within_a_group_of_pictures(tmp_path: Path) -> None:
+    with recorded(tmp_path / "a") as buffer:
+        part = buffer.get_slice(slice(2, 17))
+        assert_same(exported(part, tmp_path / "out"), part)
+    assert check(tmp_path / "out").findings == []
+
+
+@pytest.mark.usefixtures("no_encoder")
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
 def test_a_long_episode_in_several_videos_is_joined(codec: str, tmp_path: Path) -> None:
     bound = 8 * int(np.prod(SHAPE))

@@ -222,10 +222,11 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
         by_path.setdefault(path, []).append(number)
     for path, numbers in by_path.items():
         times: np.ndarray | None = None
+        is_key = np.zeros(0, bool)
         why = f"{path}: there is no such file" if not path.exists() else ""
         if not why:
             try:
-                times = frame_times(path)
+                times, is_key = frame_times(path)
             except Exception as error:  # whatever a decoder makes of a damaged file
                 why = f"{path}: the video cannot be opened: {error}"
         for number in numbers:
@@ -238,9 +239,13 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
             if int(inside.sum()) != count:
                 faults[number] = f"{who}: {path} has {int(inside.sum())} frames of it, and there are {count} samples"
         if spare and times is not None and not faults:
-            unused = len(times) - int(episodes.lengths[numbers].sum())
-            if unused > 0:
-                faults[numbers[-1]] = f"{path}: {unused} frames belong to no episode"
+            is_unused = np.ones(len(times), bool)
+            for number in numbers:
+                first = int(np.searchsorted(times, spans.starts[number] - 0.5 / fps))
+                keys = np.flatnonzero(is_key[: first + 1])  # an episode is decoded from the last of them on
+                is_unused[keys[-1] if len(keys) else 0 : first + int(episodes.lengths[number])] = False
+            if is_unused.any():
+                faults[numbers[-1]] = f"{path}: {int(is_unused.sum())} frames belong to no episode"
     return faults
 
 
@@ -259,11 +264,13 @@ def misplaced_episodes(meta: DatasetMeta, key: str) -> Iterator[str]:
             )
 
 
-def frame_times(path: Path) -> np.ndarray:
-    """The seconds at which the frames of a video are shown, in order; nothing is decoded."""
+def frame_times(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The seconds at which the frames of a video are shown, in order, and which are key frames; nothing is decoded."""
     av = need("av", extra="lerobot")
     with av.open(os.fspath(path)) as container:
         stream = container.streams.video[0]
-        ticks = sorted(packet.pts for packet in container.demux(stream) if packet.pts is not None)
-        times: np.ndarray = np.array(ticks, np.float64) * float(stream.time_base)
-        return times
+        packets = sorted(
+            (packet.pts, packet.is_keyframe) for packet in container.demux(stream) if packet.pts is not None
+        )
+        table = np.array(packets, np.float64).reshape(-1, 2)
+        return table[:, 0] * float(stream.time_base), table[:, 1] > 0

@@ -190,7 +190,7 @@ def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list
     for length in lengths:
         while left == 0 and (following := next(videos, None)) is not None:
             try:
-                left, path, start = len(frame_times(following)), following, 0.0
+                left, path, start = len(frame_times(following)[0]), following, 0.0
             except Exception as error:  # whatever a decoder makes of a damaged file
                 notes.append(f"{following}: the video cannot be opened: {error}")
         paths.append(path)
