@@ -143,22 +143,25 @@ def test_a_file_that_is_cut_or_longer_or_gone_is_found(tmp_path: Path, capacity:
 
 
 def test_files_that_grow_can_be_opened_at_any_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grown = set()
+    grown, written = set(), 0
 
-    def extend(file: MappedFile, length: int) -> None:
-        plain_extend(file, length)
-        grown.add(file.path.name if file.path is not None else "")
-        # as by a reader now, or after a kill
-        with ReplayBuffer.load_from(tmp_path / "buffer", backend=NumpyComputeBackend) as reader:
-            assert len(reader) == written
+    def watched(grow: Callable[[MappedFile, int], None]) -> Callable[[MappedFile, int], None]:
+        def extend(file: MappedFile, length: int) -> None:
+            grow(file, length)
+            grown.add(file.path.name if file.path is not None else "")
+            # as by a reader now, or after a kill
+            with ReplayBuffer.load_from(tmp_path / "buffer", backend=NumpyComputeBackend) as reader:
+                assert len(reader) == written
 
-    plain_extend, written = MappedFile.extend, 0
+        return extend
+
     options = {"capacity": None, "cache_path": tmp_path / "buffer", "maintain_segment_metadata": True}
     with ReplayBuffer.create(number_space(), **options) as buffer:
-        monkeypatch.setattr(MappedFile, "extend", extend)
+        for name in ("extend", "extend_reserved"):
+            monkeypatch.setattr(MappedFile, name, watched(getattr(MappedFile, name)))
         for written in range(0, 20_000, 100):
             buffer.extend(numbers(range(written, written + 100)))
-    assert grown == {"rows.bin", "segments.bin"}  # the checksums grow where they are reserved
+    assert grown == {"rows.bin", "segments.bin", "sums.bin"}
 
 
 def test_swapped_files_are_found(tmp_path: Path) -> None:

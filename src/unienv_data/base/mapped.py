@@ -98,6 +98,15 @@ class MappedFile:
         if length > self.length:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
+    def extend_reserved(self, length: int) -> None:
+        """Make the file at least `length` items long without holes: to read one takes room too on some file systems."""
+        present, wanted = self.nbytes, length * self.dtype.itemsize
+        try:
+            reserve(self.fd, present, wanted, self.path)
+        except OSError:
+            os.ftruncate(self.fd, present)  # which may have become longer by a part of that
+            raise
+
     def trim(self, length: int) -> None:
         """Cut the file to at most `length` items. No process may use the items behind them."""
         if length < self.length:

@@ -148,7 +148,10 @@ class SegmentIndex:
             self._set_records(grown)
             return
         if self.file.length < count and self.file.writable:
-            self.file.extend(max(count, 2 * len(self._records), 64))
+            try:
+                self.file.extend_reserved(max(count, 2 * len(self._records), 64))
+            except OSError:  # there may be room for less
+                self.file.extend_reserved(count)
         self._set_records(self.file.map(max(count, self.file.length)))
 
     def _index_of(self, number: int) -> int:

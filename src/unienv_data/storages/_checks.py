@@ -15,6 +15,7 @@ when the folder is opened to be written.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from ..base.files import reserve
 from ..base.mapped import MappedFile
 from ..base.row_storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
 from .row_memory import FileHeap, RowMemory
@@ -46,15 +46,20 @@ class RowSums:
         self._constants = _constants(layout.itemsize // self._word.itemsize)
         self._records: Any = None  # which `_words` are the words of
         self._hold(np.zeros(0, _ENTRY))
-        self.fit()
+        self._map()
 
     @classmethod
     def create(cls, memory: RowMemory, folder: Path) -> RowSums:
-        return cls(memory, MappedFile.create(folder / SUMS_FILE, _ENTRY))
+        sums = cls(memory, MappedFile.create(folder / SUMS_FILE, _ENTRY))
+        sums.fit()
+        return sums
 
     @classmethod
     def open(cls, memory: RowMemory, folder: Path, *, writable: bool) -> RowSums:
-        return cls(memory, MappedFile.open(folder / SUMS_FILE, _ENTRY, writable=writable))
+        sums = cls(memory, MappedFile.open(folder / SUMS_FILE, _ENTRY, writable=writable))
+        with contextlib.suppress(OSError):  # on a full disk, where nothing is written before there is room
+            sums.fit()
+        return sums
 
     def __reduce__(self) -> tuple[type[RowSums], tuple[RowMemory, MappedFile]]:
         return RowSums, (self._memory, self.file)
@@ -64,30 +69,26 @@ class RowSums:
         self._array, self._entries = entries, memoryview(entries)  # type: ignore[arg-type]
 
     def fit(self) -> None:
-        """Map an entry for every row; a reader maps those that are in the file."""
+        """Have an entry for every row, with room for it."""
+        count = len(self._memory.rows)
+        if count > len(self._entries) and self.file.writable:
+            self.file.extend_reserved(count)
+        self._map()
+
+    def _map(self) -> None:
+        """Map the entries that are in the file, of at most as many rows as there are."""
         records, count = self._memory.rows.records, len(self._memory.rows)
         if records is not self._records:  # the memory has grown or was trimmed
             as_bytes = records.view(np.uint8).reshape(count, records.itemsize)
             self._records, self._words = records, as_bytes.view(self._word)
         if count > len(self._entries):
-            if self.file.writable and count > self.file.length:
-                self._extend(count)
             self._hold(self.file.map(min(count, self.file.length)))
-
-    def _extend(self, count: int) -> None:
-        """Make the file longer, without holes: to read one takes room too on some file systems."""
-        present = self.file.length
-        try:
-            reserve(self.file.fd, present * _ENTRY.itemsize, count * _ENTRY.itemsize, self.file.path)
-        except OSError:
-            self.file.trim(present)
-            raise
 
     def trim(self, length: int) -> None:
         """Cut the file to its first `length` entries."""
         self.file.trim(length)
         self._hold(self.file.map(length))
-        self.fit()
+        self._map()
 
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that the entries of rows [start, stop) can be written; those around them that can be."""
@@ -123,7 +124,7 @@ class RowSums:
 
     def forget(self, head: int) -> bool:
         """Remove the checksums of samples with numbers from `head` on; whether there was one."""
-        self.fit()
+        self._map()
         had_any = False
         for start in range(0, len(self._array), _SCAN):
             entries = self._array[start : start + _SCAN]
@@ -199,7 +200,7 @@ class RowSums:
         else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
         """
         self._memory.adopt_all()
-        self.fit()
+        self._map()
         states = np.full(len(slots), ROW_UNKNOWN, np.int8)
         for start in range(0, len(slots), _PIECE):
             part = slice(start, start + _PIECE)
@@ -320,7 +321,6 @@ class BlockSums:
         states = self.check(np.arange(len(numbers)))
         (folder / SUMS_FILE).unlink(missing_ok=True)  # of an attempt that was killed
         sums = RowSums.create(self._memory, folder)
-        reserve(sums.file.fd, 0, sums.file.nbytes, folder / SUMS_FILE)
         present = np.flatnonzero(numbers >= 0)
         for start in range(0, len(present), _PIECE):
             sums.adopt(present[start : start + _PIECE], numbers, states == ROW_WRONG)

@@ -301,6 +301,10 @@ class PackedStorage(RowStorage):
         """The rows of all slots. Replaced when the memory grows; what was read before stays valid."""
         return self._memory.rows
 
+    def column_with_holes(self, place: int) -> np.ndarray:
+        """The column of a leaf that lies in the rows, zeros where a row was never written; not to be written to."""
+        return self._memory.records_with_holes(len(self))[self.layout.names[place]]
+
     def encode(self, value: Any, count: int | None) -> Sequence[Any]:
         leaves = self.layout.encode(value, () if count is None else (count,))
         return leaves if self._memory.heap is None else self.layout.store(leaves, self._memory.heap)

@@ -44,6 +44,10 @@ class RowMemory:
     def adopt_all(self) -> None:
         """Use all rows of the files, also those that another process has added."""
 
+    def records_with_holes(self, count: int) -> np.ndarray:
+        """The first `count` records, some of which may never have been written: to map those takes room on a tmpfs."""
+        return self.rows.records[:count]
+
     def check_room(self, length: int) -> None:
         """Raise a StorageCorruptedError unless there are at least `length` rows."""
 
@@ -175,6 +179,12 @@ class MappedMemory(RowMemory):
     def _extend(self, length: int) -> None:
         for file in self.files:
             file.extend(length)
+
+    def records_with_holes(self, count: int) -> np.ndarray:
+        file = self.files[0]
+        if file.path is None:
+            return super().records_with_holes(count)
+        return np.frombuffer(file.read_bytes(count * file.dtype.itemsize, 0), file.dtype)
 
     def check_room(self, length: int) -> None:
         for file in self.files:

@@ -307,9 +307,21 @@ class SharedNextObsStorage(RowStorage):
         if self.capacity is None and length > len(self._rows.rows):
             self._rows.adopt_length(length)
 
+    def _slots_before(self, slots: np.ndarray) -> np.ndarray:
+        """The slots of the previous rows; of first samples their own where the row was perhaps never written.
+
+        To read a hole of a file takes room on a tmpfs, where none may be left.
+        """
+        before = slots - self.lanes
+        if before.size and before.item(before.argmin()) < 0:
+            around = before < 0
+            is_first = take_column(self._rows.rows, self._rows.layout.leaves[0], slots[around]) != 0
+            before[around] = np.where(is_first, slots[around], before[around])
+        return before
+
     def _read_all(self, slots: np.ndarray) -> list[np.ndarray]:
         """The columns of the samples in these slots, in memory of their own; all records are read in one piece."""
-        rows, count, before = self._rows.rows, len(slots), slots - self.lanes
+        rows, count, before = self._rows.rows, len(slots), self._slots_before(slots)
         both = np.concatenate((slots, before)) if self._reads_records_before else slots
         records = rows.records.take(both, 0, None, "wrap")
         pieces, blocks = (records[:count], records[count:]), rows.blocks
@@ -322,7 +334,7 @@ class SharedNextObsStorage(RowStorage):
 
     def read_columns(self, leaf_indices: Sequence[int], slots: np.ndarray) -> list[np.ndarray]:
         """Some of the columns of the samples in these slots, by the places of their leaves."""
-        rows, before, columns = self._rows.rows, slots - self.lanes, []
+        rows, before, columns = self._rows.rows, self._slots_before(slots), []
         for leaf_index in leaf_indices:
             leaf, is_before = self._sources[leaf_index]
             columns.append(take_column(rows, leaf, before if is_before else slots))
@@ -425,7 +437,7 @@ class SharedNextObsStorage(RowStorage):
         firsts, rows = self._firsts, self._rows
         if self._is_shared:
             firsts.adopt_all()
-        total, named, holders = len(firsts), rows.rows.columns[0], firsts.rows.columns[0][: len(firsts)]
+        total, named, holders = len(firsts), rows.rows.columns[0], firsts.column_with_holes(0)
         slots = np.clip(holders, 0, max(0, len(rows) - 1))
         in_use = np.zeros(total, np.bool_)
         if len(rows):
@@ -435,6 +447,7 @@ class SharedNextObsStorage(RowStorage):
         if len(free) < wanted:
             firsts.extend_length(wanted - len(free))
             free = np.concatenate([free, np.arange(total, len(firsts))])
+        free = free[:wanted]
         firsts.reserve_at(free)
         self._free = free
 
