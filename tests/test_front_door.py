@@ -83,6 +83,14 @@ def test_the_program_with_workers_runs_where_processes_are_spawned(tmp_path: Pat
     assert re.fullmatch(r"True \d+ episodes\n", done.stdout)
 
 
+def test_a_program_with_workers_and_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    make = 'multiprocessing.set_start_method("spawn", force=True)\nunienv.make("CartPole-v1", num_envs=2, workers=2)\n'
+    (tmp_path / "program.py").write_text(f"import multiprocessing, unienv\n{make}", encoding="utf-8")
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    told = "died at construction: exit code 1; spawn imports the main program, which needs a guard, if __name__"
+    assert told in done.stderr
+
+
 def test_each_task_takes_few_lines() -> None:
     assert {number: len(code.splitlines()) <= MOST_LINES[number] for number, code in tasks().items()} == dict.fromkeys(
         MOST_LINES, True
@@ -424,6 +432,11 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     for function in (unienv.info, unienv.stats, unienv.check):
         with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
             function(tmp_path / "catpole")
+    with pytest.raises(ValueError, match=r"'checksm' is no kind of finding, .*, did you mean 'checksum'\?"):
+        unienv.check(tmp_path / "cartpole", ignore=["checksm"])
+    for function in (unienv.load, lambda url: unienv.record(batch(), url)):
+        with pytest.raises(ValueError, match="'s3://bucket/r' is a URL, and buffers lie in local folders: copy"):
+            function("s3://bucket/r")
     with pytest.raises(FileNotFoundError, match=r"there is no such folder, did you mean 'cartpole'\?"):
         unienv.repair(tmp_path / "catpole", tmp_path / "repaired")
     with pytest.raises(ValueError, match=r"'hfd5' is no format, .*, did you mean 'hdf5'\?"):

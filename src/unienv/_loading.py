@@ -21,7 +21,7 @@ from unienv_data import (
     StorageCorruptedError,
     ToBackendOrDeviceBatch,
 )
-from unienv_data.base.files import did_you_mean_path
+from unienv_data.base.files import did_you_mean_path, local_path
 from unienv_data.checking import open_folder
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
 from unienv_data.integrations.lerobot_check import is_dataset
@@ -147,7 +147,7 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     >>> data = unienv.load("cartpole", backend="torch")
     >>> data = unienv.load("mujoco/hopper/expert-v0", backend="torch")  # doctest: +SKIP
     """
-    backend, path = parse_backend(backend), Path(source)
+    backend, path = parse_backend(backend), local_path(source)
     if is_dataset(path):
         dataset = LeRobotAsUniEnvDataset.from_local(path, backend, device)
         return Data(dataset, dataset)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from typing_extensions import Self
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, SpaceStorage, transition_space
+from unienv_data.base.files import local_path
 from unienv_data.checking import describe_difference
 from unienv_data.replay_buffer.inspection import clear_killed_create
 from unienv_data.storages.registry import name_of
@@ -170,7 +171,7 @@ def record(
         )
     if policy is not None and steps is None:
         raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")
-    folder, space = Path(path), transition_space(env) if space is None else space
+    folder, space = local_path(path), transition_space(env) if space is None else space
     lanes = env.batch_size or 1
     clear_killed_create(folder)
     if _is_empty_folder(folder):

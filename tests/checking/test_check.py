@@ -338,7 +338,7 @@ def test_what_cannot_be_checked_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"^{tmp_path}: not a replay buffer, it has no metadata.json$"):
         check(str(tmp_path))
     path = write(tmp_path / "r", episodes((5,)))
-    with pytest.raises(ValueError, match="'nan' is no kind of finding, those are: unreadable, checksum, "):
+    with pytest.raises(ValueError, match="'nan' is no kind of finding, the kinds are unreadable, checksum, "):
         check(path, ignore=["nan"])
 
 

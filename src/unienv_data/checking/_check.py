@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from unienv_interface.utils.words import did_you_mean
+
 from ..base.files import PathLike, local_path
 from ..base.row_storage import rows_of
 from ..integrations.lerobot_check import dataset_problems, is_dataset
@@ -111,7 +113,8 @@ def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCal
     path = local_path(path)
     for kind in ignore:
         if kind not in KINDS:
-            raise ValueError(f"{kind!r} is no kind of finding, those are: {', '.join(KINDS)}")
+            near = did_you_mean(kind, KINDS)
+            raise ValueError(f"{kind!r} is no kind of finding, the kinds are {', '.join(KINDS)}{near}")
     if is_dataset(path):
         samples, problems = dataset_problems(path, progress or unwatched)
         wanted = [Finding(problem.kind, problem.text) for problem in problems if problem.kind not in ignore]

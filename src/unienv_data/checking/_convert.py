@@ -63,7 +63,7 @@ class NewRecording:
         """
         if fmt not in FORMATS:
             raise ValueError(
-                f"{fmt!r} is no format, it must be one of {', '.join(FORMATS)}{did_you_mean(fmt, FORMATS)}"
+                f"{fmt!r} is no format, it must be one of {', '.join(TARGETS)}{did_you_mean(fmt, TARGETS)}"
             )
         if os.path.lexists(target):
             raise FileExistsError(f"{target}: it is there already, give another path")

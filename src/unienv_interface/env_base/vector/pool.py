@@ -395,7 +395,10 @@ class WorkerPool:
 
     def _death(self, worker: _Worker, what: str) -> WorkerDied:
         await_ends([worker], KILL_GRACE, self._listen_briefly)  # its pipe ends a moment before itself
-        return WorkerDied(f"{self._describe(worker)} died at {what}: {worker.how_it_ended()}")
+        ended, method = worker.how_it_ended(), (self._ctx or default_context()).get_start_method()
+        if what == "construction" and worker.process.exitcode == 1 and method != "fork":
+            ended += f"; {method} imports the main program, which needs a guard, if __name__ == '__main__':"
+        return WorkerDied(f"{self._describe(worker)} died at {what}: {ended}")
 
     def _report(self, payload: bytes) -> ErrorReport:
         report = ErrorReport(*pickle.loads(payload))
