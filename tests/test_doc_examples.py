@@ -172,7 +172,8 @@ def test_an_example_runs(
                 while not recorder.step(recorder.sample_action())[3]:
                     pass
         example.globs["buffer"] = goals
-    if "/cam" in example.docstring or "obs/" in example.docstring:
+    code = "".join(line.source for line in example.examples)
+    if "/cam" in code or "obs/" in code:
         example.globs.update(buffer=camera_buffer(), space=camera_space())
     said: list[str] = []
     runner = doctest.DocTestRunner(OutputChecker(), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
