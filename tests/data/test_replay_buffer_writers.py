@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -170,3 +171,20 @@ def test_a_timeout_that_is_no_time_is_refused(seconds: float) -> None:
     buffer = ReplayBuffer.create(number_space(), capacity=8)
     with pytest.raises(ValueError, match=f"edit_timeout is {seconds}, it must be a number of seconds above 0"):
         buffer.edit_timeout = seconds
+
+
+def test_a_close_that_cannot_repair_gives_back_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, options = tmp_path / "buffer", {"read_only": False, "backend": NumpyComputeBackend}
+    buffer = ReplayBuffer.create(number_space(), cache_path=path, multiprocessing=True)
+    buffer.extend(numbers([1, 2]))
+    buffer._counters.writer = os.getpid()  # as after a write that has failed
+
+    def fail(*arguments: Any) -> bool:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(buffer.storage), "forget_rows", fail)
+        with pytest.raises(OSError, match="allocate memory"):
+            buffer.close()
+    with ReplayBuffer.load_from(path, **options) as again:
+        assert contents(again) == [1, 2]

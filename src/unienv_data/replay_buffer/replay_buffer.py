@@ -11,6 +11,7 @@ processes write to one buffer, one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -679,7 +680,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         The buffer is closed even if this raises: acknowledged samples are in its files, but may not be durable.
         """
         if self.is_mutable and not self._state.is_closed:
-            self._locked(self._writer.close)  # threads that wait for the lock raise after this
+            with contextlib.suppress(OSError):  # of repairing what a failed write has left: closing the state raises it
+                self._locked(self._writer.close)  # threads that wait for the lock raise after this
+            self._writer.close()
         self._closed = True
         self._reader = ClosedBuffer()  # type: ignore[assignment]
         self._state.close()
