@@ -1,7 +1,7 @@
 """Vector environments with random actions: 8 and 64 of CartPole, Pendulum and HalfCheetah, 16 that give images.
 
 Ours are told with a mask which episodes to begin anew, and that is timed with the rest. Gymnasium's and EnvPool's spend
-the step after an episode's end on that, which is no transition and is not counted.
+the step after an episode's end on that, which is no transition and is not counted; the workers of ours can do so, too.
 
 A learner works on the same cores as a rule, so there are works with busy processes beside the contenders, too.
 """
@@ -45,6 +45,7 @@ def _works(name: str, count: int) -> tuple[Work, Work]:
     here = (make.sync(), make.one_environment(1), make.gymnasium_sync(), make.sb3_dummy(), make.tianshou_dummy())
     apart = (
         make.asynchronous(),
+        make.restarting(),
         make.one_environment(None),
         make.gymnasium_async(),
         make.gymnasium_sync(),
@@ -180,6 +181,22 @@ class Makers:
 
         return run
 
+    def restarting(self) -> Contender:
+        setting = 'AsyncVecEnv of AutoresetWrapper(env, "next_step"): restarts as Gymnasium does'
+
+        @ours("unienv, restarting", setting, *self.needs)
+        def run() -> Iterator[Callable]:
+            from unienv_interface import AsyncVecEnv
+            from unienv_interface.wrapper import AutoresetWrapper
+            from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
+
+            def make() -> AutoresetWrapper:
+                return AutoresetWrapper(FromGymnasiumEnv(make_env(self.name)), "next_step")
+
+            yield from self._restarts_by_itself(AsyncVecEnv([make] * self.count))
+
+        return run
+
     def _ours(self, kind: Any) -> Iterator[Callable]:
         from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
@@ -229,7 +246,7 @@ class Makers:
         def run() -> Iterator[Callable]:
             from gymnasium.vector import SyncVectorEnv
 
-            yield from self._gymnasium(SyncVectorEnv(self.functions))
+            yield from self._restarts_by_itself(SyncVectorEnv(self.functions))
 
         return run
 
@@ -238,11 +255,12 @@ class Makers:
         def run() -> Iterator[Callable]:
             from gymnasium.vector import AsyncVectorEnv
 
-            yield from self._gymnasium(AsyncVectorEnv(self.functions, shared_memory=True))
+            yield from self._restarts_by_itself(AsyncVectorEnv(self.functions, shared_memory=True))
 
         return run
 
-    def _gymnasium(self, env: Any) -> Iterator[Callable]:
+    def _restarts_by_itself(self, env: Any) -> Iterator[Callable]:
+        """The loop over environments that restart in the step after an end, which is not counted."""
         env.reset(seed=0)
 
         def step(action: np.ndarray) -> int:

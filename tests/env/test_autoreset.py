@@ -215,6 +215,23 @@ def test_vector_environments_restart_without_a_second_reset(kind: Callable[..., 
     env.close()
 
 
+@pytest.mark.parametrize("kind", [SyncVecEnv, AsyncVecEnv])
+def test_environments_of_a_batch_restart_where_they_step(kind: Callable[..., Env]) -> None:
+    fns = [lambda make=make: AutoresetWrapper(FromGymnasiumEnv(make()), "next_step") for make in makers(3)]
+    env = kind(fns, seed=0)
+    env.reset()
+    for action in actions_of(env, 20):
+        observation, reward, *_ = env.step(action)
+        assert ((reward == 0) == (observation[:, 2] == 0)).all()
+    assert observation[:, 1].min() > 1
+    assert autoreset_mode(Wrapper(env)) == "next_step"
+    with pytest.raises(ValueError, match="restarts by itself already, in the mode 'next_step'"):
+        AutoresetWrapper(env, "same_step")
+    with pytest.raises(ValueError, match="does not see the restarts"):
+        ReplayBufferCollectionWrapper(env, ReplayBuffer.create(transition_space(env), lanes=3))
+    env.close()
+
+
 def test_what_was_returned_stays() -> None:
     env, _ = offset_batch(NUMPY, "same_step", with_context=True)
     actions = actions_of(env, 4)

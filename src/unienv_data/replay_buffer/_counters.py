@@ -280,8 +280,10 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
             raise StorageCorruptedError(f"{path}: {size} bytes, it must have {PAGE_SIZE}")
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
-        counters = PrivateCounters(_NUMBERS.unpack_from(page, _LIVE))
-        _check_not_behind(counters, _newest_half(page, path), path)
+        committed = _newest_half(page, path)
+        # read anew: a writer that flushed meanwhile would be ahead of counters that were read with its commit
+        counters = PrivateCounters(_NUMBERS.unpack(os.pread(fd, _NUMBERS.size, _LIVE)))
+        _check_not_behind(counters, committed, path)
         _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which compares the checksum
         return counters.head, counters.tail
     finally:

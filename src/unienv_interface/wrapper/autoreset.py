@@ -14,6 +14,7 @@ from ._slot_infos import InfoPart, merge_infos, rows_of_infos
 
 AutoresetMode = Literal["same_step", "next_step", "disabled"]
 AUTORESET_MODES: tuple[AutoresetMode, ...] = ("same_step", "next_step", "disabled")
+_METADATA_KEY = "autoreset_mode"
 
 StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
 
@@ -76,6 +77,8 @@ class AutoresetWrapper(Wrapper):
         if mode != "disabled" and autoreset_mode(env) != "disabled":
             raise ValueError(f"{env!r} restarts by itself already, in the mode {autoreset_mode(env)!r}")
         self.mode: AutoresetMode = mode
+        if mode != "disabled":
+            self.metadata = {**env.metadata, _METADATA_KEY: mode}  # which a vector environment of these passes on
         self._ended = np.zeros(env.batch_size or 1, bool)
         self._signals: tuple[Any, Any, Any] = (0.0, False, False)  # of the step before, which show what type they have
         self._context: Any = None
@@ -191,6 +194,8 @@ class AutoresetWrapper(Wrapper):
 def autoreset_mode(env: Env) -> AutoresetMode:
     """When the environment restarts by itself: the mode of the `AutoresetWrapper` among its layers, if there is one.
 
+    Of a `SyncVecEnv` or `AsyncVecEnv`, also that of an `AutoresetWrapper` around each of its environments.
+
     Examples
     --------
     >>> autoreset_mode(envs), autoreset_mode(AutoresetWrapper(envs, mode="same_step"))
@@ -201,7 +206,8 @@ def autoreset_mode(env: Env) -> AutoresetMode:
         if isinstance(layer, AutoresetWrapper) and layer.mode != "disabled":
             return layer.mode
         layer = layer.prev_wrapper_layer
-    return "disabled"
+    declared = env.unwrapped.metadata.get(_METADATA_KEY)
+    return next((mode for mode in AUTORESET_MODES if mode == declared), "disabled")
 
 
 def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
