@@ -241,7 +241,7 @@ def _draw_standing(figure: Any, results: Sequence[Result]) -> None:
     )
     axes.set_yticks(list(places), [f"{work}: {outcome.name}" for work, outcome, _ in entries])
     axes.set_xscale("log")
-    low, high = (limit(1.0, *(ratio for _, _, ratio in entries)) for limit in (min, max))
+    low, high = (limit([1.0, *(ratio for _, _, ratio in entries)]) for limit in (min, max))
     axes.set_xlim(low / 1.5, high * 1.5)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

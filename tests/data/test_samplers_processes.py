@@ -66,3 +66,24 @@ def test_bad_arguments_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=text):
             MultiprocessingSampler(sampler, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_program_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        """
+import multiprocessing
+from unienv_data import MultiprocessingSampler, ReplayBuffer, StepSampler
+from buffers import number_space, numbers
+
+buffer = ReplayBuffer.create(number_space(), capacity=4)
+buffer.extend(numbers(range(4)))
+MultiprocessingSampler(StepSampler(buffer, 2), 1, ctx=multiprocessing.get_context("spawn")).sample()
+""",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(HERE)])}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=100
+    )
+    told = "died when it was started: exit code 1; spawn imports the main program, which needs a guard, if __name__"
+    assert told in done.stderr

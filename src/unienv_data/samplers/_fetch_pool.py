@@ -239,9 +239,10 @@ class FetchPool:
         self._receive_last(worker)
         worker.channel.close()
         at_work = f"at {worker.todo[0]}" if worker.todo else "while it had nothing to do"
+        ended = worker.how_it_ended()
         if not worker.is_ready:
-            at_work = "when it was started"
-        told = f"worker {worker.process.name} (pid {worker.process.pid}) died {at_work}: {worker.how_it_ended()}"
+            at_work, ended = "when it was started", worker.how_its_start_ended(self._ctx)
+        told = f"worker {worker.process.name} (pid {worker.process.pid}) died {at_work}: {ended}"
         death = WorkerDied(told)
         if worker.is_ready:
             try:

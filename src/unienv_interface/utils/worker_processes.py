@@ -182,6 +182,13 @@ class WorkerProcess:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown signal"
         return f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
 
+    def how_its_start_ended(self, ctx: BaseContext) -> str:
+        """The exit code in words, of a process that has done nothing yet, and what it may lack."""
+        ended, method = self.how_it_ended(), ctx.get_start_method()
+        if self.process.exitcode == 1 and method != "fork":
+            ended += f"; {method} imports the main program, which needs a guard, if __name__ == '__main__':"
+        return ended
+
 
 def await_ends(workers: Sequence[WorkerProcess], seconds: float, listen: Callable[[], None]) -> None:
     """Wait for the end of processes, calling `listen` again and again.

@@ -395,9 +395,10 @@ class WorkerPool:
 
     def _death(self, worker: _Worker, what: str) -> WorkerDied:
         await_ends([worker], KILL_GRACE, self._listen_briefly)  # its pipe ends a moment before itself
-        ended, method = worker.how_it_ended(), (self._ctx or default_context()).get_start_method()
-        if what == "construction" and worker.process.exitcode == 1 and method != "fork":
-            ended += f"; {method} imports the main program, which needs a guard, if __name__ == '__main__':"
+        if what == "construction":
+            ended = worker.how_its_start_ended(self._ctx or default_context())
+        else:
+            ended = worker.how_it_ended()
         return WorkerDied(f"{self._describe(worker)} died at {what}: {ended}")
 
     def _report(self, payload: bytes) -> ErrorReport:
