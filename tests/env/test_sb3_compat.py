@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -23,6 +24,11 @@ from unienv_interface.wrapper import ToSB3VecEnv  # noqa: E402 - after what it n
 
 NUMPY = NumpyComputeBackend
 COUNT = 3
+
+
+@pytest.fixture(autouse=True)
+def logs_go_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
 
 
 def counted(backend: ComputeBackend = NUMPY) -> SyncVecEnv:
