@@ -14,7 +14,7 @@ from partial_play import Player, episodes_alone, in_order_of_coming, segments_of
 from recording_envs import TallyEnv, as_rows, buffers_for, full_space, vector
 
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
-from unienv_data.replay_buffer._recording.recorders import next_episode_id
+from unienv_data.replay_buffer._recording.slots import next_episode_id
 from unienv_interface import AsyncVecEnv, SyncVecEnv
 from unienv_interface.backends import NumpyComputeBackend, deserialize_backend
 from unienv_interface.env_base.env import Env

@@ -28,22 +28,27 @@ from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
 from unienv_interface.wrapper.autoreset import refuse_autoreset
 
-from ._recording.modes import ReplayMode, as_list, check_same_space, dump, resolve_mode, warn_if_mixed
+from ._recording.modes import (
+    ReplayMode,
+    as_list,
+    check_same_space,
+    check_steps_of_some,
+    dump,
+    resolve_mode,
+    warn_if_mixed,
+)
 from ._recording.recorders import (
-    EpisodeCounts,
     PartialRecorders,
-    PendingSteps,
     StepOfSome,
     TransitionBuilder,
     check_builder,
     check_extras,
-    check_steps_of_some,
     is_plain,
     make_recorder,
     names_of,
-    next_episode_id,
     owned_copy,
 )
+from ._recording.slots import EpisodeCounts, PendingSteps, next_episode_id
 from .replay_buffer import ReplayBuffer
 
 PathLike = str | os.PathLike[str]

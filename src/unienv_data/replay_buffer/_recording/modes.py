@@ -140,6 +140,16 @@ def check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -
             )
 
 
+def check_steps_of_some(mode: ReplayMode, slots: int, what: str) -> None:
+    """Raise a ValueError for a mode that cannot record some slots without the others."""
+    if mode == "interleaved":
+        raise ValueError(
+            f"{what}: in replay_mode='interleaved' all {slots} lanes advance together (sample s belongs to lane "
+            f"s % {slots}), so a step must be of all slots. Steps of some are recorded with replay_mode='per_env' and "
+            f"a buffer per slot, which keeps episodes, or 'shared' and one buffer without"
+        )
+
+
 # -- dumps -----------------------------------------------------------------------------------------------------
 
 

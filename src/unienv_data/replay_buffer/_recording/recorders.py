@@ -1,4 +1,4 @@
-"""Recorders, which write the rows of a step to buffers and end episodes.
+"""Builders, which make samples of the data of a step, and recorders, which write them to buffers and end episodes.
 
 One environment is a batch of one slot without an axis. A recorder is made for each set of buffers, and prepares
 everything that does not change from step to step.
@@ -7,9 +7,8 @@ everything that does not change from step to step.
 from __future__ import annotations
 
 import abc
-import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,16 +17,162 @@ from array_api_compat import is_jax_array, is_torch_array
 
 from unienv_interface.backends.numpy import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
-from unienv_interface.space import DictSpace, Space
-from unienv_interface.space.space_utils import batch_utils
+from unienv_interface.space import DictSpace, Space, describe_mismatch
+from unienv_interface.space.space_utils import batch_space, batch_utils
 from unienv_interface.space.spaces import ArraySpace
 from unienv_interface.transformations import DataTransformation
 
 from ..replay_buffer import ReplayBuffer
-from .builders import COUNTED, DONE, FIELDS, OF_ENV_SPACES, Builder, Setting, make_builder
+from .fields import (
+    COUNTED,
+    DONE,
+    FIELDS,
+    NEXT_OBS,
+    OF_ENV_SPACES,
+    Setting,
+    StepData,
+    converter,
+    known_field,
+    plain_form,
+)
 from .modes import ReplayMode
+from .transition_space import transition_space
 
 TransitionBuilder = Callable[..., Any] | DataTransformation
+
+
+# -- builders ----------------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Makes samples of step data."""
+
+    needs: frozenset[str] = frozenset(FIELDS)
+
+    def build(self, data: StepData) -> Any:
+        raise NotImplementedError
+
+
+def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformation | None, validate: bool) -> Builder:
+    """The builder for what the caller has chosen; a KeyError for a key that it cannot fill."""
+    if chosen is not None and not isinstance(chosen, DataTransformation):
+        builder: Builder = CallableBuilder(setting, chosen)
+    elif chosen is not None:
+        builder = TransformingBuilder(setting, chosen)
+    elif isinstance(setting.space, DictSpace):
+        builder = DictBuilder(setting, setting.space, as_arrays=validate)
+    else:
+        builder = NextObservationBuilder()
+    return ValidatingBuilder(setting, builder) if validate else builder
+
+
+def check_builder(chosen: object) -> None:
+    """A TypeError unless this can build transitions."""
+    if not (chosen is None or callable(chosen) or isinstance(chosen, DataTransformation)):
+        raise TypeError(f"transition_builder is {chosen!r:.80}, wanted a function or a DataTransformation")
+
+
+class DictBuilder(Builder):
+    """Fills exactly the keys of a dict space."""
+
+    def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool, keeps_precision: bool = False) -> None:
+        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker.
+
+        With `keeps_precision` the values of the environment's spaces stay as they are, whatever the columns' dtypes.
+        """
+        self._plan = [
+            (
+                key,
+                FIELDS.index(known_field(setting, key)),
+                None if keeps_precision and key in OF_ENV_SPACES else converter(setting, key, space, as_arrays),
+                *plain_form(setting, space),
+            )
+            for key, space in keys.spaces.items()
+        ]
+        self.needs = frozenset(keys.spaces)
+
+    def build(self, data: StepData) -> dict[str, Any]:
+        transition = {}
+        for key, index, convert, dtype, shape in self._plan:
+            value = data[index]
+            if convert is not None and not (
+                type(value) is np.ndarray and value.dtype is dtype and value.shape == shape
+            ):
+                value = convert(value)
+            transition[key] = value
+        return transition
+
+
+class NextObservationBuilder(Builder):
+    """For a space that is no dict: the sample is the observation that the step led to."""
+
+    needs = frozenset({"next_obs"})
+
+    def build(self, data: StepData) -> Any:
+        return data[NEXT_OBS]
+
+
+class CallableBuilder(Builder):
+    """Hands everything to a function of the caller's, by keyword."""
+
+    needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index", "extras"})
+
+    def __init__(self, setting: Setting, function: Callable[..., Any]) -> None:
+        self._function, self._space = function, setting.space
+
+    def build(self, data: StepData) -> Any:
+        obs, context, action, next_obs, reward, terminated, truncated, _, env_index, *_, extras = data
+        given = {"extras": extras} if extras else {}
+        return self._function(
+            cached_obs=obs,
+            cached_context=context,
+            action=action,
+            next_obs=next_obs,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            env_index=env_index,
+            rb_single_space=self._space,
+            **given,
+        )
+
+
+class TransformingBuilder(Builder):
+    """Hands the fields that the buffer has keys for, or the usual ones if it has no keys, to a transformation."""
+
+    def __init__(self, setting: Setting, transformation: DataTransformation) -> None:
+        space = setting.space
+        keys = space if isinstance(space, DictSpace) else transition_space(setting.env)
+        self._inner = DictBuilder(setting, keys, as_arrays=True, keeps_precision=True)
+        self._transformation, self.needs = transformation, self._inner.needs
+        sources = {key: self._source_of(setting, key, child) for key, child in keys.spaces.items()}
+        self._source = DictSpace(space.backend, sources, space.device)
+
+    @staticmethod
+    def _source_of(setting: Setting, key: str, child: Space) -> Space:
+        if key in OF_ENV_SPACES:
+            return setting.env_space(key)
+        return child if setting.count is None else batch_space(child, setting.count)
+
+    def build(self, data: StepData) -> Any:
+        return self._transformation.transform(self._source, self._inner.build(data))
+
+
+class ValidatingBuilder(Builder):
+    """Checks what another builder makes."""
+
+    def __init__(self, setting: Setting, inner: Builder) -> None:
+        self._inner, self._target, self.needs = inner, setting.target, inner.needs
+
+    def build(self, data: StepData) -> Any:
+        transition = self._inner.build(data)
+        finding = describe_mismatch(self._target, transition, "")
+        if finding is not None:
+            raise ValueError(f"the transition does not match target space {self._target}: {finding}")
+        return transition
+
+
+# -- recorders ---------------------------------------------------------------------------------------------
 
 
 class Recorder(abc.ABC):
@@ -46,12 +191,6 @@ class Recorder(abc.ABC):
     @abc.abstractmethod
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
         """Write one step, in the order of `FIELDS`, and end the episodes of the rows `ended`, in ascending order."""
-
-
-def check_builder(chosen: object) -> None:
-    """A TypeError unless this can build transitions."""
-    if not (chosen is None or callable(chosen) or isinstance(chosen, DataTransformation)):
-        raise TypeError(f"transition_builder is {chosen!r:.80}, wanted a function or a DataTransformation")
 
 
 def make_recorder(
@@ -127,31 +266,27 @@ class _SlotRecorder(Recorder):
         return (self._backend.to_numpy(value) if self._backend.is_backendarray(value) else value).tolist()
 
 
-def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
-    """The names under a field of several values, in any of these buffers."""
-    return {name for buffer in buffers for name in _children(_children(buffer.single_space).get(field))}
+class _BatchRecorder(Recorder):
+    """Records a batch into one buffer without episodes, row after row."""
+
+    may_be_open = False
+
+    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
+        super().__init__(builder.needs)
+        self._buffer, self._build = buffer, builder.build
+        self.env_index = _slot_numbers(env)
+
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        self._buffer.extend(self._build(data))
 
 
-def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
-    """Raise a KeyError unless the extras of a step have just the names of the buffers' columns."""
-    given = {} if extras is None else extras
-    missing = [name for name in names if name not in given]
-    missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
-    if missing:
-        name = min(missing)
-        given_so = f"step(action, extras={{{name!r}: ...}})"
-        raise KeyError(f"extras/{name}: the buffer has this column, give its value at each step: {given_so}")
-    for name in given:
-        if name not in names:
-            raise KeyError(
-                f"extras/{name}: the buffer has no such column, it has {sorted(names)}: make its space with "
-                f"transition_space(env, extras={{{name!r}: space}})"
-            )
+class _LaneRecorder(_BatchRecorder):
+    """Records a batch into one buffer with a lane for each slot."""
 
+    may_be_open = True
 
-def _children(space: Space | None) -> Mapping[str, Space]:
-    """The spaces under the keys of a dict space; none of any other."""
-    return space.spaces if isinstance(space, DictSpace) else {}
+    def record(self, data: Sequence[Any], ended: list[int]) -> None:
+        self._buffer.extend_lanes(self._build(data), data[DONE] if ended else None)
 
 
 def _slot_numbers(env: Env) -> Any:
@@ -185,109 +320,6 @@ def _has_one_each(value: Any, count: int) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == count
 
 
-class _BatchRecorder(Recorder):
-    """Records a batch into one buffer without episodes, row after row."""
-
-    may_be_open = False
-
-    def __init__(self, env: Env, buffer: ReplayBuffer, builder: Builder) -> None:
-        super().__init__(builder.needs)
-        self._buffer, self._build = buffer, builder.build
-        self.env_index = _slot_numbers(env)
-
-    def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        self._buffer.extend(self._build(data))
-
-
-class _LaneRecorder(_BatchRecorder):
-    """Records a batch into one buffer with a lane for each slot."""
-
-    may_be_open = True
-
-    def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        self._buffer.extend_lanes(self._build(data), data[DONE] if ended else None)
-
-
-class EpisodeCounts:
-    """Counts the episodes and the steps of each slot. It costs time only where an episode begins.
-
-    Episodes are numbered in the order of their first steps, and within one step in that of the slots.
-    """
-
-    def __init__(self, slots: int, first_id: int) -> None:
-        self.recorded = 0  # steps of all slots; the caller counts
-        self._next_id = first_id
-        self._begun = [-1] * slots
-        self._ids: list[int | None] = [None] * slots
-
-    def begin(self, slots: Sequence[int]) -> bool:
-        """Begin an episode in each of these slots that does not begin one already; whether there was any."""
-        begun, recorded, cuts = self._begun, self.recorded, False
-        for slot in slots:
-            if begun[slot] != recorded:
-                begun[slot], self._ids[slot], cuts = recorded, None, True
-        return cuts
-
-    def skip_to(self, number: int) -> None:
-        """Give the episodes to come, and those under way, no smaller number than this."""
-        self._next_id = max(self._next_id, number)
-        self._ids = [None if own is None or own < number else own for own in self._ids]
-
-    def doubt(self) -> None:
-        """Count a step that may have been recorded in part; all slots begin anew after it."""
-        self.recorded += 1
-
-    def advance(self, slots: Sequence[int]) -> None:
-        """Count a step of these slots alone, by moving the begin of their episodes one step back."""
-        for slot in slots:
-            self._begun[slot] -= 1
-
-    def ids(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """The episode of the next step of each slot, or of each of these slots."""
-        ids = self._ids
-        chosen = range(len(ids)) if slots is None else slots
-        for slot in chosen:
-            if ids[slot] is None:
-                ids[slot], self._next_id = self._next_id, self._next_id + 1
-        return np.array(ids if slots is None else [ids[slot] for slot in slots])
-
-    def steps(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """The number, in its episode, of the next step of each slot, or of each of these slots."""
-        begun = self._begun if slots is None else [self._begun[slot] for slot in slots]
-        return self.recorded - np.array(begun)
-
-
-def next_episode_id(buffers: Sequence[ReplayBuffer]) -> int:
-    """The first episode number that no episode in these buffers has, if a recorder has written them."""
-    return 1 + max(map(_newest_episode, buffers), default=-1)
-
-
-def _newest_episode(buffer: ReplayBuffer) -> int:
-    """The largest episode number in a buffer; -1 if there is none.
-
-    Since the newest episode began, no other lane has begun one. So the rows after its last row belong to one episode of
-    each other lane, and the newest episode is among the last different episodes, as many as there are lanes. Where
-    episodes are not kept, the number of recorded slots is unknown, and all rows are read.
-    """
-    newest: set[int] = set()
-    wanted = buffer.lanes if buffer.maintain_segment_metadata else len(buffer)
-    start, size = len(buffer), buffer.lanes
-    if "episode_id" not in _children(buffer.single_space):
-        return -1
-    while start and len(newest) < wanted:
-        stop, start = start, max(start - size, 0)
-        ids = buffer.get_column_at(("episode_id",), slice(start, stop))
-        newest.update(np.unique(buffer.backend.to_numpy(ids)).tolist())
-        size = min(2 * size, _ROWS_AT_ONCE)
-    return max(newest, default=-1)
-
-
-_ROWS_AT_ONCE = 65536
-
-
-# -- steps of some slots ------------------------------------------------------------------------------------------
-
-
 class StepOfSome(NamedTuple):
     """A step of some slots: their recorder, and the observations and contexts before it, one row for each."""
 
@@ -295,44 +327,6 @@ class StepOfSome(NamedTuple):
     recorder: Recorder
     observation: Any
     context: Any
-
-
-class PendingSteps:
-    """The slots that are stepping, with the action of each."""
-
-    def __init__(self, action_space: Space) -> None:
-        """`action_space` is that of the whole batch."""
-        self.is_sound = True  # whether the observations of the slots that are not stepping are known
-        self._space = action_space
-        self._actions: dict[int, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self._actions)
-
-    def actions_for(self, slots: Sequence[int], action: Any) -> dict[int, Any]:
-        """The action of each of these slots, out of a batch; an error if one of them is stepping already."""
-        busy = sorted(self._actions.keys() & set(slots))
-        if busy:
-            raise RuntimeError(f"environments {busy} are stepping already: call step_wait first")
-        rows = batch_utils.split(self._space, action)
-        if len(rows) != len(slots):
-            raise ValueError(f"{len(rows)} actions for the {len(slots)} environments {list(slots)}")
-        return dict(zip(slots, rows, strict=True))
-
-    def add(self, actions: dict[int, Any]) -> None:
-        """Add slots that have begun to step."""
-        self._actions.update(actions)
-
-    def take(self, slots: Sequence[int]) -> Any:
-        """Remove slots that have finished their step, and return their actions as a batch in this order."""
-        return batch_utils.concatenate(self._space, [self._actions.pop(slot) for slot in slots])
-
-    @contextlib.contextmanager
-    def in_doubt(self) -> Iterator[None]:
-        """Mark the observations of the slots as unknown if the block fails."""
-        was_sound, self.is_sound = self.is_sound, False
-        yield
-        self.is_sound = was_sound
 
 
 class PartialRecorders:
@@ -369,21 +363,41 @@ class PartialRecorders:
         return recorder
 
 
-def check_steps_of_some(mode: ReplayMode, slots: int, what: str) -> None:
-    """Raise a ValueError for a mode that cannot record some slots without the others."""
-    if mode == "interleaved":
-        raise ValueError(
-            f"{what}: in replay_mode='interleaved' all {slots} lanes advance together (sample s belongs to lane "
-            f"s % {slots}), so a step must be of all slots. Steps of some are recorded with replay_mode='per_env' and "
-            f"a buffer per slot, which keeps episodes, or 'shared' and one buffer without"
-        )
+# -- fields of several values ------------------------------------------------------------------------------
+
+
+def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
+    """The names under a field of several values, in any of these buffers."""
+    return {name for buffer in buffers for name in _children(_children(buffer.single_space).get(field))}
+
+
+def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
+    """Raise a KeyError unless the extras of a step have just the names of the buffers' columns."""
+    given = {} if extras is None else extras
+    missing = [name for name in names if name not in given]
+    missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
+    if missing:
+        name = min(missing)
+        given_so = f"step(action, extras={{{name!r}: ...}})"
+        raise KeyError(f"extras/{name}: the buffer has this column, give its value at each step: {given_so}")
+    for name in given:
+        if name not in names:
+            raise KeyError(
+                f"extras/{name}: the buffer has no such column, it has {sorted(names)}: make its space with "
+                f"transition_space(env, extras={{{name!r}: space}})"
+            )
+
+
+def _children(space: Space | None) -> Mapping[str, Space]:
+    """The spaces under the keys of a dict space; none of any other."""
+    return space.spaces if isinstance(space, DictSpace) else {}
 
 
 # -- data of environments that is kept after a call ---------------------------------------------------------------
 
 
 def owned_copy(value: Any) -> Any:
-    """A copy that only this module can change: environments reuse their arrays, and callers write to theirs."""
+    """A copy that only the recorder can change: environments reuse their arrays, and callers write to theirs."""
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     if value is None or is_jax_array(value):  # which never changes

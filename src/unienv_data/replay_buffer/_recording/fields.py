@@ -1,7 +1,7 @@
-"""Builders, which make samples of the buffer's space from steps: what is prepared once, and what is done per step.
+"""The fields of a step, and how their values become those of a buffer's columns.
 
-The data of a step is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. A builder makes a sample
-of it, or a batch of samples, and says in `needs` which fields it uses.
+The data of a step is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. What does not change from
+step to step is prepared once, in a function for each column.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.env_base.env import Env
-from unienv_interface.space import DictSpace, Space, describe_mismatch
+from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.space_utils import batch_space, concatenate
 from unienv_interface.space.spaces import ArraySpace
-from unienv_interface.transformations import DataTransformation
 
 from .precision import precision_converter
-from .transition_space import single_space, transition_space
+from .transition_space import single_space
 
 FIELDS = (
     "obs",
@@ -38,7 +37,7 @@ FIELDS = (
     "info",
     "extras",
 )
-DONE, _NEXT_OBS = FIELDS.index("done"), FIELDS.index("next_obs")
+DONE, NEXT_OBS = FIELDS.index("done"), FIELDS.index("next_obs")
 #: Fields that are values of the environment's spaces; of the others, all but `info` and `extras` are numbers.
 OF_ENV_SPACES = ("obs", "context", "action", "next_obs")
 #: Fields that the environment knows nothing of.
@@ -75,70 +74,7 @@ class Setting:
         return single if self.count is None else batch_space(single, self.count)
 
 
-class Builder:
-    """Makes samples of step data."""
-
-    needs: frozenset[str] = frozenset(FIELDS)
-
-    def build(self, data: StepData) -> Any:
-        raise NotImplementedError
-
-
-def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformation | None, validate: bool) -> Builder:
-    """The builder for what the caller has chosen; a KeyError for a key that it cannot fill."""
-    if chosen is not None and not isinstance(chosen, DataTransformation):
-        builder: Builder = CallableBuilder(setting, chosen)
-    elif chosen is not None:
-        builder = TransformingBuilder(setting, chosen)
-    elif isinstance(setting.space, DictSpace):
-        builder = DictBuilder(setting, setting.space, as_arrays=validate)
-    else:
-        builder = NextObservationBuilder()
-    return ValidatingBuilder(setting, builder) if validate else builder
-
-
-# -- by the keys of the space ------------------------------------------------------------------------------
-
-
-class DictBuilder(Builder):
-    """Fills exactly the keys of a dict space."""
-
-    def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool, keeps_precision: bool = False) -> None:
-        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker.
-
-        With `keeps_precision` the values of the environment's spaces stay as they are, whatever the columns' dtypes.
-        """
-        self._plan = [
-            (
-                key,
-                FIELDS.index(_known(setting, key)),
-                None if keeps_precision and key in OF_ENV_SPACES else _converter(setting, key, space, as_arrays),
-                *_plain(setting, space),
-            )
-            for key, space in keys.spaces.items()
-        ]
-        self.needs = frozenset(keys.spaces)
-
-    def build(self, data: StepData) -> dict[str, Any]:
-        transition = {}
-        for key, index, convert, dtype, shape in self._plan:
-            value = data[index]
-            if convert is not None and not (
-                type(value) is np.ndarray and value.dtype is dtype and value.shape == shape
-            ):
-                value = convert(value)
-            transition[key] = value
-        return transition
-
-
-def _plain(setting: Setting, space: Space) -> tuple[np.dtype | None, tuple[int, ...]]:
-    """The dtype and the shape of an array that is a value of the space, or a batch, as it is; None if none is."""
-    if not isinstance(space, ArraySpace) or space.backend is not NumpyComputeBackend:
-        return None, ()
-    return space.dtype, tuple(space.shape) if setting.count is None else (setting.count, *space.shape)
-
-
-def _known(setting: Setting, key: str) -> str:
+def known_field(setting: Setting, key: str) -> str:
     """The key, if it can be filled."""
     if key not in FIELDS:
         raise KeyError(
@@ -152,7 +88,14 @@ def _known(setting: Setting, key: str) -> str:
     return key
 
 
-def _converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Convert | None:
+def plain_form(setting: Setting, space: Space) -> tuple[np.dtype | None, tuple[int, ...]]:
+    """The dtype and the shape of an array that is a value of the space, or a batch, as it is; None if none is."""
+    if not isinstance(space, ArraySpace) or space.backend is not NumpyComputeBackend:
+        return None, ()
+    return space.dtype, tuple(space.shape) if setting.count is None else (setting.count, *space.shape)
+
+
+def converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Convert | None:
     if key in OF_ENV_SPACES:
         target = space if setting.count is None else batch_space(space, setting.count)
         return precision_converter(setting.env_space(key), target, key)
@@ -291,75 +234,3 @@ class _InfoReader:
         value = convert(info[name])
         mask = backend.from_numpy(there.reshape(-1, *(1,) * (len(value.shape) - 1)), device=backend.device(value))
         return backend.where(mask, value, blank)
-
-
-# -- other ways --------------------------------------------------------------------------------------------
-
-
-class NextObservationBuilder(Builder):
-    """For a space that is no dict: the sample is the observation that the step led to."""
-
-    needs = frozenset({"next_obs"})
-
-    def build(self, data: StepData) -> Any:
-        return data[_NEXT_OBS]
-
-
-class CallableBuilder(Builder):
-    """Hands everything to a function of the caller's, by keyword."""
-
-    needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index", "extras"})
-
-    def __init__(self, setting: Setting, function: Callable[..., Any]) -> None:
-        self._function, self._space = function, setting.space
-
-    def build(self, data: StepData) -> Any:
-        obs, context, action, next_obs, reward, terminated, truncated, _, env_index, *_, extras = data
-        given = {"extras": extras} if extras else {}
-        return self._function(
-            cached_obs=obs,
-            cached_context=context,
-            action=action,
-            next_obs=next_obs,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            env_index=env_index,
-            rb_single_space=self._space,
-            **given,
-        )
-
-
-class TransformingBuilder(Builder):
-    """Hands the fields that the buffer has keys for, or the usual ones if it has no keys, to a transformation."""
-
-    def __init__(self, setting: Setting, transformation: DataTransformation) -> None:
-        space = setting.space
-        keys = space if isinstance(space, DictSpace) else transition_space(setting.env)
-        self._inner = DictBuilder(setting, keys, as_arrays=True, keeps_precision=True)
-        self._transformation, self.needs = transformation, self._inner.needs
-        sources = {key: self._source_of(setting, key, child) for key, child in keys.spaces.items()}
-        self._source = DictSpace(space.backend, sources, space.device)
-
-    @staticmethod
-    def _source_of(setting: Setting, key: str, child: Space) -> Space:
-        if key in OF_ENV_SPACES:
-            return setting.env_space(key)
-        return child if setting.count is None else batch_space(child, setting.count)
-
-    def build(self, data: StepData) -> Any:
-        return self._transformation.transform(self._source, self._inner.build(data))
-
-
-class ValidatingBuilder(Builder):
-    """Checks what another builder makes."""
-
-    def __init__(self, setting: Setting, inner: Builder) -> None:
-        self._inner, self._target, self.needs = inner, setting.target, inner.needs
-
-    def build(self, data: StepData) -> Any:
-        transition = self._inner.build(data)
-        finding = describe_mismatch(self._target, transition, "")
-        if finding is not None:
-            raise ValueError(f"the transition does not match target space {self._target}: {finding}")
-        return transition
