@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
 import inspect
 import re
 import shutil
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,25 @@ def test_nearly_all_public_names_have_an_example() -> None:
     shown = {name for name, value in public().items() if ">>>" in (value.__doc__ or "")}
     wanted = {name for name in public() if not WITHOUT.fullmatch(name)}
     assert len(wanted & shown) > 0.9 * len(wanted), sorted(wanted - shown)
+
+
+METHODS = (types.FunctionType, classmethod, staticmethod, property, functools.cached_property)
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    """By a docstring of its own or of the method it overrides; else its page leaves it out."""
+    silent, seen = [], 0
+    for name, value in public().items():
+        own = vars(value) if inspect.isclass(value) else {}
+        for member, kept in own.items():
+            # the laws of a contract are sentences already
+            if member.startswith(("_", "test_")) or not isinstance(kept, METHODS):
+                continue
+            seen += 1
+            found = kept if isinstance(kept, property) else getattr(value, member)
+            silent += [f"{name}.{member}"] if not inspect.getdoc(found) else []
+    assert silent == []
+    assert seen > 500
 
 
 def documented_parameters(docstring: str) -> list[str]:

@@ -22,7 +22,7 @@ from unienv_data import (
     ToBackendOrDeviceBatch,
 )
 from unienv_data.base.files import did_you_mean_path, local_path
-from unienv_data.checking import open_folder
+from unienv_data.checking.reading import open_folder
 from unienv_data.integrations.lerobot import LeRobotAsUniEnvDataset
 from unienv_data.integrations.lerobot_check import is_dataset
 from unienv_interface.backends import BackendLike, ComputeBackend, parse_backend

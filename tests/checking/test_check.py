@@ -27,7 +27,7 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer, check
-from unienv_data.checking import KINDS, Finding, _reading
+from unienv_data.checking import KINDS, Finding, reading
 from unienv_data.storages.npz_storage import NPZStorage
 from unienv_data.storages.parquet import ParquetStorage
 from unienv_interface.space import DictSpace, DynamicBoxSpace, TextSpace
@@ -35,7 +35,7 @@ from unienv_interface.space import DictSpace, DynamicBoxSpace, TextSpace
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 150)
+    monkeypatch.setattr(reading, "MOST_ROWS", 150)
 
 
 # -- sound -------------------------------------------------------------------------------------------------

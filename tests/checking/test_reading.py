@@ -16,14 +16,14 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer
-from unienv_data.checking import _reading, open_folder
-from unienv_data.checking._reading import ChunkReader, rows_per_chunk
+from unienv_data.checking import reading
+from unienv_data.checking.reading import ChunkReader, open_folder, rows_per_chunk
 from unienv_interface.space.row_layout import RowLayout
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 150)
+    monkeypatch.setattr(reading, "MOST_ROWS", 150)
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -48,11 +48,11 @@ def test_chunks_give_every_sample_once_and_overlap_as_asked(tmp_path: Path, lane
 
 
 def test_a_chunk_takes_a_few_megabytes_whatever_a_sample_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 65_536)
+    monkeypatch.setattr(reading, "MOST_ROWS", 65_536)
     for name, space in {"small": floats(), "large": image(96, 96, 3), "huge": image(2048, 2048, 3)}.items():
         with ReplayBuffer.create(space, cache_path=tmp_path / name, capacity=4) as buffer:
             nbytes = RowLayout(space).nbytes
-            assert 1 <= rows_per_chunk(buffer) <= max(1, _reading.CHUNK_BYTES // nbytes)
+            assert 1 <= rows_per_chunk(buffer) <= max(1, reading.CHUNK_BYTES // nbytes)
 
 
 def test_of_a_ring_that_moves_on_what_is_gone_is_left_out(tmp_path: Path) -> None:

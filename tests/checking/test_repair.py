@@ -32,7 +32,7 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer, StorageCorruptedError, check, repair
-from unienv_data.checking import RepairReport, _reading
+from unienv_data.checking import RepairReport, reading
 from unienv_interface.space import DictSpace, DynamicBoxSpace
 from unienv_interface.space.row_layout import RowLayout
 
@@ -43,7 +43,7 @@ HIT = 700  # a row, in which a bit is flipped
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 150)
+    monkeypatch.setattr(reading, "MOST_ROWS", 150)
 
 
 def expected_after_loss(lost: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:

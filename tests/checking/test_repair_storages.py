@@ -29,9 +29,9 @@ from recordings import (
 
 from unienv_data import ReplayBuffer, StorageCorruptedError, check, repair
 from unienv_data.base.storage import SpaceStorage
-from unienv_data.checking._reading import as_ranges
 from unienv_data.checking._repair import _find_unreadable
 from unienv_data.checking._salvage import Salvage
+from unienv_data.checking.reading import as_ranges
 from unienv_data.storages.dict_storage import DictStorage
 from unienv_data.storages.flattened import FlattenedStorage
 from unienv_data.storages.packed import PackedStorage

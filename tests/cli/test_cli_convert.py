@@ -24,8 +24,9 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer, check
-from unienv_data.checking import FORMATS, _reading, convert, open_folder
+from unienv_data.checking import FORMATS, convert, reading
 from unienv_data.checking._convert import NewRecording
+from unienv_data.checking.reading import open_folder
 from unienv_interface.space import DictSpace, TextSpace
 
 _LIBRARIES = {"hdf5": "h5py", "parquet": "pyarrow", "pt": "torch"}
@@ -34,7 +35,7 @@ AVAILABLE = [fmt for fmt in FORMATS if fmt not in _LIBRARIES or importlib.util.f
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 30)
+    monkeypatch.setattr(reading, "MOST_ROWS", 30)
 
 
 def contents(path: Path) -> tuple[Any, list[tuple[int, int]] | None, int]:

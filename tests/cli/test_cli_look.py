@@ -22,14 +22,14 @@ from recordings import (
 )
 
 from unienv_data import ReplayBuffer
-from unienv_data.checking import _reading
+from unienv_data.checking import reading
 from unienv_data.cli._render import in_bytes, sparkline
 from unienv_interface.space import BoxSpace, DictSpace, DynamicBoxSpace, GraphSpace, TextSpace
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reading, "MOST_ROWS", 150)
+    monkeypatch.setattr(reading, "MOST_ROWS", 150)
 
 
 # -- info --------------------------------------------------------------------------------------------------

@@ -90,10 +90,12 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @property
     def backend(self) -> ComputeBackend:
+        """The backend of the samples, that of `single_space`."""
         return self.single_space.backend
 
     @property
     def device(self) -> Any:
+        """The device of the samples, that of `single_space`."""
         return self.single_space.device
 
     # -- the verbs -----------------------------------------------------------------------------------------

@@ -87,10 +87,12 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     @property
     def backend(self) -> ComputeBackend:
+        """The backend of the samples."""
         return self.single_instance_space.backend
 
     @property
     def device(self) -> Any:
+        """The device of the samples."""
         return self.single_instance_space.device
 
     # -- making ----------------------------------------------------------------------------------------------

@@ -68,14 +68,17 @@ class ToBackendOrDeviceBatch(
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
+        """Whether the batch below can be written."""
         return self.batch.is_mutable
 
     @property
     def backend(self) -> ComputeBackend:
+        """The backend that samples are converted to."""
         return self.target_backend
 
     @property
     def device(self) -> Any:
+        """The device that samples are moved to."""
         return self.target_device
 
     def _below(self, idx: Any) -> Any:

@@ -118,6 +118,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
+        """Whether all batches can be written."""
         return all(batch.is_mutable for batch in self.batches)
 
     @property

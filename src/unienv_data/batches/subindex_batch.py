@@ -61,10 +61,12 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
+        """Whether the batch below can be written."""
         return self.batch.is_mutable
 
     @property
     def has_column_access(self) -> bool:  # type: ignore[override]
+        """Whether the batch below reads single columns without the rest."""
         return self.batch.has_column_access
 
     @property

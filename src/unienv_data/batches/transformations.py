@@ -90,6 +90,7 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
+        """Whether samples can be written: the batch below can be, and the transformation has an inverse."""
         return self.batch.is_mutable and self.transformation.has_inverse
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from ._check import CheckReport, check
 from ._content import KINDS, Finding
 from ._convert import FORMATS, TARGETS, ConvertReport, convert
 from ._info import ColumnInfo, Head, InfoReport, Summary, describe_difference, head, info, space_in_words
-from ._reading import ProgressCallback, chunks, columns_of, in_one_line, open_folder, unwatched
 from ._repair import RepairReport, repair
 from ._show import ShowReport, show
 from ._stats import ColumnStats, StatsReport, stats
+from .reading import ProgressCallback
 
 # fmt: off
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "ColumnInfo", "ColumnStats", "Head", "InfoReport", "StatsReport", "Summary", "describe_difference", "head", "info",
     "space_in_words", "stats",
     "ShowReport", "show", "FORMATS", "TARGETS", "ConvertReport", "convert",
-    "BeingWrittenError", "ProgressCallback", "chunks", "columns_of", "in_one_line", "open_folder", "unwatched",
+    "BeingWrittenError", "ProgressCallback",
 ]
 # fmt: on

@@ -17,7 +17,7 @@ from ..integrations.lerobot_check import dataset_problems, is_dataset
 from ..replay_buffer import ReplayBuffer
 from ..replay_buffer.inspection import HEADER_FILE, METADATA_FILE, is_being_written, lost_checksums, slots_of
 from ._content import KINDS, Finding, content_checks
-from ._reading import (
+from .reading import (
     Chunk,
     ChunkReader,
     EpisodeTable,
@@ -72,6 +72,7 @@ class CheckReport:
 
     @property
     def is_sound(self) -> bool:
+        """Whether the check found nothing wrong."""
         return not self.findings
 
 

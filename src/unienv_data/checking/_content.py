@@ -17,7 +17,7 @@ import numpy as np
 from unienv_interface.space import BoxSpace, describe_mismatch
 from unienv_interface.space.space_utils import batch_space, get_at
 
-from ._reading import Chunk, Column, by_sample
+from .reading import Chunk, Column, by_sample
 
 _FLAGS = ("terminated", "truncated", "done")
 _TIMES = ("timestamp", "timestamps")

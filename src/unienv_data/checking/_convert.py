@@ -27,7 +27,7 @@ from ..replay_buffer import ReplayBuffer
 from ..replay_buffer.inspection import add_samples
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import storage_by_name
-from ._reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
+from .reading import ChunkReader, ProgressCallback, as_ranges, episode_table, open_folder, unwatched
 
 #: The formats of a recording, and the storage of each.
 FORMATS = {"packed": "packed", "hdf5": "hdf5", "parquet": "parquet", "npz": "npz", "pt": "pytorch"}

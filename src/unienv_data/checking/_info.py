@@ -21,7 +21,7 @@ from ..replay_buffer.inspection import is_being_written, read_metadata
 from ..storages.columns import ColumnRule, column_rules
 from ..storages.registry import name_of
 from ._convert import bytes_on_disk, file_stats
-from ._reading import (
+from .reading import (
     MOST_ROWS,
     Column,
     EpisodeTable,

@@ -15,8 +15,8 @@ from ..integrations.lerobot_check import is_dataset
 from ..integrations.lerobot_repair import repair_dataset
 from ._content import end_flags
 from ._convert import NewRecording
-from ._reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
 from ._salvage import Salvage, runs, salvage
+from .reading import PatientReader, ProgressCallback, as_ranges, by_sample, columns_of, unwatched
 
 
 @dataclass(frozen=True)

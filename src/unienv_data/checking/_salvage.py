@@ -25,7 +25,7 @@ from ..base.storage import StorageCorruptedError
 from ..replay_buffer import ReplayBuffer, inspection
 from ..replay_buffer.inspection import EPISODE_FILE, HEADER_FILE, METADATA_FILE, Counters, Metadata, Ranges
 from ..storages.columns import ColumnRule, column_rules
-from ._reading import (
+from .reading import (
     as_ranges,
     episode_table,
     in_one_line,

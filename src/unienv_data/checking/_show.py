@@ -23,7 +23,7 @@ from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
 from ..storages.columns import column_rules
 from ..storages.video_storage import Video
-from ._reading import ProgressCallback, columns_of, open_folder, unwatched
+from .reading import ProgressCallback, columns_of, open_folder, unwatched
 
 _CHUNK_FRAMES = 32
 # Pixels of a sheet: its width, the width of a tile, between two tiles, above them for the number.

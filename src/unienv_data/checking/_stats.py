@@ -11,7 +11,7 @@ from unienv_interface.space.spaces import ArraySpace
 from ..base.files import PathLike
 from ..batches.moments import Moments
 from ..batches.statistics import ColumnStatistics, column_stats, usable_columns
-from ._reading import Column, ProgressCallback, chunks, columns_of, open_folder, unwatched
+from .reading import Column, ProgressCallback, chunks, columns_of, open_folder, unwatched
 
 
 @dataclass(frozen=True)

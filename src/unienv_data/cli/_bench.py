@@ -11,7 +11,8 @@ from typing import Any
 from unienv_interface.space.row_layout import RowLayout
 
 from ..batches import FrameStackedBatch
-from ..checking import ProgressCallback, chunks, open_folder, unwatched
+from ..checking import ProgressCallback
+from ..checking.reading import chunks, open_folder, unwatched
 from ..samplers import StepSampler
 from ._errors import CommandError
 

@@ -23,7 +23,8 @@ from unienv_interface.space import Space, describe_mismatch
 from unienv_interface.wrapper.backend_compat import ToBackendOrDeviceWrapper
 
 from ..base.files import read_json, write_json
-from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_difference, unwatched
+from ..checking import FORMATS, BeingWrittenError, ProgressCallback, describe_difference
+from ..checking.reading import unwatched
 from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from ..replay_buffer.inspection import clear_killed_create
 from ..storages.registry import name_of, storage_by_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checking import InfoReport, ProgressCallback, info, unwatched
+from ..checking import InfoReport, ProgressCallback, info
+from ..checking.reading import unwatched
 from ._bench import BenchReport, bench
 from ._collect import CollectReport, Plan
 

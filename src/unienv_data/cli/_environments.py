@@ -16,7 +16,7 @@ from unienv_interface.env_base.wrapper import Wrapper
 from unienv_interface.space import BinarySpace, BoxSpace, DictSpace, Space
 from unienv_interface.utils.optional import need
 
-from ..checking import in_one_line
+from ..checking.reading import in_one_line
 from ._errors import CommandError, UsageError, import_module
 
 # The first value of an info is searched in this many steps; it determines the space of the info.

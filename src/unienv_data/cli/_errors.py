@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-from ..checking import in_one_line
+from ..checking.reading import in_one_line
 
 
 class CommandError(Exception):

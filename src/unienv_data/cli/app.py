@@ -11,7 +11,7 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from ..checking import in_one_line
+from ..checking.reading import in_one_line
 from ._errors import KNOWN_ERRORS, Stopped, UsageError, complain
 
 P = ParamSpec("P")

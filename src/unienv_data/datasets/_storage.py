@@ -245,9 +245,11 @@ class Writer(abc.ABC):
             self.write_count = 0
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the writer's state, for `load_state_dict`."""
         return {"writer": type(self).__name__, "write_count": self.write_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state of `state_dict`; a ValueError if it is of another class."""
         if state.get("writer") != type(self).__name__:
             raise ValueError(f"the state is that of {state.get('writer')!r}, this is a {type(self).__name__}")
         self.write_count = int(state["write_count"])

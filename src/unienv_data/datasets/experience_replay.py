@@ -325,22 +325,27 @@ class ExperienceReplay(SampleAccess):
 
     @property
     def batch_size(self) -> int | None:
+        """The number of transitions that `sample()` returns; None where each call says it."""
         return self._batch_size
 
     @property
     def storage(self) -> SampleStorage:
+        """The storage of the transitions."""
         return self._storage
 
     @property
     def sampler(self) -> Any:
+        """The sampler that draws the transitions."""
         return self._drawer.sampler
 
     @property
     def writer(self) -> Writer:
+        """The writer that `add` and `extend` go through."""
         return self._writer
 
     @property
     def transform(self) -> TransformChain:
+        """The transforms that samples pass through, in order."""
         return self._transforms
 
     @property

@@ -141,6 +141,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     @property
     def num_episodes(self) -> int:
+        """The number of episodes of the dataset."""
         return len(self.meta.episodes.numbers)
 
     @property

@@ -192,6 +192,7 @@ class ReplayBufferCollectionWrapper(
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset the environment and begin episodes in the slots of the mask; without a mask, in all slots."""
         slots = self._begin_reset(mask)
         result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
         self._finish_reset(slots, result)

@@ -301,6 +301,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
+        """Whether samples can be written: False where the buffer was opened read-only."""
         return self.storage.is_mutable
 
     @property
@@ -315,14 +316,17 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def cache_path(self) -> Path | None:
+        """The folder of the buffer; None in memory."""
         return self._cache_path
 
     @property
     def storage_path_relative(self) -> str:
+        """The path of the storage within the folder of the buffer."""
         return self._storage_path_relative
 
     @property
     def maintain_segment_metadata(self) -> bool:
+        """Whether the buffer keeps the bounds of its episodes."""
         return self._maintains
 
     @property
@@ -342,10 +346,12 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def capacity(self) -> int | None:
+        """The number of samples that fit; None where the buffer grows."""
         return self._capacity
 
     @property
     def count(self) -> int:
+        """The number of samples in the buffer, as `len()` has it."""
         return len(self)
 
     @property
@@ -402,6 +408,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def has_column_access(self) -> bool:  # type: ignore[override]
+        """Whether the storage reads single columns without the rest."""
         return self.storage.has_column_access
 
     def get_at(self, idx: Any) -> BatchT:

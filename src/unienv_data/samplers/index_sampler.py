@@ -86,6 +86,7 @@ class IndexSampler(abc.ABC):
         self.rng = np.random.default_rng(seed)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state, for `load_state_dict`."""
         return {"sampler": type(self).__name__, "rng": generator_state(self.rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

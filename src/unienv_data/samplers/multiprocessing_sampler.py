@@ -132,10 +132,12 @@ class MultiprocessingSampler(
 
     @property
     def data(self) -> BatchBase:  # type: ignore[override]
+        """The batch that the sampler below draws from."""
         return self.sampler.data
 
     @property
     def rng(self) -> Any:
+        """The generator of the sampler below."""
         return self.sampler.rng
 
     @rng.setter
@@ -144,6 +146,7 @@ class MultiprocessingSampler(
 
     @property
     def data_rng(self) -> Any:
+        """The generator that draws the indices."""
         return self.sampler.data_rng
 
     @data_rng.setter

@@ -227,6 +227,7 @@ class PrioritizedSampler(IndexSampler):
         return self._draws.get(numbers & (self._draws.size - 1))
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state, priorities included, for `load_state_dict`."""
         return {
             **super().state_dict(),
             "batches": self._batches,

@@ -103,6 +103,7 @@ class StepSampler(
 
     @property
     def data_rng(self) -> np.random.Generator:
+        """The generator that draws the indices."""
         return self.sampler.rng
 
     @data_rng.setter

@@ -114,6 +114,7 @@ class SamplerWithoutReplacement(IndexSampler):
         self._epoch, self._position, self._order = self._epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the sampler's state, its place in the epoch included, for `load_state_dict`."""
         return {
             **super().state_dict(),
             "seed": self._seed,

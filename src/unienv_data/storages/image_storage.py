@@ -127,6 +127,7 @@ class ImageStorage(PackedStorage, Generic[BArrayType, BDeviceType, BDtypeType, B
         return cls._load(_layout(single_instance_space, *options), folder, capacity, read_only, accept_damaged)
 
     def column_rule(self) -> Image:
+        """Return the rule that makes such a storage for a column."""
         return Image(self.format, self.quality)
 
     @property

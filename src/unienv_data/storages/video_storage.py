@@ -364,6 +364,7 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
         return self._encoder.settle(timeout)
 
     def column_rule(self) -> Video:
+        """Return the rule that makes such a storage for a column."""
         return Video(**asdict(self.settings), raw_bytes=self._raw_bytes)
 
     # -- durability ------------------------------------------------------------------------------------------

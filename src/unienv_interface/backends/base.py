@@ -325,30 +325,38 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @property
     def default_integer_dtype(self) -> BDtypeType:
+        """The dtype of integers where none is given."""
         return self.dtype_from_name("int64")
 
     @property
     def default_floating_dtype(self) -> BDtypeType:
+        """The dtype of floating-point numbers where none is given."""
         return self.dtype_from_name("float64")
 
     @property
     def default_boolean_dtype(self) -> BDtypeType:
+        """The dtype of booleans."""
         return self.dtype_from_name("bool")
 
     @property
     def default_index_dtype(self) -> BDtypeType:
+        """The dtype of index arrays."""
         return self.dtype_from_name("int64")
 
     def dtype_is_real_integer(self, dtype: BDtypeType | None) -> bool:
+        """Return whether a dtype holds integers; False for None."""
         return dtype is not None and self.dtype_name(dtype) in dtypes.INTEGER
 
     def dtype_is_real_floating(self, dtype: BDtypeType | None) -> bool:
+        """Return whether a dtype holds real floating-point numbers; False for None."""
         return dtype is not None and self.dtype_name(dtype) in dtypes.FLOATING
 
     def dtype_is_boolean(self, dtype: BDtypeType | None) -> bool:
+        """Return whether a dtype holds booleans; False for None."""
         return dtype is not None and self.dtype_name(dtype) in dtypes.BOOLEAN
 
     def dtype_is_complex(self, dtype: BDtypeType | None) -> bool:
+        """Return whether a dtype holds complex numbers; False for None."""
         return dtype is not None and self.dtype_name(dtype) in dtypes.COMPLEX
 
     # -- small helpers -------------------------------------------------------------------------------------

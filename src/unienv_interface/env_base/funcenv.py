@@ -152,10 +152,12 @@ class FuncEnvBasedEnv(
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
+        """The `render_mode` of the functional environment."""
         return self._render_info.render_mode
 
     @property
     def render_fps(self) -> int | None:  # type: ignore[override]
+        """The frames per second at which the functional environment is shown."""
         return self._render_info.render_fps
 
     def reset(self, *, mask: Any = None, seed: int | None = None, **kwargs: Any) -> tuple[Any, Any, dict[str, Any]]:

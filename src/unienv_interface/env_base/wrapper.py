@@ -79,6 +79,7 @@ class Wrapper(
 
     @property
     def rng(self) -> Any:
+        """The generator of `sample_action` and the like: that of the environment below, on the same backend."""
         return self._own("rng")
 
     @rng.setter
@@ -93,10 +94,12 @@ class Wrapper(
 
     @property
     def render_mode(self) -> str | None:  # type: ignore[override]
+        """The `render_mode` of the environment below."""
         return self.env.render_mode
 
     @property
     def render_fps(self) -> int | None:  # type: ignore[override]
+        """The `render_fps` of the environment below."""
         return self.env.render_fps
 
     def reset(

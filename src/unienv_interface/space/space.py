@@ -87,10 +87,12 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @property
     def shape(self) -> tuple[int, ...] | None:
+        """The shape of a value; None where values have no shape or differ in it."""
         return self._shape
 
     @property
     def device(self) -> _SpaceBDeviceT | None:
+        """The device of the values; None for the backend's default."""
         return self._device
 
     @staticmethod

@@ -107,6 +107,7 @@ class ImageCompressTransformation(DataTransformation):
 
     @staticmethod
     def get_uint8_dtype(backend: BackendLike) -> Any:
+        """Return the dtype uint8 of a backend."""
         return parse_backend(backend).dtype_from_name("uint8")
 
     def validate_source_space(self, source_space: Space) -> None:
@@ -221,6 +222,7 @@ class ImageDecompressTransformation(DataTransformation):
 
     @staticmethod
     def get_uint8_dtype(backend: BackendLike) -> Any:
+        """Return the dtype uint8 of a backend."""
         return parse_backend(backend).dtype_from_name("uint8")
 
     @staticmethod

@@ -59,10 +59,12 @@ class ImageResizeTransformation(DataTransformation):
 
     @property
     def new_height(self) -> int:
+        """The height of the images that `transform` returns."""
         return self._new_height
 
     @property
     def new_width(self) -> int:
+        """The width of the images that `transform` returns."""
         return self._new_width
 
     def get_target_space_from_source(self, source_space: Space) -> BoxSpace:

@@ -201,6 +201,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """The `metadata` of the Gymnasium environment."""
         return self.env.metadata
 
     @metadata.setter
@@ -209,6 +210,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
     @property
     def render_mode(self) -> str | None:
+        """The `render_mode` of the Gymnasium environment."""
         return self.env.render_mode
 
     @render_mode.setter
@@ -217,6 +219,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
     @property
     def render_fps(self) -> int | None:
+        """The frames per second that `metadata` has under "render_fps"; None without it."""
         return self.metadata.get("render_fps")
 
     @render_fps.setter

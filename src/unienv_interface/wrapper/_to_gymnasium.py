@@ -82,6 +82,7 @@ class ToGymnasiumEnv(
         return self._write_observation(combine_context_obs(self._context, observation)), _host(self.env, info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step with an action of the Gymnasium action space; observation and info are NumPy's."""
         observation, reward, terminated, truncated, info = self.env.step(self._read_action(action))
         self._context = _context_after(self.env, self._context, info)
         return (
@@ -93,13 +94,16 @@ class ToGymnasiumEnv(
         )
 
     def render(self) -> Any:
+        """Render as the environment does; frames are NumPy arrays."""
         return _host(self.env, self.env.render())
 
     def close(self) -> None:
+        """Close the environment."""
         self.env.close()
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """The `metadata` of a Gymnasium environment, with the render modes and frames per second."""
         return _gym_metadata(self.env) if self._metadata is None else self._metadata
 
     @metadata.setter
@@ -108,6 +112,7 @@ class ToGymnasiumEnv(
 
     @property
     def render_mode(self) -> str | None:
+        """The `render_mode` of the environment."""
         return self.env.render_mode
 
     @render_mode.setter
@@ -119,6 +124,7 @@ class ToGymnasiumEnv(
         return hasattr(self, name) or self.env.has_wrapper_attr(name)
 
     def get_wrapper_attr(self, name: str) -> Any:
+        """Return an attribute of the first layer that has it."""
         return getattr(self, name) if hasattr(self, name) else self.env.get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
@@ -196,6 +202,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return self._write_observation(combine_context_obs(self._context, self._observation)), self._infos(info, mask)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step all slots; episodes that ended restart as `autoreset_mode` says."""
         self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
         to_host = self.env.backend.to_host
         final: dict[str, Any] = {}
@@ -234,6 +241,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return None if frames is None else tuple(frames)
 
     def close_extras(self, **kwargs: Any) -> None:
+        """Close the environment; `close()` calls it once."""
         self.env.close()
 
 

@@ -125,10 +125,12 @@ class ToBackendOrDeviceWrapper(
 
     @property
     def backend(self) -> ComputeBackend:  # type: ignore[override]
+        """The backend that values are converted to."""
         return self._backend
 
     @property
     def device(self) -> Any:
+        """The device that values are moved to."""
         return self._device
 
     def reset(

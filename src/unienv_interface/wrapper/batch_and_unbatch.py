@@ -54,6 +54,7 @@ class BatchifyWrapper(
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
+        """Always 1: a batch of one environment."""
         return 1
 
     def reset(
@@ -123,6 +124,7 @@ class UnBatchifyWrapper(
 
     @property
     def batch_size(self) -> None:  # type: ignore[override]
+        """Always None: a single environment."""
         return None
 
     def reset(

@@ -66,12 +66,14 @@ class ControlFrequencyLimitWrapper(
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset the environment; after a reset without a mask, the next step does not wait."""
         result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
         if mask is None:
             self._due, self.lateness, self.late_steps = None, 0.0, 0
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait until the step is due, then step the environment."""
         self._wait()
         return self.env.step(action)
 

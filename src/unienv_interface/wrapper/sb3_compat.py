@@ -94,9 +94,11 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return self._observe(observation)
 
     def step_async(self, actions: np.ndarray) -> None:
+        """Keep the actions for `step_wait`."""
         self._actions = self._read_action(actions)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Step with the actions kept; episodes that ended have restarted, as Stable-Baselines3 expects."""
         observation, reward, terminated, truncated, info = self.env.step(self._actions)
         to_host, backend = self.env.backend.to_host, self.env.backend
         rewards = np.array(to_host(reward), np.float32)
@@ -128,11 +130,13 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return [np.asarray(frame) for frame in ([frames] if is_one else frames)]
 
     def close(self) -> None:
+        """Close the environment."""
         self.env.close()
 
     # -- attributes ----------------------------------------------------------------------------------------
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return an attribute of the environments of the slots."""
         targets = list(self._get_indices(indices))
         if self._slots is not None:
             try:
@@ -143,6 +147,7 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return [self.env.get_wrapper_attr(attr_name)] * len(targets)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Set an attribute of the environments of the slots."""
         targets = list(self._get_indices(indices))
         if self._slots is not None and (self._slots_have(attr_name) or not self.env.has_wrapper_attr(attr_name)):
             self._slots.set_attr(attr_name, [value] * len(targets), index=targets)
@@ -150,6 +155,7 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
             self.env.set_wrapper_attr(attr_name, value)
 
     def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        """Call a method of the environments of the slots and return its results."""
         targets = list(self._get_indices(indices))
         if self._slots is not None:
             try:

@@ -47,12 +47,14 @@ class TimeLimitWrapper(
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset the environment; the slots that restart count from zero again."""
         restarted = slice(None) if mask is None else parse_mask(mask, self.batch_size, self.backend)
         result = self.env.reset(*args, mask=mask, seed=seed, **kwargs)
         self._steps[restarted] = 0
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment; `truncated` is set where the time limit is reached."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
         expired = self._steps >= self.time_limit

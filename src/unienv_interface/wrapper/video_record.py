@@ -73,6 +73,7 @@ class EpisodeRenderStackWrapper(
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
+        """Reset the environment; where an episode begins, the frames of the last one are handed on."""
         begins = self._begins_episode(mask)
         if begins:
             self._finish_episode()
@@ -84,6 +85,7 @@ class EpisodeRenderStackWrapper(
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the environment and keep its frame; at the end of an episode, its frames are handed on."""
         result = self.env.step(action)
         if not self._is_recording:
             self._begin_episode()
@@ -98,6 +100,7 @@ class EpisodeRenderStackWrapper(
         return self.env.render() if self._last_frame is None else self._last_frame
 
     def close(self) -> None:
+        """Hand on the frames of the episode under way and close the environment."""
         try:
             self._finish_episode()
         finally:

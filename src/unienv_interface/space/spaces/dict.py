@@ -104,12 +104,15 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         )
 
     def keys(self) -> KeysView[str]:
+        """The keys, in order."""
         return self.spaces.keys()
 
     def values(self) -> ValuesView[Space]:
+        """The spaces, in the order of the keys."""
         return self.spaces.values()
 
     def items(self) -> ItemsView[str, Space]:
+        """The pairs of key and space, in the order of the keys."""
         return self.spaces.items()
 
     def __getitem__(self, key: str) -> Any:

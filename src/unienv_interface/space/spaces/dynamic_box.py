@@ -81,10 +81,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @property
     def shape_low(self) -> tuple[int, ...]:
+        """The smallest size of each axis."""
         return self._shape_low
 
     @property
     def shape_high(self) -> tuple[int | None, ...]:
+        """The largest size of each axis; None where an axis has no limit."""
         return self._shape_high
 
     @property

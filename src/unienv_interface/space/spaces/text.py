@@ -63,6 +63,7 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
 
     @property
     def charset(self) -> frozenset[str] | None:
+        """The characters that a text may have; None for any."""
         return self._charset
 
     @functools.cached_property
