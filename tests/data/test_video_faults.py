@@ -206,7 +206,7 @@ def test_a_disk_that_was_full_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(_raw_frames, "_PIECE_SLOTS", 4)
     with create(tmp_path / "a") as buffer:
         buffer.extend(frames(4, SHAPE))
-        buffer.storage._encoder._await_piece()
+        buffer.storage._encoder.await_piece()
         with monkeypatch.context() as patched:
             patched.setattr(_raw_frames.MappedMemory, "reserve", _no_room)
             with pytest.raises(OSError, match="no room"):

@@ -6,6 +6,7 @@ name is freed when the last process that holds it ends, even if it was killed.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -25,6 +26,9 @@ from .storage import StorageCorruptedError
 
 # MADV_POPULATE_WRITE, of Linux 5.14 and later
 _POPULATE = 23 if sys.platform == "linux" else None
+_POPULATED_AT_ONCE = 2 * 2**20  # meanwhile no thread of the process can map memory
+_MADVISE = ctypes.CDLL(None, use_errno=True).madvise
+_MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 # Not everywhere; it does nothing for pages that are in memory.
 _ADVISE: Callable[[int, int, int, int], None] | None = getattr(os, "posix_fadvise", None)
 # Room is reserved this many bytes at a time, so that it costs nothing per sample.
@@ -199,15 +203,15 @@ def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) 
     give, this is an OSError, not yet a SIGBUS.
     """
     mapping: Any = items.base
-    if _POPULATE is not None and isinstance(mapping, mmap.mmap):
-        size = items.strides[0]
-        first = start * size // mmap.PAGESIZE * mmap.PAGESIZE
-        try:
-            mapping.madvise(_POPULATE, first, stop * size - first)
-        except OSError as error:
-            if error.errno == errno.EFAULT:
-                raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), stop * size - first, path) from None
-            # else an older kernel
+    if _POPULATE is None or not isinstance(mapping, mmap.mmap):
+        return
+    size, begin = items.strides[0], items.ctypes.data
+    last = begin + stop * size
+    for address in range((begin + start * size) // mmap.PAGESIZE * mmap.PAGESIZE, last, _POPULATED_AT_ONCE):
+        # mmap.madvise would keep the GIL, and stop every other thread for as long as the disk takes
+        if _MADVISE(address, min(_POPULATED_AT_ONCE, last - address), _POPULATE) and ctypes.get_errno() == errno.EFAULT:
+            raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), (stop - start) * size, path)
+        # else an older kernel
 
 
 def unmap_pages(items: np.ndarray) -> None:

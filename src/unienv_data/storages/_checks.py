@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.mapped import MappedFile
+from ..base.mapped import MappedFile, populate_pages
 from ..base.row_storage import ROW_UNKNOWN, ROW_WHOLE, ROW_WRONG
 from .row_memory import FileHeap, RowMemory
 
@@ -44,6 +44,9 @@ class RowSums:
         self._is_simple = not layout.block_leaves and not layout.has_heap
         self._word = _word_dtype(layout.itemsize)
         self._constants = _constants(layout.itemsize // self._word.itemsize)
+        if file.writable:  # the first row that is written need not wait for them
+            for leaf in layout.block_leaves:
+                _constants(leaf.codec.dtype.itemsize // _word_dtype(leaf.codec.dtype.itemsize).itemsize)
         self._records: Any = None  # which `_words` are the words of
         self._hold(np.zeros(0, _ENTRY))
         self._map()
@@ -94,6 +97,10 @@ class RowSums:
         """Make sure that the entries of rows [start, stop) can be written; those around them that can be."""
         self.fit()
         return self.file.reserve(start, stop)
+
+    def populate(self, start: int, stop: int) -> None:
+        """Have the pages of the entries of rows [start, stop), which are reserved, in memory."""
+        populate_pages(self._array, start, stop, self.file.path)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

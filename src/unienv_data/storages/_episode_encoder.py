@@ -101,7 +101,7 @@ class EpisodeEncoder:
         if len(pieces) == 1 and pieces[0] == self._last_piece:
             self._reserved.add(pieces[0])  # others may be reserved before it is written to
             return
-        self._await_piece()
+        self.await_piece()
         before = self._last_piece
         try:
             with self._lock:  # from here on they are not deleted
@@ -146,12 +146,13 @@ class EpisodeEncoder:
 
     def reserve_at(self, slots: np.ndarray) -> None:
         """Have pieces for any slots, of samples that are written again."""
-        self._await_piece()
+        self.await_piece()
         for number, _, _ in self._raw.parts(slots):
             if not self._raw.has(number):
                 self._raw.make(number)
 
-    def _await_piece(self) -> None:
+    def await_piece(self) -> None:
+        """Wait until the piece that `prepare` makes is there, or could not be made."""
         if self._process == os.getpid():
             self._changes.wait_for(lambda: not self._is_making)
 
@@ -176,7 +177,7 @@ class EpisodeEncoder:
 
     def drop_empty_pieces(self) -> None:
         """Delete all pieces in which no frame is needed; nobody is writing."""
-        self._await_piece()
+        self.await_piece()
         self._last_piece = -1
         self._reserved.clear()
         with no_interrupt():  # a piece that is being deleted is waited for
@@ -411,7 +412,7 @@ class EpisodeEncoder:
         if self._process == os.getpid():
             self._wait_for_jobs()
             self._warn_of_failure()
-        self._await_piece()
+        self.await_piece()
 
 
 def _leading(flags: np.ndarray) -> int:

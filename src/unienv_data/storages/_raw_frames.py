@@ -74,6 +74,7 @@ class RawFrames:
             memory.reserve(0, self.piece_slots)
             sums.reserve(0, self.piece_slots)
             memory.populate(0, self.piece_slots)
+            sums.populate(0, self.piece_slots)
             temporary.rename(path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)  # on a full disk its room is wanted

@@ -113,6 +113,7 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
             for path in folder.glob(".*.tmp"):
                 path.unlink()
             self._encoder.prepare(0 if capacity is not None else self._used)
+            self._encoder.await_piece()
 
     # -- making ----------------------------------------------------------------------------------------------
 
