@@ -190,7 +190,9 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     def reserve(self, start: int, stop: int) -> None:
         for part in self.parts:
-            part.reserve(start, stop)
+            first, last = part.reserved
+            if start < first or stop > last:
+                part.reserve(start, stop)
 
     def write(self, slots: int | slice, encoded: _Encoded, number: int) -> None:
         if self.is_segment_aware and isinstance(slots, int):
