@@ -57,7 +57,22 @@ __all__ = [
 
 
 def get_backend_from_tensor(tensor: Any) -> ComputeBackend:
-    """The backend of an array. Imports no library, since the array's own library is imported already.
+    """The backend of an array. No library is imported, since the array's own is imported already.
+
+    Parameters
+    ----------
+    tensor
+        The array.
+
+    Returns
+    -------
+    ComputeBackend
+        The backend of its library.
+
+    Raises
+    ------
+    TypeError
+        This is no array of NumPy, PyTorch or JAX.
 
     Examples
     --------

@@ -24,7 +24,17 @@ BackendLike = ComputeBackend | Literal["numpy", "torch", "pytorch", "jax"]
 
 
 def parse_backend(backend: BackendLike) -> ComputeBackend:
-    """The backend that a user means: one as it is, or by name ("torch" and "pytorch" are one).
+    """The backend that a user means.
+
+    Parameters
+    ----------
+    backend
+        The backend itself, or its name: "numpy", "torch" (or "pytorch") or "jax".
+
+    Returns
+    -------
+    ComputeBackend
+        The backend; its library is imported.
 
     Raises
     ------
@@ -52,7 +62,17 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
 
 
 def serialize_backend(backend: BackendLike) -> str:
-    """The name of a backend: "numpy", "pytorch" or "jax".
+    """The name of a backend, as files have it.
+
+    Parameters
+    ----------
+    backend
+        The backend, or a name of it.
+
+    Returns
+    -------
+    str
+        "numpy", "pytorch" or "jax".
 
     Examples
     --------
@@ -63,7 +83,24 @@ def serialize_backend(backend: BackendLike) -> str:
 
 
 def deserialize_backend(backend_str: str) -> ComputeBackend:
-    """The backend of that name. Imports its library; an ImportError names the extra to install.
+    """The backend of a name that `serialize_backend` has given.
+
+    Parameters
+    ----------
+    backend_str
+        The name: "numpy", "pytorch" or "jax".
+
+    Returns
+    -------
+    ComputeBackend
+        The backend; its library is imported.
+
+    Raises
+    ------
+    ValueError
+        No backend has that name.
+    ImportError
+        Its library is not installed; the message names the extra.
 
     Examples
     --------
@@ -87,7 +124,24 @@ def deserialize_backend(backend_str: str) -> ComputeBackend:
 
 
 def serialize_dtype(backend: BackendLike, dtype: Any) -> str | None:
-    """The array-API name of a dtype of `backend`, such as "float32"; None stays None.
+    """The array-API name of a dtype of `backend`, such as "float32".
+
+    Parameters
+    ----------
+    backend
+        The backend, or its name.
+    dtype
+        The dtype, or None.
+
+    Returns
+    -------
+    str or None
+        The name; None for None.
+
+    Raises
+    ------
+    TypeError
+        This is no dtype of the backend, or none that spaces can hold.
 
     Examples
     --------
@@ -98,7 +152,24 @@ def serialize_dtype(backend: BackendLike, dtype: Any) -> str | None:
 
 
 def deserialize_dtype(backend: BackendLike, dtype_str: str | None) -> Any:
-    """The dtype of that name on `backend`; a TypeError if it has none. None stays None.
+    """The dtype of a name on a backend.
+
+    Parameters
+    ----------
+    backend
+        The backend, or its name.
+    dtype_str
+        The name, such as "float32", or None.
+
+    Returns
+    -------
+    dtype
+        The dtype; None for None. JAX without `jax_enable_x64` gives a 32-bit dtype for a 64-bit one.
+
+    Raises
+    ------
+    TypeError
+        The backend has no such dtype.
 
     Examples
     --------

@@ -37,6 +37,11 @@ def batch_space(space: Space, n: int = 1) -> Any:
     n
         How many values.
 
+    Returns
+    -------
+    Space
+        The space of the batch, of the same kind where arrays can hold the values, else a `BatchedSpace`.
+
     Examples
     --------
     >>> batch_space(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,)), 8).shape
@@ -84,9 +89,18 @@ def _(space: Space, n: int = 1) -> BatchedSpace:
 
 @rule_per_space
 def batch_size(space: Space) -> int | None:
-    """The number of values in the batch that a space describes; None if it has no batch axis.
+    """The number of values in the batch that a space describes.
 
-    A dict or tuple without any arrays in it has none, however often it was batched.
+    Parameters
+    ----------
+    space
+        The space of the batch.
+
+    Returns
+    -------
+    int or None
+        The number; None if the space has no batch axis. A dict or tuple without any arrays in it has none, however
+        often it was batched.
 
     Examples
     --------
@@ -139,7 +153,22 @@ def need_batch_size(space: Space) -> int:
 
 @rule_per_space
 def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
-    """The spaces of the single values of a batch, in order, each with the bounds of its index.
+    """The spaces of the single values of a batch.
+
+    Parameters
+    ----------
+    space
+        The space of the batch.
+
+    Returns
+    -------
+    iterable of Space
+        One space for each value, in order, with the bounds of its index.
+
+    Raises
+    ------
+    ValueError
+        The space has no batch axis that all its parts share.
 
     Examples
     --------
@@ -207,6 +236,11 @@ def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
         equal; dynamic boxes may differ, and their batch admits the sizes and bounds of all of them.
     device
         The device of the batch; by default that of the spaces.
+
+    Returns
+    -------
+    Space
+        The space of the batch.
 
     Raises
     ------

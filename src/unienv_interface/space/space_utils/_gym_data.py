@@ -45,19 +45,51 @@ _HOST = {name: dtypes.host_dtype(name) for name in dtypes.KNOWN}
 def to_gym_data(space: Space, data: Any) -> Any:
     """A value of `space` as a value of `to_gym_space(space)`.
 
-    Only structure, shape and dtype are checked. On the CPU arrays share their memory with `data`, and those
-    of JAX are read-only: copy what is to be written to.
+    Parameters
+    ----------
+    space
+        The space of the value.
+    data
+        The value. Its structure, shapes and dtypes are checked, not its bounds.
+
+    Returns
+    -------
+    value
+        On the CPU arrays share their memory with `data`, and those of JAX are read-only: copy what is to be written to.
+
+    Raises
+    ------
+    ValueError
+        The value has another structure, shape or dtype than the space.
+    TypeError
+        Gymnasium has no counterpart of the space.
     """
 
 
 @rule_per_space
 def from_gym_data(space: Space, data: Any) -> Any:
-    """A Gymnasium value as a value of `space`, where `space` is `from_gym_space` of its space.
+    """A value of a Gymnasium space as a value of ours.
 
-    Python numbers, NumPy scalars and lists are taken as well as arrays. Floats of another dtype are rounded
-    to that of `space`; any other value that its dtype cannot hold is a ValueError, as are a wrong structure
-    or shape. Bounds are not checked. Arrays share the memory of `data` where `ComputeBackend.from_numpy`
-    does, so copy them first if the environment writes its observations into one buffer again and again.
+    Parameters
+    ----------
+    space
+        `from_gym_space` of the Gymnasium space.
+    data
+        The value; Python numbers, NumPy scalars and lists are taken as well as arrays. Floats of another dtype are
+        rounded to that of `space`. Bounds are not checked.
+
+    Returns
+    -------
+    value
+        Arrays share the memory of `data` where `ComputeBackend.from_numpy` does, so copy `data` first if the
+        environment writes its observations into one buffer again and again.
+
+    Raises
+    ------
+    ValueError
+        The value has another structure or shape than the space, or a number that its dtype cannot hold.
+    TypeError
+        Gymnasium has no counterpart of the space.
     """
 
 

@@ -43,20 +43,55 @@ _DISCRETE_DTYPES = (
 
 @rule_per_space
 def to_gym_space(space: Space) -> Any:
-    """The Gymnasium space of the same values; a TypeError if there is none.
+    """The Gymnasium space of the same values.
 
     Backend and device are left behind: the values on the Gymnasium side are NumPy's.
+
+    Parameters
+    ----------
+    space
+        The space.
+
+    Returns
+    -------
+    gymnasium.Space
+        Its values are NumPy's; backend and device are left behind.
+
+    Raises
+    ------
+    TypeError
+        Gymnasium has no counterpart of the space.
     """
 
 
 @rule_per_space
 def from_gym_space(gym_space: gymnasium.Space, backend: BackendLike, dtype: Any = None, device: Any = None) -> Any:
-    """The space on `backend` of the same values as a Gymnasium space.
+    """The space of the same values as a Gymnasium space.
 
-    `dtype` replaces the dtype of every float box in it, with bounds rounded inwards (for bfloat16, to the
-    nearest); all other dtypes stay as they are. On JAX without `jax_enable_x64` 64-bit dtypes become 32-bit
-    ones; a Discrete or MultiDiscrete that does not fit these is refused with a ValueError, a Box with an
-    OverflowError.
+    Parameters
+    ----------
+    gym_space
+        The space of Gymnasium.
+    backend, device
+        Where the space is to be.
+    dtype
+        Replaces the dtype of every float box, with bounds rounded inwards (for bfloat16, to the nearest); all other
+        dtypes stay as they are. On JAX without `jax_enable_x64` 64-bit dtypes become 32-bit ones.
+
+    Returns
+    -------
+    Space
+        The space, as the table of `gym_utils` has it.
+
+    Raises
+    ------
+    TypeError
+        There is no counterpart of the space.
+    ValueError
+        A space of booleans leaves out one of them, a key is no string, `dtype` is no float, or a Discrete or
+        MultiDiscrete does not fit the 32-bit dtype.
+    OverflowError
+        A Box does not fit the 32-bit dtype.
     """
 
 

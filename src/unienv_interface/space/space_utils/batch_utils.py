@@ -52,7 +52,17 @@ __all__ = [
 
 
 def batch_size_data(data: Any) -> int | None:
-    """The size of the first axis of the first array found in `data`; None if there is none.
+    """The size of the first axis of the first array found in `data`.
+
+    Parameters
+    ----------
+    data
+        An array, or dicts, tuples, lists and graphs of arrays.
+
+    Returns
+    -------
+    int or None
+        The size; None if there is no array with an axis.
 
     Examples
     --------
@@ -70,7 +80,24 @@ def batch_size_data(data: Any) -> int | None:
 
 
 def iterate(space: Space, items: Any) -> Iterator[Any]:
-    """The single values of a batch one by one; `space` describes the batch.
+    """The single values of a batch one by one.
+
+    Parameters
+    ----------
+    space
+        The space of the batch.
+    items
+        The batch.
+
+    Returns
+    -------
+    iterator
+        The values, in order.
+
+    Raises
+    ------
+    ValueError
+        The space has no batch axis that all its parts share.
 
     Examples
     --------
@@ -98,9 +125,7 @@ def split(space: Space, items: Any) -> Sequence[Any]:
 
 @rule_per_space
 def get_at(space: Space, items: Any, index: Any) -> Any:
-    """Part of a batch: one value for an int, a batch for a slice, an array of indices or a boolean mask.
-
-    NumPy and PyTorch give views for ints and slices, as their indexing does.
+    """Part of a batch.
 
     Parameters
     ----------
@@ -109,7 +134,12 @@ def get_at(space: Space, items: Any, index: Any) -> Any:
     items
         The batch.
     index
-        Which of them; negative indices count from the end.
+        An int, a slice, an array of indices or a boolean mask; negative indices count from the end.
+
+    Returns
+    -------
+    value
+        One value for an int, else a batch. NumPy and PyTorch give views for ints and slices, as their indexing does.
 
     Raises
     ------
@@ -153,7 +183,7 @@ def _(space: GraphSpace, items: GraphInstance, index: Any) -> GraphInstance:
 
 @rule_per_space
 def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
-    """A batch with part of it replaced; `items` itself stays as it is.
+    """A batch with part of it replaced.
 
     Parameters
     ----------
@@ -165,6 +195,16 @@ def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
         Which values to replace, as for `get_at`.
     value
         One value for an int, else a batch.
+
+    Returns
+    -------
+    batch
+        The new batch; `items` itself stays as it is.
+
+    Raises
+    ------
+    IndexError
+        An int is beyond the batch.
 
     Examples
     --------
@@ -217,7 +257,22 @@ def _(space: GraphSpace, items: GraphInstance, index: Any, value: GraphInstance)
 
 
 def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
-    """The slots of a batch that a mask on the host selects; JAX compiles nothing for it."""
+    """The slots of a batch that a mask selects; JAX compiles nothing for it.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    slots
+        The mask, a NumPy array of booleans.
+
+    Returns
+    -------
+    batch
+        The selected slots, in order.
+    """
     if isinstance(space, CompositeSpace):
         pairs = zip(space.children, space.child_values(items), strict=True)
         return space.build_value(take_slots(child, value, slots) for child, value in pairs)
@@ -227,9 +282,25 @@ def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
 
 
 def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
-    """A batch with the slots of a mask replaced by those of `value`, which holds every slot or only these, in order.
+    """A batch with the slots of a mask replaced.
 
     JAX compiles it once, whatever the mask. With every slot in `value`, arrays may be traced, and the mask too.
+
+    Parameters
+    ----------
+    space
+        The space of one value, or of the batch.
+    items
+        The batch.
+    mask
+        The slots to replace, an array of booleans.
+    value
+        The new values: of every slot, or of those in the mask only, in order.
+
+    Returns
+    -------
+    batch
+        The new batch; `items` itself stays as it is.
     """
     if isinstance(space, CompositeSpace):
         parts = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
@@ -267,6 +338,16 @@ def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
         The values, at least one.
     axis
         The new axis; texts, unions, graphs and arrays whose shape varies are stacked along axis 0 only.
+
+    Returns
+    -------
+    batch
+        The values as one batch.
+
+    Raises
+    ------
+    ValueError
+        There are no values, or they cannot be stacked along this axis.
 
     Examples
     --------
@@ -344,6 +425,11 @@ def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_s
         The leading axes it has.
     new_batch_shape
         Those it shall have, for as many values.
+
+    Returns
+    -------
+    Space
+        The space of the same values in a batch of the new shape.
 
     Raises
     ------
@@ -423,6 +509,18 @@ def reshape_batch_size_in_data(
     old_batch_shape, new_batch_shape
         As for `reshape_batch_size`.
 
+    Returns
+    -------
+    data
+        The same structure with reshaped arrays.
+
+    Raises
+    ------
+    ValueError
+        An array has other leading axes, or the numbers of values differ.
+    TypeError
+        A leaf is no array.
+
     Examples
     --------
     >>> reshape_batch_size_in_data("numpy", {"obs": np.zeros((8, 3))}, (8,), (2, 4))["obs"].shape
@@ -450,6 +548,16 @@ def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
         The space of a batch.
     dim1, dim2
         The axes, counted from the front.
+
+    Returns
+    -------
+    Space
+        The space with the axes exchanged.
+
+    Raises
+    ------
+    ValueError
+        The space does not have both axes, or is no batch.
 
     Examples
     --------
@@ -512,6 +620,18 @@ def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: in
         Dicts, tuples, graphs and arrays.
     dim1, dim2
         The axes, counted from the front.
+
+    Returns
+    -------
+    data
+        The same structure with the axes of all arrays exchanged.
+
+    Raises
+    ------
+    ValueError
+        An array does not have both axes.
+    TypeError
+        A leaf is no array.
 
     Examples
     --------

@@ -45,18 +45,22 @@ def construct_space_from_data(
     backend
         The library of the arrays.
     candidate_space
-        The space found so far. It is returned as it is if it contains the data, and otherwise widened where it must
-        be: a bound that the data break moves with `add_bounds` and falls without, dtypes become the common one, sizes
-        that differ vary. A candidate of a kind that no data show (a union, a graph, a batch of objects) is never
-        widened.
+        The space found so far. It is widened where it must be: a bound that the data break moves with `add_bounds`
+        and falls without, dtypes become the common one, sizes that differ vary. A candidate of a kind that no data show
+        (a union, a graph, a batch of objects) is never widened.
     add_bounds
         Take the bounds of numbers, and the lengths and characters of texts, from the data. Without it there are none (a
         text still has its largest length).
 
+    Returns
+    -------
+    Space
+        `candidate_space` itself if it contains the data, else a new space.
+
     Raises
     ------
     ValueError
-        No space holds the data; the message says where.
+        No space holds the data (the message says where), or `candidate_space` has another backend.
 
     Examples
     --------
@@ -79,6 +83,16 @@ def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, 
         The values, at least one.
     backend, add_bounds
         As for `construct_space_from_data`.
+
+    Returns
+    -------
+    Space
+        The space of all values.
+
+    Raises
+    ------
+    ValueError
+        There are no values, or no space holds them all; the message says which one fails, and where.
 
     Examples
     --------

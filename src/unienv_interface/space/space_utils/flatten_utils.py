@@ -44,6 +44,18 @@ __all__ = ["flat_dim", "flatten_data", "flatten_space", "is_flattenable", "unfla
 def is_flattenable(space: Space, start_dim: int = 0) -> bool:
     """Whether values of the space have a flat form that keeps the first `start_dim` axes.
 
+    Parameters
+    ----------
+    space
+        The space of the values.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Returns
+    -------
+    bool
+        Whether `flatten_space` has a result.
+
     Examples
     --------
     >>> is_flattenable(BoxSpace("numpy", -1.0, 1.0, "float32", shape=(2, 3)))
@@ -54,7 +66,19 @@ def is_flattenable(space: Space, start_dim: int = 0) -> bool:
 
 @rule_per_space
 def flat_dim(space: Space, start_dim: int = 0) -> int | None:
-    """The length of the last axis of flat values; None if the space has no flat form.
+    """The length of the last axis of flat values.
+
+    Parameters
+    ----------
+    space
+        The space of the values.
+    start_dim
+        How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Returns
+    -------
+    int or None
+        The length; None if the values have no flat form.
 
     Examples
     --------
@@ -65,7 +89,7 @@ def flat_dim(space: Space, start_dim: int = 0) -> int | None:
 
 @rule_per_space
 def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore[empty-body]
-    """The box of the flat values; the module says what they look like.
+    """The box of the flat values of a space.
 
     Parameters
     ----------
@@ -73,6 +97,11 @@ def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore
         The space of the values.
     start_dim
         How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Returns
+    -------
+    BoxSpace
+        The `start_dim` leading axes, and one of length `flat_dim(space, start_dim)`.
 
     Raises
     ------
@@ -98,6 +127,11 @@ def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
         The value.
     start_dim
         How many leading axes stay: 0 for one value, 1 for a batch.
+
+    Returns
+    -------
+    array
+        Of the backend and device of the space.
 
     Raises
     ------
@@ -125,6 +159,16 @@ def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
         An array of `flatten_space(space, start_dim)`.
     start_dim
         How many leading axes stayed.
+
+    Returns
+    -------
+    value
+        The value, of `space`.
+
+    Raises
+    ------
+    ValueError
+        The values have no flat form, or `data` is not as long as it.
 
     Examples
     --------

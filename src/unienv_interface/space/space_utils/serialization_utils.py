@@ -43,9 +43,24 @@ _readers: dict[str, Reader] = {}
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as an object that `json.dumps` takes. A kind registers its rule with `space_fields`.
+    """The space as an object that `json.dumps` takes.
 
-    A ValueError if it is nested too deeply to be read again.
+    A kind of space of your own registers its fields with `space_fields.register`.
+
+    Parameters
+    ----------
+    space
+        The space.
+
+    Returns
+    -------
+    dict
+        The object, which names no backend and no device.
+
+    Raises
+    ------
+    ValueError
+        The space is nested too deeply to be read again.
 
     Examples
     --------
@@ -91,6 +106,11 @@ def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = No
     map_backend, map_device
         Where the space is to be.
 
+    Returns
+    -------
+    Space
+        The space.
+
     Raises
     ------
     ValueError
@@ -111,10 +131,23 @@ def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = No
 
 
 def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
-    """Register how a space of the type name `kind` is read: a function from its `SpaceJson` to the space.
+    """Register how a space of the type name `kind` is read.
 
-    What it raises for a field that is not as it should be (ValueError, TypeError and the like) becomes a ValueError
-    with the path.
+    Parameters
+    ----------
+    kind
+        The name of the class, which stands in the JSON.
+
+    Returns
+    -------
+    callable
+        A decorator of the reader, a function from a `SpaceJson` to the space. What the reader raises for a field that
+        is not as it should be (ValueError, TypeError and the like) becomes a ValueError with the path.
+
+    Raises
+    ------
+    ValueError
+        By the decorator, if there is another reader for the name already.
     """
 
     def register(reader: Reader) -> Reader:
