@@ -70,7 +70,7 @@ def test_extras_lie_beside_the_transition(mode: str, is_async: bool) -> None:
     np.testing.assert_array_equal(found["latent"], np.reshape([row["latent"] for row in wanted], (-1, 2)))
 
 
-@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("mode", ["same_step", "disabled"])
 def test_extras_pass_through_wrappers_around_the_recorder(mode: Any) -> None:
     recorder, [buffer] = recorder_for("interleaved", vector("sync", SLOTS))
     env = AutoresetWrapper(FrameStackWrapper(recorder, obs_stack_size=1), mode)

@@ -14,6 +14,7 @@ from catalogue import BACKENDS
 import unienv
 from unienv_data import ReplayBuffer, ReplayBufferCollectionWrapper, transition_space
 from unienv_interface.backends import ComputeBackend
+from unienv_interface.env_base import Env
 from unienv_interface.testing import check_env
 from unienv_interface.wrapper import AutoresetWrapper, FromEnvPool, ToGymnasiumVectorEnv
 
@@ -114,20 +115,29 @@ def test_no_slot_restarts_by_itself(library: Any) -> None:
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
 def test_it_is_recorded_like_any_other(library: Any, mode: Any) -> None:
     base = FromEnvPool(pool(library, max_episode_steps=9))
-    buffer = ReplayBuffer.create(transition_space(base), capacity=300, lanes=COUNT)
-    env = AutoresetWrapper(ReplayBufferCollectionWrapper(base, buffer), mode)
+    space = transition_space(base)
+    if mode == "same_step":
+        buffers = [ReplayBuffer.create(space, capacity=300, lanes=COUNT)]
+        env: Env = AutoresetWrapper(ReplayBufferCollectionWrapper(base, buffers), mode)
+    else:
+        buffers = [ReplayBuffer.create(space, capacity=100) for _ in range(COUNT)]
+        env = ReplayBufferCollectionWrapper(AutoresetWrapper(base, mode), buffers)
     env.reset(seed=0)
     ends = 0
     for _ in range(40):
         _, _, terminated, truncated, _ = env.step(env.sample_action())
         ends += int((terminated | truncated).sum())
-    rows, segments = buffer.get_at(slice(0, len(buffer))), buffer.get_segments()
-    assert (rows["terminated"] | rows["truncated"]).sum() == ends > 5
-    assert len(segments) >= ends
-    for start, stop in segments:
-        episode = slice(start, stop, COUNT)
-        np.testing.assert_array_equal(rows["next_obs"][episode][:-1], rows["obs"][episode][1:])
-        assert not (rows["terminated"] | rows["truncated"])[episode][:-1].any()
+    recorded = 0
+    for buffer in buffers:
+        rows, segments = buffer.get_at(...), buffer.get_segments()
+        done = rows["terminated"] | rows["truncated"]
+        recorded += len(segments)
+        for start, stop in segments:
+            episode = slice(start, stop, buffer.lanes)
+            np.testing.assert_array_equal(rows["next_obs"][episode][:-1], rows["obs"][episode][1:])
+            assert done[episode][-1]
+            assert not done[episode][:-1].any()
+    assert recorded == ends > 5
 
 
 @on_pools

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from unienv_interface.backends import ComputeBackend, NumpyComputeBackend
 from unienv_interface.env_base.stacking import stack_infos
-from unienv_interface.wrapper._slot_infos import InfoPart, merge_infos, rows_of_infos, split_infos
+from unienv_interface.wrapper.slot_infos import InfoPart, merge_infos, rows_of_infos, split_infos
 
 NUMPY = NumpyComputeBackend
 on_backends = pytest.mark.parametrize("backend", BACKENDS, ids=str)

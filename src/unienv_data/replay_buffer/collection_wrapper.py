@@ -1,7 +1,8 @@
 """An environment that records every transition into replay buffers.
 
 The field `obs` is the observation that the action was chosen on, and `next_obs` the one that the step returned: at an
-episode's end that is its last observation, since environments are not restarted by themselves.
+episode's end that is its last observation, since no step that ends an episode restarts the environment. Where the step
+after it does (an `AutoresetWrapper` in the mode "next_step"), that step has no transition of the slot.
 
 Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): a slot is
 recorded when its step has finished.
@@ -26,7 +27,8 @@ from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, Re
 from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
-from unienv_interface.wrapper.autoreset import refuse_autoreset
+from unienv_interface.wrapper.autoreset import autoreset_mode, refuse_autoreset
+from unienv_interface.wrapper.slot_infos import rows_of_infos
 
 from ._recording.modes import (
     ReplayMode,
@@ -68,7 +70,8 @@ class ReplayBufferCollectionWrapper(
     Parameters
     ----------
     env
-        The environment below, single or batched.
+        The environment below, single or batched. An `AutoresetWrapper` belongs around the recorder; in the mode
+        "next_step", of a batch, below it.
     replay_buffers
         One buffer, or one for each slot.
     replay_mode
@@ -109,6 +112,8 @@ class ReplayBufferCollectionWrapper(
     1
     """
 
+    keeps_steps = True
+
     def __init__(
         self,
         env: Env,
@@ -126,14 +131,15 @@ class ReplayBufferCollectionWrapper(
         episodes: Literal["respect", "ignore"] = "respect",
     ) -> None:
         super().__init__(env)
-        refuse_autoreset(env, type(self).__name__)
+        refuse_autoreset(env, type(self).__name__, "same_step")
         if (dump_on_episode_end or dump_on_reset_boundary) and dump_path is None:
             raise ValueError("dump_path must be provided with dump_on_episode_end or dump_on_reset_boundary")
         check_builder(transition_builder)
         self.dump_path = dump_path
         self._buffers = as_list(replay_buffers)
         self._mode = resolve_mode(replay_mode, env, self._buffers)
-        self._refuses_ended = _is_first("on_ended", on_ended, ("raise", "ignore"))
+        self._env_restarts = autoreset_mode(env) == "next_step"
+        self._refuses_ended = _is_first("on_ended", on_ended, ("raise", "ignore")) and not self._env_restarts
         self._warns_if_mixed = _is_first("episodes", episodes, ("respect", "ignore"))
         if self._warns_if_mixed:
             warn_if_mixed(self._mode, env)
@@ -257,16 +263,16 @@ class ReplayBufferCollectionWrapper(
             for row, slot in enumerate(chosen):  # most often there is just one
                 kept[slot] = observation[row]
         else:
-            mask = self._as_mask(slots)
+            mask = self._as_array(slots)
             self._observation = self.env.update_observation_post_reset(self._observation, observation, mask)
         if self._has_context:
-            mask = self._as_mask(slots)
+            mask = self._as_array(slots)
             self._context = self.env.update_context_post_reset(self._context, context, mask)
 
-    def _as_mask(self, slots: np.ndarray) -> Any:
-        """A mask as an array of the environment's backend."""
+    def _as_array(self, values: np.ndarray) -> Any:
+        """A mask or indices as an array of the environment's backend."""
         backend = self._env_backend
-        return slots if backend is NumpyComputeBackend else backend.from_numpy(slots, device=self.env.device)
+        return values if backend is NumpyComputeBackend else backend.from_numpy(values, device=self.env.device)
 
     def _kept_for(self, observation: np.ndarray) -> np.ndarray:
         """The array of our own that keeps the last observations, with the dtype and the shape to take these rows."""
@@ -347,7 +353,7 @@ class ReplayBufferCollectionWrapper(
 
     def _refuse_ended(self, ended: set[int]) -> None:
         """Raise a RuntimeError if there are any of these slots, which are to step after the end of their episodes."""
-        if not ended:
+        if not ended or not self._refuses_ended:
             return
         what = f"slots {sorted(ended)}, whose episodes have ended" if self._is_batched else "an episode that has ended"
         how = "reset(mask=terminated | truncated)" if self._is_batched else "reset()"
@@ -363,6 +369,11 @@ class ReplayBufferCollectionWrapper(
         part: StepOfSome | None = None,
     ) -> None:
         """Record a step of all slots, or of some of them."""
+        if self._env_restarts and self._ended:
+            restarted = self._ended.intersection(range(self._slots) if part is None else part.slots)
+            if restarted:
+                self._record_others(restarted, action, result, extras, part)
+                return
         next_observation, reward, terminated, truncated, info = result
         if part is None:
             slots, recorder, observation, context = None, self._recorder, self._observation, self._context
@@ -400,15 +411,52 @@ class ReplayBufferCollectionWrapper(
             self._observation = owned_copy(next_observation)
             self._counts.recorded += 1
         else:
-            self._move_on(slots, next_observation)
+            self._keep_observations(slots, next_observation)
+            self._counts.advance(slots)
             ended = [slots[row] for row in ended]
         if ended:
             self._counts.begin(ended)
-            if self._refuses_ended:
-                self._ended.update(ended)
+            self._ended.update(ended)
         self._is_known = slots is None  # for a step of some slots, `_wait_for_some` decides
         if ended and self._dumps_episodes:
             self._dump(np.isin(np.arange(self._slots), ended))
+
+    def _record_others(
+        self,
+        restarted: set[int],
+        action: Any,
+        result: tuple[Any, Any, Any, Any, dict[str, Any]],
+        extras: Mapping[str, Any] | None,
+        part: StepOfSome | None,
+    ) -> None:
+        """Record a step in which some slots were restarted instead, and so have no transition."""
+        observation, *signals, info = result
+        stepped = list(range(self._slots)) if part is None else part.slots
+        was_restarted = np.isin(stepped, list(restarted))
+        others = [slot for slot in stepped if slot not in restarted]
+        if others:
+            rows = self._as_array(np.flatnonzero(~was_restarted))
+            rows_of_result = (
+                batch_utils.get_at(self.observation_space, observation, rows),
+                *(signal[rows] for signal in signals),
+                rows_of_infos(info, ~was_restarted),
+            )
+            actions = batch_utils.get_at(self.action_space, action, rows)
+            extras = None if extras is None else rows_of_infos(extras, ~was_restarted)
+            self._record(actions, rows_of_result, extras, self._step_of_some(others))
+        if self._is_batched:
+            rows = self._as_array(np.flatnonzero(was_restarted))
+            slots = [slot for slot in stepped if slot in restarted]
+            self._keep_observations(slots, batch_utils.get_at(self.observation_space, observation, rows))
+            if self.context_space is not None:
+                contexts = batch_utils.get_at(self.context_space, info["context"], rows)
+                self._context = batch_utils.set_at(self.context_space, self._context, np.array(slots), contexts)
+        else:
+            self._observation, self._context = owned_copy(observation), owned_copy(info.get("context"))
+        self._ended -= restarted
+        self._is_known = part is None
+        if self._dumps_resets:
+            self._dump(np.isin(np.arange(self._slots), list(restarted)))
 
     def _counted(self, needs: frozenset[str], slots: list[int] | None) -> tuple[Any, Any, Any]:
         """The episode number, step number and time of all slots or of some; None where not needed."""
@@ -527,14 +575,13 @@ class ReplayBufferCollectionWrapper(
         observation = batch_utils.get_at(self.observation_space, self._observation, rows)
         return StepOfSome(slots, self._partial_recorders.of(slots), observation, context)
 
-    def _move_on(self, slots: list[int], observation: Any) -> None:
-        """Keep the new observations of some slots, one row for each, and count their step."""
+    def _keep_observations(self, slots: list[int], observation: Any) -> None:
+        """Keep the new observations of some slots, one row for each."""
         if self._overwrites:
             self._kept_for(observation)[slots] = observation
         else:
             rows, kept = np.array(slots), owned_copy(observation)
             self._observation = batch_utils.set_at(self.observation_space, self._observation, rows, kept)
-        self._counts.advance(slots)
 
     # -- the end -------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ class Layer:
     action_space: Space
     observation_space: Space
     context_space: Space | None = None
+    #: Whether a recorder is among the layers, which keeps every step, also one that the caller never sees.
+    keeps_steps: bool = False
 
     def update_observation_post_reset(self, old_obs: Any, newobs_masked: Any, mask: Any) -> Any:
         """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
@@ -114,6 +116,10 @@ class ForwardingLayer(Layer):
     @property
     def batch_size(self) -> int | None:  # type: ignore[override]
         return self._below.batch_size
+
+    @property
+    def keeps_steps(self) -> bool:  # type: ignore[override]
+        return self._below.keeps_steps
 
     @property
     def unwrapped(self) -> Any:

@@ -16,9 +16,9 @@ from ..space.spaces import DictSpace
 from ..space.spaces.batched import object_array
 from ..utils.optional import need
 from ._gym_values import reader, spread_info, writer
-from ._slot_infos import rows_of_infos
 from .autoreset import AutoresetMode, AutoresetWrapper
 from .autoreset import autoreset_mode as mode_of
+from .slot_infos import rows_of_infos
 
 if TYPE_CHECKING:
     import gymnasium

@@ -10,7 +10,7 @@ import numpy as np
 from ..env_base.env import Env, parse_mask
 from ..env_base.wrapper import Wrapper
 from ..space.space_utils import batch_utils
-from ._slot_infos import InfoPart, merge_infos, rows_of_infos
+from .slot_infos import InfoPart, merge_infos, rows_of_infos
 
 AutoresetMode = Literal["same_step", "next_step", "disabled"]
 AUTORESET_MODES: tuple[AutoresetMode, ...] = ("same_step", "next_step", "disabled")
@@ -40,7 +40,7 @@ class AutoresetWrapper(Wrapper):
     and in a batch the restarted slots in ``_context``.
 
     Wrappers that follow episodes (the recorder, `TimeLimitWrapper`, `FrameStackWrapper`) belong below this one, where
-    they see every reset.
+    they see every reset. Only a recorder of a batch, in the mode ``"next_step"``, belongs around it.
 
     Parameters
     ----------
@@ -52,15 +52,16 @@ class AutoresetWrapper(Wrapper):
     Raises
     ------
     ValueError
-        If the mode is not one of the above, or if ``env`` restarts by itself already.
+        If the mode is not one of the above, if ``env`` restarts by itself already, or if a recorder of a batch lies
+        below the mode ``"next_step"``.
 
     Notes
     -----
     In the mode ``"next_step"`` a batch steps some slots while others are reset. `AsyncVecEnv` and `SyncVecEnv` can do
     that. Any other batch steps as a whole: the wrapper resets the slots before that step, so that no ended episode is
-    stepped, and once more after it. The caller sees no difference, but a recorder below records the step between
-    the two resets as an episode of one step, without a flag and not among the cut ones. So record in the mode
-    ``"same_step"``, which has no such steps.
+    stepped, and once more after it. The caller sees no difference, but a recorder below would record the step between
+    the two resets. One around this wrapper records only what the caller sees; it needs a buffer for each slot, since
+    lanes advance together.
 
     Examples
     --------
@@ -76,6 +77,12 @@ class AutoresetWrapper(Wrapper):
             raise ValueError(f"mode is {mode!r}, the modes are {', '.join(map(repr, AUTORESET_MODES))}")
         if mode != "disabled" and autoreset_mode(env) != "disabled":
             raise ValueError(f"{env!r} restarts by itself already, in the mode {autoreset_mode(env)!r}")
+        if mode == "next_step" and env.keeps_steps and (env.batch_size or 1) > 1:
+            raise ValueError(
+                f"AutoresetWrapper in the mode 'next_step' over a recorder of {env.batch_size} slots, which would "
+                f"record steps of slots that restart: use mode='same_step', or record around it, into one buffer per "
+                f"slot, ReplayBufferCollectionWrapper(AutoresetWrapper(env, mode='next_step'), buffers)"
+            )
         self.mode: AutoresetMode = mode
         if mode != "disabled":
             self.metadata = {**env.metadata, _METADATA_KEY: mode}  # which a vector environment of these passes on

@@ -10,9 +10,9 @@ import numpy as np
 from ..env_base.env import Env
 from ..utils.optional import need
 from ._gym_values import reader, writer
-from ._slot_infos import split_infos
 from ._to_gymnasium import combine_context_obs, combine_context_obs_space, gym_spaces_of
 from .autoreset import AutoresetWrapper, autoreset_mode
+from .slot_infos import split_infos
 
 if TYPE_CHECKING:
     import gymnasium.vector.utils as vector_utils

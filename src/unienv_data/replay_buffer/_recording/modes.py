@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from unienv_interface.env_base.env import Env
+from unienv_interface.wrapper.autoreset import autoreset_mode
 
 from ...base.windows import UnknownEpisodesWarning
 from ...storages.shared_next_obs import SharedNextObsStorage
@@ -40,6 +41,12 @@ def resolve_mode(mode: ReplayMode, env: Env, buffers: Sequence[ReplayBuffer]) ->
     resolved = _auto_mode(env, buffers) if mode == "auto" else mode
     check = {"shared": _check_shared, "per_env": _check_per_env, "interleaved": _check_interleaved}[resolved]
     check(env.batch_size, buffers)
+    if resolved == "interleaved" and autoreset_mode(env) == "next_step":
+        raise ValueError(
+            "replay_mode='interleaved' over an AutoresetWrapper in the mode 'next_step': a slot that restarts has no "
+            "transition in that step, and all lanes advance together: restart in the step that ends the episode, "
+            "AutoresetWrapper(recorder, mode='same_step'), or record into one buffer per slot"
+        )
     for buffer in buffers:
         if buffer.backend is not env.backend:
             raise ValueError(
