@@ -1,14 +1,14 @@
 """The counters of a replay buffer, and the page they live in.
 
-Two counters that only grow say what a buffer holds: `head`, how many samples were ever written, and `tail`, how many
-were ever dropped. A writer first moves `tail` past what it will overwrite, then writes, then moves `head`; each move is
-one aligned store. So a reader in any process, at any instant, also after the writer was killed, sees a buffer that
-holds every acknowledged sample and nothing else.
+Two counters that only grow tell which samples a buffer holds: `head`, how many samples were ever written, and `tail`,
+how many were ever dropped. A writer moves `tail` past the samples it will overwrite, then writes, then moves `head`;
+each move is one aligned store. A reader in any process, at any instant, also after the writer was killed, therefore
+sees every acknowledged sample and no other.
 
-On disk the counters are live in a mapped page. `commit` copies them into one of two checksummed halves of it once the
-samples they count are durable. Pages of memory reach the disk in any order. So where the machine has booted since, or
-the folder was copied from another one, the samples since the last commit are compared with their checksums before the
-live counters are trusted (`_recovery`). Closing a buffer in order seals the whole page with a checksum.
+On disk the counters lie in a mapped page. Once the samples they count are durable, `commit` copies the counters into
+one of two checksummed halves of the page. Memory pages reach the disk in any order. After a reboot, or in a copied
+folder, the samples since the last commit are therefore compared with their checksums before the live counters are
+trusted (`_recovery`). A clean close seals the page with a checksum.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ COUNTER_NAMES = (
     "head",  # samples ever written
     "tail",  # samples ever dropped
     "base",  # the number of the sample that is, was or will be in slot 0 of the first round
-    "closed",  # samples up to this number belong to closed episodes; those from it to head to the open one
-    "segments",  # how many records of episodes count
-    "edit",  # grows when samples are changed in place: odd while that is going on
-    "writer",  # the process that is writing, where several may; 0 if none is
+    "closed",  # samples before this number belong to closed episodes, the others to the open one
+    "segments",  # how many records of episodes are valid
+    "edit",  # grows with every change of existing samples, and is odd during one
+    "writer",  # the pid of the process that is writing to a shared buffer; 0 if none is
     "boot",  # changes when the machine boots
-    "storage_size",  # this and the next two: sizes of the files, kept when the buffer is closed in order
+    "storage_size",  # this and the next two: sizes of the files, set by a clean close
     "heap_size",
     "segments_size",
-    "coming",  # the head as it will be, while samples are overwritten: until then there are fewer
-    "renumbered",  # how often samples were given other numbers
+    "coming",  # the head after the write under way, if it overwrites samples
+    "renumbered",  # how often samples got other numbers
 )
 _MAGIC = b"UNIENV\x00\x01"
 PAGE_SIZE = 4096
 _LIVE, _HALVES, _SEAL = 64, (1024, 2048), 4088
-_COUNT = 16  # integers on disk; those without a name are zero
+_COUNT = 16  # integers on disk; the unnamed ones are zero
 _NUMBERS = struct.Struct(f"<{_COUNT}q")
 _HALF = struct.Struct(f"<Q{8 * _COUNT}s")  # a sequence number and the counters; their CRC32 follows
 _SEAL_TAG = 0x5EA1ED << 32  # a seal is never 0, nor one bit away from it
@@ -85,7 +85,7 @@ class Counters:
             setattr(self, name, getattr(other, name))
 
     def as_stored(self) -> bytes:
-        """The bytes that stand for them on disk."""
+        """The counters as bytes on disk."""
         numbers = [getattr(self, name) for name in COUNTER_NAMES]
         return _NUMBERS.pack(*numbers, *[0] * (_COUNT - len(numbers)))
 
@@ -96,7 +96,7 @@ class Counters:
 
     @property
     def sizes(self) -> Sizes:
-        """What was kept about the files when the buffer was closed in order."""
+        """The sizes of the files, as the last clean close has set them."""
         return self.storage_size, self.heap_size, self.segments_size
 
 
@@ -117,25 +117,25 @@ class _MappedCounters(Counters, ctypes.Structure):
 
 
 class _ReadOnlyCounters(_MappedCounters):
-    """Counters over a page that is mapped to be read, where a store would end the process."""
+    """Counters over a page mapped read-only, where a store would kill the process."""
 
     def __setattr__(self, name: str, value: object) -> None:
         raise PermissionError(f"counter {name!r}: the buffer was opened read-only")
 
 
 class Header:
-    """What holds the counters: here, this process's memory."""
+    """The owner of the counters: here in this process's memory."""
 
-    #: What the buffer kept when it was closed in order; None if it was not.
+    #: The sizes of the files after a clean close; None after any other end.
     closed_sizes: Sizes | None = None
-    #: Whether the buffer was not closed in order and last written on another machine, or before this one booted.
+    #: Whether the last writer did not close the buffer, and ran on another machine or before this boot.
     is_of_another_boot = False
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = PrivateCounters() if counters is None else counters
 
     def is_closed(self) -> bool:
-        """Whether the buffer was closed in order, and has not been written since."""
+        """Whether the buffer was closed cleanly, and has not been written since."""
         return False
 
     def newest_half(self) -> Counters:
@@ -143,20 +143,20 @@ class Header:
         return self.counters
 
     def has_edit_to_make(self) -> bool:
-        """Whether an edit is due that was made durable before it was made, and may be half made after a power cut."""
+        """Whether the journal holds a durable edit that a power cut may have left half made."""
         return False
 
     def begin_to_write(self) -> None:
-        """Say that the buffer is not closed, and is written since this boot."""
+        """Mark the buffer as open for writing since this boot."""
 
     def commit(self) -> None:
         """Make the counters durable; the samples they count must be durable already."""
 
     def seal(self, sizes: Sizes) -> None:
-        """Record that the buffer was closed in order, with these sizes of its files."""
+        """Mark the buffer as closed cleanly, with these sizes of its files."""
 
     def close(self) -> None:
-        """Release what holds the counters."""
+        """Release the memory of the counters."""
 
 
 class MappedHeader(Header):
@@ -197,7 +197,7 @@ class MappedHeader(Header):
         return MappedHeader, (self._file,)
 
     def _choose(self, *, data_is_live: bool) -> None:
-        """Choose the counters to trust; a writer continues from them."""
+        """Choose the counters to trust: the live ones or the last commit."""
         _check_magic(self._page, self._file)
         counters, committed = self.counters, self.newest_half()
         _check_not_behind(counters, committed, self._file)
@@ -213,30 +213,30 @@ class MappedHeader(Header):
         else:
             self.is_of_another_boot = _is_of_another_boot(counters)
         if not data_is_live and not self._file.writable:
-            self.go_on_from(self.counters.copy())  # as they are now, whatever a writer does from here on
+            self.go_on_from(self.counters.copy())  # a writer may move the live ones
 
     def begin_to_write(self) -> None:
-        """Say that the buffer is not closed, and is written since this boot."""
+        """Mark the buffer as open for writing since this boot."""
         is_sealed = any(self._page[_SEAL:PAGE_SIZE])
         self._page[_SEAL:PAGE_SIZE] = bytes(8)
         self.counters.boot = _boot_number()
         self.is_of_another_boot = False
         if is_sealed:
-            self._file.sync()  # a page that says so still would make files that have changed look damaged
+            self._file.sync()  # a seal that survives a power cut would make changed files look damaged
 
     def go_on_from(self, counters: Counters) -> None:
-        """Take these counters for the live ones; a reader does so for itself alone."""
+        """Replace the live counters; a reader replaces its own copy only."""
         if self._file.writable:
             self.counters.assign(counters)
         else:
             self.counters = counters
 
     def is_closed(self) -> bool:
-        """Whether the page says that the buffer is closed; a StorageCorruptedError if its checksum is wrong."""
+        """Whether the page is sealed; a StorageCorruptedError if its checksum is wrong."""
         return _is_closed(lambda: bytes(self._page), self._file)
 
     def newest_half(self) -> Counters:
-        """The counters that were committed last; a StorageCorruptedError if neither half is sound."""
+        """The counters of the last commit; a StorageCorruptedError if both halves are damaged."""
         for _ in range(2):
             with contextlib.suppress(StorageCorruptedError):
                 return _newest_half(self._page, self._file)
@@ -252,11 +252,11 @@ class MappedHeader(Header):
             return
         sequences = [int.from_bytes(self._page[start : start + 8], "little") for start in _HALVES]
         sound = [_is_sound_half(self._page, start) for start in _HALVES]
-        # the half that is not the newest sound one, which a commit that was cut short may have left
+        # not the newest sound half: the other may be left from a commit that was cut short
         older = sequences.index(min(sequences)) if all(sound) else sound.index(False)
         start, half = _HALVES[older], _HALF.pack(max(sequences) + 1, self.counters.as_stored())
         crc, crc_range = zlib.crc32(half), slice(start + _HALF.size, start + _HALF.size + 4)
-        self._page[crc_range] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # not valid while it changes
+        self._page[crc_range] = (crc ^ 0xFFFFFFFF).to_bytes(4, "little")  # invalid while the half changes
         self._page[start : start + _HALF.size] = half
         self._page[crc_range] = crc.to_bytes(4, "little")
         self._file.sync()
@@ -273,7 +273,7 @@ class MappedHeader(Header):
 
 
 def read_bounds(path: PathLike) -> tuple[int, int]:
-    """Head and tail as `MappedHeader.open` takes them, with the same checks, without mapping the file."""
+    """Read head and tail with the checks of `MappedHeader.open`, without mapping the file."""
     fd, size = open_sized(path)
     try:
         if size != PAGE_SIZE:
@@ -281,20 +281,20 @@ def read_bounds(path: PathLike) -> tuple[int, int]:
         page = os.pread(fd, PAGE_SIZE, 0)
         _check_magic(page, path)
         committed = _newest_half(page, path)
-        # read anew: a writer that flushed meanwhile would be ahead of counters that were read with its commit
+        # read again: a flush between the two reads would put the commit ahead of the live counters
         counters = PrivateCounters(_NUMBERS.unpack(os.pread(fd, _NUMBERS.size, _LIVE)))
         _check_not_behind(counters, committed, path)
-        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # which compares the checksum
+        _is_closed(lambda: os.pread(fd, PAGE_SIZE, 0), path)  # compares the checksum
         return counters.head, counters.tail
     finally:
         os.close(fd)
 
 
-# -- what stands in a page; `file` names it in errors ----------------------------------------------------------
+# -- reading a page; `file` names it in errors ----------------------------------------------------------------
 
 
 def _mapped_read_only(page: memoryview) -> Counters:
-    """Live counters over memory that must not be written to."""
+    """Live counters over a read-only page."""
     array = np.frombuffer(page, np.uint8, offset=_LIVE)
     counters = _ReadOnlyCounters.from_address(array.ctypes.data)
     vars(counters)["page"] = page  # an address alone would not keep the mapping
@@ -307,9 +307,9 @@ def _check_magic(page: bytes | memoryview, file: object) -> None:
 
 
 def _check_not_behind(live: Counters, committed: Counters, file: object) -> None:
-    """A StorageCorruptedError if the live counters are not yet where they were committed: they only grow.
+    """A StorageCorruptedError if live counters, which only grow, are behind the last commit.
 
-    An edit may lower the head, and counts before it does.
+    An edit may lower the head, after it has raised `edit`.
     """
     head, edit = live.head, live.edit
     is_behind = edit < committed.edit or (edit == committed.edit and head < committed.head)
@@ -353,7 +353,7 @@ def _seal_of(page: bytes) -> int:
 
 @functools.cache
 def _boot_number() -> int:
-    """A number that changes when the machine boots; 0 where the system has none, which counts as no change."""
+    """A number that differs from boot to boot; 0 where the system has none, which is taken for the same boot."""
     try:
         return zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
     except OSError:

@@ -1,13 +1,13 @@
 """The segments of buffers with lanes: episodes that are recorded side by side.
 
 In a buffer with N lanes every write adds N samples, one for each lane in order, so sample n belongs to lane n % N, and
-an episode is the samples range(start, stop, N) of one lane. Records are as without lanes, in the order in which the
-episodes were closed: those that end with one vector step lie together, and steps follow one another.
+an episode is the samples range(start, stop, N) of one lane. Records have the same form as without lanes, in the order
+in which the episodes were closed.
 
 To find the episode of a sample, the lanes are laid end to end on one line, on which sample n has the position
-`lane << 40 | n // N` and episodes are intervals that do not overlap. Their order on that line is not the order of the
-records, so every process keeps them in memory in sorted runs of about geometric sizes: new records make a new run, and
-runs of like size are merged. Catching up costs O(log n) per record, looking up O(log n) per run.
+`lane << 40 | n // N` and episodes are intervals that do not overlap. The order of the intervals differs from the order
+of the records, so every process keeps the intervals in memory, in sorted runs of about geometric sizes: new records
+make a new run, and runs of similar size are merged. A new record costs O(log n), a lookup O(log n) per run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ._segments import SegmentIndex
 _STEP_BITS = 40
 _STEP_MASK = 2**_STEP_BITS - 1
 _BEFORE_ALL, _AFTER_ALL = -1, 2**62
-# Runs at the end are merged with the one before them unless that one is this many times as long as all of them.
+# The last runs are merged with the run before them unless that is this many times as long as all of them.
 _GROWTH = 4
 
 
 class _Run(NamedTuple):
-    """Intervals [start, stop) on the line, in order, between one before all positions and one after them."""
+    """Intervals [start, stop) on the line, in order, padded with one before all positions and one after them."""
 
     starts: np.ndarray
     stops: np.ndarray
@@ -46,7 +46,7 @@ class _Run(NamedTuple):
 
     @classmethod
     def merged(cls, runs: Sequence[_Run], first_step: int) -> _Run:
-        """One run of all runs, without the episodes that end before the first vector step that is left."""
+        """One run of all runs, without the episodes that end before the oldest vector step."""
         starts, stops = (np.concatenate([ends[1:-1] for ends in column]) for column in zip(*runs, strict=True))
         alive = (stops & _STEP_MASK) >= first_step  # the next one of its lane begins there
         return cls.of(starts[alive], stops[alive])
@@ -57,7 +57,7 @@ class LanedSegmentIndex(SegmentIndex):
 
     def __init__(self, header: Header, capacity: int | None, file: MappedFile | None = None, lanes: int = 1) -> None:
         super().__init__(header, capacity, file, lanes)
-        self._known: tuple[int, tuple[_Run, ...]] = (0, ())  # how many records are in the runs; replaced as a whole
+        self._known: tuple[int, tuple[_Run, ...]] = (0, ())  # the records in the runs, and the runs; replaced together
 
     # -- the line --------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class LanedSegmentIndex(SegmentIndex):
         return (position & _STEP_MASK) * self.lanes + (position >> _STEP_BITS)
 
     def _runs(self) -> tuple[_Run, ...]:
-        """The runs of all episodes that count."""
+        """The runs of all closed episodes."""
         seen, runs = self._known
         first, starts, stops, _ = self.counted_since(seen)
         if len(stops):
@@ -77,7 +77,7 @@ class LanedSegmentIndex(SegmentIndex):
         return runs
 
     def _merged(self, runs: tuple[_Run, ...]) -> tuple[_Run, ...]:
-        """The same episodes in runs, each much longer than all runs after it together."""
+        """Merge the last runs, until each run is much longer than all runs after it together."""
         kept, total = len(runs) - 1, len(runs[-1])
         while kept and len(runs[kept - 1]) <= _GROWTH * total:
             kept -= 1
@@ -93,7 +93,7 @@ class LanedSegmentIndex(SegmentIndex):
         for starts, stops in self._runs():
             after = np.searchsorted(stops, positions, side="right")
             np.maximum(last_stop, stops[after - 1], out=last_stop)
-            # intervals do not overlap, so the one that stops first also starts first
+            # intervals do not overlap, so the first to stop is also the first to start
             np.minimum(next_start, starts[after], out=next_start)
             np.minimum(next_stop, stops[after], out=next_stop)
         return last_stop, next_start, next_stop
@@ -145,7 +145,7 @@ class LanedSegmentIndex(SegmentIndex):
 
 
 def new_index(header: Header, capacity: int | None, path: Path | None, lanes: int) -> SegmentIndex:
-    """An index for `lanes` lanes, with its records in a new file; with None for a path one without a name."""
+    """An index for `lanes` lanes, with its records in a new file; for path None in an unnamed one."""
     return _class_for(lanes).create(header, capacity, path, lanes)
 
 

@@ -1,4 +1,4 @@
-"""Locks of writers. They are the operating system's, so a dead process cannot keep one."""
+"""Locks of writers, held by the operating system: the death of a process releases its locks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from ..base.files import open_regular
 from ..base.mapped import MappedFile
 
-# A reader that tests for a writer holds the lock for an instant: try again before giving up.
+# A reader that looks for a writer holds the lock for an instant: try again before giving up.
 _ATTEMPTS, _PAUSE = 5, 0.02
 
 
 class BeingWrittenError(PermissionError):
-    """Another writer has the folder of a buffer: the process `pid`, as far as that is known."""
+    """Another process, `pid` if known, writes to the folder of the buffer."""
 
     pid = "unknown"
 
@@ -29,14 +29,14 @@ class BeingWrittenError(PermissionError):
 class FolderLock:
     """The right to write to a buffer's folder, until `release` or the end of the process.
 
-    With `shared` any number of processes have it and take turns (see `SharedWriteLock`). Otherwise one process has it,
-    and no fork of it: the descriptors of a fork must not keep others out when the parent is gone.
+    With `shared` any number of processes hold it and take turns (see `SharedWriteLock`). Otherwise one process holds
+    it, and its forks do not: a fork must not keep other writers out after its parent's death.
     """
 
     def __init__(self, path: Path, *, shared: bool) -> None:
         self._adopt(path, open_regular(path, writable=True, create=True), shared, os.getpid())
         self._take(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):  # the disk may be full; the note is for people, the lock is what counts
+        with contextlib.suppress(OSError):  # the disk may be full; the pid is for people only
             os.pwrite(self._fd, f"{os.getpid():<31}\n".encode("ascii"), 0)
 
     def _take(self, operation: int) -> None:
@@ -57,7 +57,7 @@ class FolderLock:
         raise error
 
     def refuse_others(self) -> None:
-        """Keep all other writers out; a BeingWrittenError if there is one."""
+        """Make the lock exclusive; a BeingWrittenError if another process holds it, too."""
         self._take(fcntl.LOCK_EX)
 
     def _adopt(self, path: Path, fd: int, shared: bool, pid: int) -> None:
@@ -91,14 +91,14 @@ _not_for_forks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 def _let_go_after_fork() -> None:
     for lock in list(_not_for_forks):
-        lock.release()  # of the child's descriptor; the parent's keeps the lock
+        lock.release()  # closes the child's descriptor; the parent's keeps the lock
 
 
 os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
 def holder_of(path: Path) -> str:
-    """The process that took the lock of this file last."""
+    """The pid of the process that last took the lock of this file, as text."""
     try:
         with open(path, "rb") as file:
             return file.read(32).decode("ascii", "replace").strip() or "unknown"
@@ -107,7 +107,7 @@ def holder_of(path: Path) -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether any process has the right to write to the folder of this lock file."""
+    """Whether any process holds the lock of this file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -127,8 +127,8 @@ ResultT = TypeVar("ResultT")
 class WriteLock:
     """Keeps the threads that write to a buffer apart, one write at a time.
 
-    The lock knows its owner. A write that begins on top of another write of the same thread, in a signal handler or in
-    a callback, is a RuntimeError: to wait there would be a deadlock.
+    The lock knows its owner. A write inside another write of the same thread, from a signal handler or a callback, is
+    a RuntimeError: blocking would be a deadlock.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class WriteLock:
             raise self._reentered()
         with self._threads:
             result = write(*args)
-        return result  # noqa: RET504 - within, an interrupt could come before the lock is released
+        return result  # noqa: RET504 - inside `with`, an interrupt could come before the lock is released
 
     def is_held_here(self) -> bool:
         """Whether the calling thread is in the middle of a write."""
@@ -148,7 +148,7 @@ class WriteLock:
         return held
 
     def renew(self) -> None:
-        """Make the lock anew in a forked process, whose threads do not include its owner."""
+        """Make the lock anew in a forked process, where the owner's thread does not exist."""
         self._threads = threading.RLock()
 
     def close(self) -> None:
@@ -158,23 +158,23 @@ class WriteLock:
     def _reentered() -> RuntimeError:
         return RuntimeError(
             "this thread is in the middle of another write to the buffer: a signal handler or a callback cannot write "
-            "on top of it. Set a flag there, and write when the first write has returned"
+            "meanwhile. Set a flag there, and write after the first write has returned"
         )
 
 
 class SharedWriteLock(WriteLock):
     """Keeps writers in the threads of several processes apart.
 
-    A record lock on a file, with a name or without: such locks belong to a process, die with it, and a fork does not
-    inherit them. Threads of one process that have opened the same file share one lock object. `begin_shared_write` of
-    the `owner` is called before every write, and `end_shared_write` after it unless it has failed.
+    A record lock on a file, with a name or without: record locks belong to a process, end with it, and are not
+    inherited by forks. Threads of one process that opened the same file share one lock object. The lock calls
+    `owner.begin_shared_write` before every write, and `owner.end_shared_write` after every write that succeeds.
     """
 
     def __init__(self, file: MappedFile | None = None) -> None:
         self._file = MappedFile.create(None, "u1") if file is None else file
         self._path = self._file.path
         self._threads = _thread_lock_for(self._file.fd)
-        self.owner: Any = None  # a weak proxy: a buffer that nobody refers to gives back its files at once
+        self.owner: Any = None  # a weak proxy: a strong reference would keep the files of a dropped buffer open
 
     @classmethod
     def open(cls, path: Path) -> SharedWriteLock:
@@ -194,12 +194,12 @@ class SharedWriteLock(WriteLock):
                 self.owner.begin_shared_write()
                 result = write(*args)
                 self.owner.end_shared_write()
-            finally:  # an interrupt may come before the lock is taken; to release one that is not held does no harm
+            finally:  # also if an interrupt comes before the lock is taken: releasing it then does nothing
                 fcntl.lockf(fd, fcntl.LOCK_UN)
         return result
 
     def is_free(self) -> bool:
-        """Whether no other process is writing just now."""
+        """Whether no other process writes at this moment."""
         threads: Any = self._threads.lock
         if not threads.acquire(blocking=False):
             return False
@@ -221,7 +221,7 @@ class SharedWriteLock(WriteLock):
         self._threads.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._path is not None:  # so that it is not opened twice in one process under two descriptors
+        if self._path is not None:  # a process must not open the file twice: closing one would release both
             return SharedWriteLock.open, (self._path,)
         return SharedWriteLock, (self._file,)
 
@@ -231,7 +231,7 @@ class SharedWriteLock(WriteLock):
 
 
 class _ThreadLock:
-    """The lock among the threads of this process that write to one file."""
+    """The lock shared by the threads of this process that write to one file."""
 
     def __init__(self) -> None:
         self.lock: Any = threading.RLock()
@@ -246,7 +246,7 @@ def _thread_lock_for(fd: int) -> _ThreadLock:
 
 
 def _renew_thread_locks() -> None:
-    """In a forked process, whose threads do not include those that may have held the locks."""
+    """Make the locks anew in a forked process: the threads that held them do not exist there."""
     for lock in list(_THREAD_LOCKS.values()):
         lock.lock = threading.RLock()
 

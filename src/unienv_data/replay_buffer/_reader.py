@@ -1,7 +1,7 @@
 """Reading without a lock, beside a writer in another process or thread.
 
-A reader takes the counters before and after it reads, and reads again what a writer has overwritten meanwhile. So what
-it hands out, samples and episodes, is as at one instant.
+A reader looks at the counters before and after a read, and reads again if a writer has overwritten samples meanwhile.
+The returned samples and episodes are therefore those of one instant.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ..base.windows import (
 from ._segments import logical_segments
 from ._state import BufferState
 
-# After so many reads that a writer has overtaken, a reader asks the writer to wait, or gives up.
+# After so many reads overtaken by a writer, a reader takes the write lock, or gives up.
 _ATTEMPTS = 1000
-# Seconds that a reader waits for a sample that a busy writer is about to write, and for one that is being written.
+# Seconds that a reader waits for a sample that a busy writer writes soon, and for one being written.
 _SOON, _IN_GOOD_TIME = 0.002, 1.0
 
 #: Reads slots, given how many of a growing storage are in use.
@@ -53,7 +53,7 @@ class BufferReader:
         self.bounds = EpisodeBounds(state, maintains=maintains)
 
     def by_slots(self, gather: Gather) -> ReadAt:
-        """What `gather` reads in the slots of positions."""
+        """A function that reads positions by the `gather` of their slots."""
         ring = self._ring
 
         def read_at(positions: Any, tail: int, head: int, base: int) -> Any:
@@ -64,10 +64,10 @@ class BufferReader:
         return read_at
 
     def read(self, idx: Any, read_at: ReadAt, reach: int = 0) -> Any:
-        """Call `read_at` for an index of any kind; it reads up to `reach` samples before each."""
+        """Call `read_at` for an index of any kind; `reach` is how many samples before each it reads, too."""
         counters = self._counters
         edit, head, tail, base = counters.edit, counters.head, counters.tail, counters.base
-        try:  # as it goes nearly always: no writer comes between
+        try:  # nearly always, no writer interferes
             positions = resolve_index(self._backend, idx, head - tail)
             values = read_at(positions, tail, head, base)
             now = counters.tail
@@ -78,19 +78,19 @@ class BufferReader:
         return self._read_again(idx, read_at, reach)
 
     def _read_again(self, idx: Any, read_at: ReadAt, reach: int) -> Any:
-        """`read` beside a writer that does come between."""
+        """`read` beside a writer that interferes."""
         counters, ahead = self._counters, 0
         for _ in range(_ATTEMPTS):
             edit = self._settled_edit()
             head, tail, base = counters.head, counters.tail, counters.base
             if tail > head:
-                continue  # a writer has come between the two
+                continue  # a writer has moved them between the two loads
             try:
                 positions = resolve_index(self._backend, idx, head - tail)
             except IndexError:
                 if counters.head == head and counters.tail == tail and not self._is_coming(head):
                     raise
-                continue  # it is in range when what is being overwritten counts
+                continue  # in range once the write under way is committed
             if ahead:
                 tail += ahead
                 if not self._wait_for(tail + _newest(positions), _SOON):
@@ -102,28 +102,28 @@ class BufferReader:
             except (ValueError, LookupError):
                 if counters.edit == edit and counters.tail <= tail:
                     raise
-                values = None  # of a row that was being overwritten
+                values = None  # read from a row that was being overwritten
             now = counters.tail
             if counters.edit == edit and (now <= tail or max(0, _oldest(positions) - reach) + tail >= now):
                 return values
-            # The samples as they will be when the tail is further on can be read before they are overtaken.
+            # Reads ahead: the samples behind a later tail are read before the writer overtakes them.
             ahead = max(2 * (now - tail + ahead), 2 * ahead)
         return self._read_alone(idx, read_at)
 
     def _settled_edit(self) -> int:
-        """The counter of edits after a running edit has ended; at once if this thread makes it, in a signal handler."""
+        """The counter of edits after a running edit has ended; at once in a signal handler of the editing thread."""
         while (edit := self._counters.edit) & 1 and not self._state.is_writing_here():
             self._state.wait_for_edit()
         return edit
 
     def _is_coming(self, head: int) -> bool:
-        """Whether a writer that is overwriting samples has moved the head on, or does so in good time."""
+        """Whether a writer that is overwriting samples moves the head soon."""
         return (
             self._counters.coming > head and not self._state.is_writing_here() and self._wait_for(head, _IN_GOOD_TIME)
         )
 
     def _wait_for(self, number: int, patience: float) -> bool:
-        """Wait for a sample that a busy writer is about to write; False if it does not come in time."""
+        """Wait for a sample that a busy writer is about to write; False after `patience` seconds."""
         begun = time.perf_counter()
         while self._counters.head <= number:
             waited = time.perf_counter() - begun
@@ -134,7 +134,7 @@ class BufferReader:
         return True
 
     def _read_alone(self, idx: Any, read_at: ReadAt) -> Any:
-        """Read while no writer may write, if this process can see to that."""
+        """Read under the write lock, if this process can take it."""
         state, counters = self._state, self._counters
         if not state.storage.is_mutable:
             raise RuntimeError(f"samples were overwritten while they were read, {_ATTEMPTS} times in a row")
@@ -158,7 +158,7 @@ class BufferReader:
         return self._snapshot(lambda tail, head: self.bounds.kept(positions, tail, head))[0]
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks:
-        """What is known of the episodes of samples."""
+        """The marks of the episodes of samples."""
         segments = self._state.segments
         marks: EpisodeMarks = self._snapshot(lambda tail, head: segments.marks_of(positions + tail, tail, head))[0]
         return marks
@@ -170,12 +170,12 @@ class BufferReader:
         return closed if self._state.segments.lanes == 1 else sorted(closed)
 
     def cut_segments(self) -> list[tuple[int, int]]:
-        """Those of the closed episodes that were cut, by their start."""
+        """The closed episodes that were cut, sorted by their start."""
         (ranges, is_cut), tail = self._snapshot(self._state.segments.alive_and_cut)
         return sorted((start - tail, stop - tail) for start, stop in ranges[is_cut].tolist())
 
     def segment_of(self, index: int) -> tuple[int, int] | None:
-        """The closed episode of a sample, as a range of indices; None if it is in none."""
+        """The closed episode of a sample, as a range of indices; None if the sample is in none."""
 
         def find(tail: int, head: int) -> tuple[int, int] | None:
             position = int(resolve_index(self._backend, index, head - tail))
@@ -185,12 +185,12 @@ class BufferReader:
         return None if segment is None else (segment[0] - tail, segment[1] - tail)
 
     def storage_segments(self) -> list[tuple[int, int]] | None:
-        """The closed episodes as the storage knows them; None if it does not."""
-        head = self._counters.head  # before tail: then there are never more than the capacity
+        """The closed episodes as the storage knows them; None if the storage does not keep episodes."""
+        head = self._counters.head  # read before tail, so that they never span more than the capacity
         return self.bounds.known_to_storage(self._counters.tail, head)
 
     def _snapshot(self, find: Callable[[int, int], Any]) -> tuple[Any, int]:
-        """What `find(tail, head)` finds while no sample is changed in place, and the tail."""
+        """The result of `find(tail, head)` while no edit runs, and the tail."""
         counters = self._counters
         while True:
             edit = self._settled_edit()
@@ -207,7 +207,7 @@ class EpisodeBounds:
         self._state, self._maintains = state, maintains
 
     def kept(self, positions: np.ndarray, tail: int, head: int) -> Episodes | None:
-        """The episodes of samples, as the buffer keeps them or else the storage; None if neither does."""
+        """The episodes of samples, kept by the buffer or else by the storage; None if neither keeps episodes."""
         segments = self._state.segments
         if self._maintains:
             if not tail:
@@ -218,7 +218,7 @@ class EpisodeBounds:
         return None if ranges is None else _among(np.array(ranges, np.int64).reshape(-1, 2), positions, head - tail)
 
     def known_to_storage(self, tail: int, head: int) -> list[tuple[int, int]] | None:
-        """The closed episodes as ranges of positions, as the storage knows them; None if it does not."""
+        """The storage's closed episodes as ranges of positions; None if the storage does not keep episodes."""
         storage = self._state.storage
         pairs = storage.get_segments() if storage.is_segment_aware else None
         if pairs is None:
@@ -232,7 +232,7 @@ class EpisodeBounds:
 
     def all(self, positions: np.ndarray, tail: int, head: int) -> Episodes:
         """All samples of the lane of each sample."""
-        lanes = self._state.segments.lanes  # a buffer drops whole steps, so position 0 is of the first lane
+        lanes = self._state.segments.lanes  # only whole steps are dropped, so position 0 belongs to lane 0
         return Episodes(positions % lanes, np.full_like(positions, head - tail), lanes)
 
 
@@ -247,9 +247,9 @@ class WindowReader:
         self.query, self._limits, self._backend, self._capacity = query, limits, storage.backend, storage.capacity
         self._bounds = reader.bounds.kept_or_all if query.within_episodes else reader.bounds.all
         self._marks_of = state.segments.marks_of if state.maintains else None
-        #: How many samples before its own a window may begin.
+        #: How many samples a window may reach back.
         self.reach = -int(query.offsets[0]) * state.segments.lanes
-        #: The reader gives whole samples, of which the caller has to take what lies under the keys of the query.
+        #: The reader returns whole samples, and `shown` takes the query's keys out of them.
         self.reads_whole = query.mask is not None or not (query.nested_keys and storage.has_column_access)
         source: Any = storage if self.reads_whole else column_source(storage, query.nested_keys)
         self._gather_spans: Callable[[Spans, int, int], Any] | None = None
@@ -257,8 +257,8 @@ class WindowReader:
             self._read_at = reader.by_slots(source.gather_rows)
             self._layout = RowLayout(storage.single_instance_space)
             paths = [leaf.path for leaf in self._layout.leaves]
-            self._mask_place = paths.index(query.mask_keys)
-            self._decode_mask_column = self._layout.leaves[self._mask_place].codec.gathered_decoder()
+            self._mask_leaf = paths.index(query.mask_keys)
+            self._decode_mask_column = self._layout.leaves[self._mask_leaf].codec.gathered_decoder()
         else:
             self._read_at = reader.by_slots(source.gather_windows)
             fills_one_piece = query.is_dense and query.fill and limits is None and query.take is None
@@ -268,7 +268,7 @@ class WindowReader:
     def __call__(
         self, positions: np.ndarray, tail: int, head: int, base: int
     ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-        """The data of the windows (B, T, ...), which of their frames are valid, and their padding (B, T)."""
+        """The data of the windows (B, T, ...), the mask of valid frames (B, T), and the padding (B, T)."""
         bounds = self._bounds(positions, tail, head)
         data, valid = self._read(positions, bounds, tail, head, base)
         if not self.query.tells_padding:
@@ -287,13 +287,13 @@ class WindowReader:
         return (values, valid) if self.query.mask is None else self._masked(self.query.mask, values, valid)
 
     def shown(self, data: Any, valid: np.ndarray, padding: np.ndarray | None) -> Windows:
-        """What was read, as the query wants it."""
+        """The windows of what was read, with the keys that the query asks for."""
         shown = nested_item(data, self.query.nested_keys) if self.reads_whole else data
         return Windows(shown, valid, padding=padding)
 
     def _masked(self, mask: ColumnMask, rows: Rows, valid: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Rows of windows as data, filled where the mask says that they are not valid."""
-        query, column = self.query, self._decode_mask_column(rows.columns[self._mask_place])
+        """Rows of windows as data, filled where the mask column makes frames invalid."""
+        query, column = self.query, self._decode_mask_column(rows.columns[self._mask_leaf])
         values = self._backend.to_numpy(column) if self._backend.is_backendarray(column) else column
         valid &= mask.valid_frames(values, query.offsets, query.zero)
         if query.fill:
@@ -304,7 +304,7 @@ class WindowReader:
 
 
 def _among(ranges: np.ndarray, positions: np.ndarray, length: int) -> Episodes:
-    """The range of each position, of ranges [start, stop) in order, or else the gap between two that it is in."""
+    """For each position the range that holds it, of sorted ranges [start, stop), or else the gap between two."""
     starts, stops = np.append(ranges[:, 0], length), np.append(ranges[:, 1], length)
     ends = np.append(0, ranges[:, 1])
     after = np.searchsorted(ranges[:, 1], positions, side="right")
@@ -328,7 +328,7 @@ def _newest(position: Any) -> int:
 
 
 def column_source(storage: RowStorage, keys: Sequence[Any]) -> Any:
-    """What has the `gather` and `gather_windows` of the field under these keys, which may end in `Columns`."""
+    """An object with `gather` and `gather_windows` of the field under these keys, which may end in `Columns`."""
     above, columns = columns_under(keys)
     if columns is None or storage.takes_columns:
         return rows_of(storage.get_column(keys))

@@ -1,15 +1,13 @@
-"""What brings a buffer back to a whole state: a journal for edits in place, and what a power cut has taken.
+"""Recovery: a journal that finishes interrupted edits, and the samples lost in a power cut.
 
-An edit (overwriting, removing) changes rows that readers may be reading and that were acknowledged before. So on disk
-the edit is written down first (the rows, the segments and the counters as they shall be); then the counter `edit`
-becomes odd, the edit is made, and `edit` becomes even. Making an edit twice does no harm: a process that finds `edit`
-odd, and no writer, makes the edit again from the journal.
+An edit (overwriting, removing) changes acknowledged rows, which readers may be reading. On disk the journal is written
+first (the new rows, segments and counters); then the counter `edit` becomes odd, the edit is made, and `edit` becomes
+even. An edit can be made twice: a process that finds `edit` odd, and no writer, makes the edit again from the journal.
 
-A buffer that was not closed may be opened on another boot than its writer's. The machine may have been restarted in
-order, or the folder copied: then everything is there. Or the power was cut: then what was written since the last flush
-has reached the disk in part, in any order. The checksum of a row covers the number of its sample, and that of an
-episode's record its index, so each of them shows whether it is whole. What cannot be shown to be whole is kept out of
-reads.
+A buffer that was not closed may be opened in another boot than its writer's. After an orderly restart, or in a copied
+folder, all samples are there. After a power cut, the writes since the last flush have reached the disk in part and in
+any order. The checksum of a row covers the number of its sample, and the checksum of an episode's record covers its
+index, so each row and record shows whether it is whole. Samples that cannot be shown to be whole are kept out of reads.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from ._segments import SegmentIndex, plain_ranges, ranges_of_edit
 if TYPE_CHECKING:
     from ._state import BufferState
 
-# The length of the rest in bytes; its CRC32, with the number of the edit in the upper half; then the numbers of slots,
-# of segments (-1: they stay) and of counters.
+# Bytes after the header; their CRC32, with the number of the edit in the upper half; the counts of slots, of segments
+# (-1: unchanged) and of counters.
 _HEADER = struct.Struct("<QQqqq")
 _CHUNK_BYTES = 2**20
-# The number in the checksum of a row without a sample: the next sample in this row may get the old number again.
+# The number in the checksum of a row without a sample, which must match no later sample.
 NONE = -1
 _SAMPLES_AT_A_TIME = 65536
 
@@ -47,10 +45,10 @@ _SAMPLES_AT_A_TIME = 65536
 
 
 class Edit:
-    """Rows for some slots, the numbers of the samples in them afterwards, and with them counters and segments.
+    """New rows for some slots, the numbers of their samples, and the counters and segments that go with them.
 
-    The rows are read and written in chunks of the slots; `read_rows(chunk)` gives the raw rows of a chunk, and is
-    called for one chunk after the other, each once the rows of the chunk before it are written.
+    Rows are read and written chunk by chunk: `read_rows(chunk)` gives the raw rows of a chunk of the slots, and is
+    called after the rows of the previous chunk were written.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Edit:
         self.slots, self.numbers, self.read_rows = slots, numbers, read_rows
         self.chunks = [slice(start, start + size) for start in range(0, len(slots), size)]
         self.counters, self.segments = counters or {}, segments
-        self._next: tuple[int, Any] = (0, None)  # the chunk to be written next, and its rows once they are read
+        self._next: tuple[int, Any] = (0, None)  # the next chunk to write, and its rows once they are read
 
     def make(self, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
         """Make the edit; a second call after an interrupt continues it."""
@@ -74,14 +72,14 @@ class Edit:
             number, rows = self._next
             if rows is None:
                 rows = self.read_rows(self.chunks[number])
-                self._next = (number, rows)  # what is moved may lie where it is moved to: it is not read twice
+                self._next = (number, rows)  # not read twice: the write may overwrite its own source
             chunk = self.chunks[number]
             storage.write_raw_rows(self.slots[chunk], rows, self.numbers[chunk])
             self._next = (number + 1, None)
         if self.segments is not None:
             index.replace_all(self.segments)
         head = self.counters.get("head", counters.head)
-        if head < counters.head:  # what was dropped must not pass for the next samples, which have its numbers
+        if head < counters.head:  # dropped rows must not pass for the next samples of the same numbers
             storage.forget_rows(head)
         for name, value in self.counters.items():
             setattr(counters, name, int(value))
@@ -102,11 +100,11 @@ class Journal:
         return cls(MappedFile.open(path, "u1", writable=writable))
 
     def write(self, edit: Edit, row_nbytes: int, number: int) -> None:
-        """Write an edit and its number to the journal; an OSError if there is no room, and then nothing has changed."""
+        """Write an edit and its number to the journal; an OSError, with nothing changed, if the disk is full."""
         segments = np.zeros((0, 2), np.int64) if edit.segments is None else edit.segments
         pairs = [(COUNTER_NAMES.index(name), value) for name, value in edit.counters.items()]
         counters = np.array(pairs, np.int64).reshape(-1, 2)
-        fixed = b"".join(part.astype("<i8").tobytes() for part in (edit.slots, segments, counters))
+        fixed = b"".join(array.astype("<i8").tobytes() for array in (edit.slots, segments, counters))
         total = len(fixed) + len(edit.slots) * row_nbytes
         reserve(self._file.fd, 0, _HEADER.size + total, self._file.path)
         crc, offset = zlib.crc32(fixed), self._file.write_bytes(fixed, _HEADER.size)
@@ -117,7 +115,7 @@ class Journal:
         self._file.write_bytes(_HEADER.pack(total, _mark(number) | crc, *numbers), 0)
 
     def read(self, storage: RowStorage, live: Counters, number: int) -> Edit:
-        """The edit of this number; a StorageCorruptedError if it is not whole, or reaches out of the buffer."""
+        """Read the edit of this number; a StorageCorruptedError if it is damaged, or leaves the buffer's range."""
         row_nbytes = storage.row_nbytes
         total, _, slot_count, segment_count, counter_count = self._header()
         kept = max(segment_count, 0)
@@ -144,7 +142,7 @@ class Journal:
 
     def _damaged(self) -> StorageCorruptedError:
         return StorageCorruptedError(
-            f"{self._file}: the edit that was being made is damaged: keep what is whole with `unienv repair` "
+            f"{self._file}: the unfinished edit in it is damaged: keep what is whole with `unienv repair` "
             f"(unienv_data.repair)"
         )
 
@@ -172,7 +170,7 @@ class Journal:
         self._file.sync()
 
     def empty(self) -> None:
-        """Forget the edit; it was made."""
+        """Drop the edit, once it was made."""
         os.ftruncate(self._file.fd, 0)
 
     def close(self) -> None:
@@ -182,7 +180,7 @@ class Journal:
 def _fits(
     slots: np.ndarray, segments: np.ndarray, counters: Mapping[str, int], storage: RowStorage, live: Counters
 ) -> bool:
-    """Whether an edit stays within the buffer, which it may have changed in part already."""
+    """Whether an edit, which may be half made, stays within the buffer's range."""
     tail, head = counters.get("tail", live.tail), counters.get("head", live.head)
     room = live.head - live.base if storage.ring is None else storage.ring
     ranges = plain_ranges(segments)
@@ -202,7 +200,7 @@ def _mark(number: int) -> int:
 
 
 def finish(journal: Journal, storage: RowStorage, counters: Counters, index: SegmentIndex) -> None:
-    """Make the edit in the journal, which `edit` says is due, and say that it is made."""
+    """Make the unfinished edit in the journal, and count it as made."""
     journal.read(storage, counters, counters.edit).make(storage, counters, index)
     counters.edit += 1
 
@@ -222,19 +220,19 @@ def removal(
     *,
     join: bool,
 ) -> Edit:
-    """The edit that removes samples and closes the gaps, by moving the side of the buffer with less to be moved.
+    """The edit that removes samples and closes the gaps, moving the older or the newer samples, whichever are fewer.
 
     `removed` are numbers of samples, in order and without duplicates; `bounds` are tail, closed and head; `segments`
-    the closed segments alive and which of them are cut. A segment of which samples are taken out is split there, or
-    with `join` only shrinks; it is gone when nothing is left. `renumbered` is how often samples were moved before.
+    the closed segments alive and which of them are cut. A segment is split where samples are removed, or with `join`
+    only shrinks; an empty segment is dropped. `renumbered` is how often samples were moved before.
 
-    A StorageCorruptedError if a sample that has to be moved is damaged: with a new checksum that would not show.
+    A StorageCorruptedError if a sample to be moved is damaged: its new checksum would hide the damage.
     """
     tail, closed, head = bounds
     count, first, last = len(removed), int(removed[0]), int(removed[-1])
     moves_older = last + 1 - tail <= head - first and count < head - tail
     if moves_older:
-        # from the newest to the oldest, so that no sample is overwritten before it is moved
+        # from the newest to the oldest: no sample is overwritten before it was moved
         kept = np.setdiff1d(np.arange(tail, last + 1), removed, assume_unique=True)[::-1]
         tail += count
     else:
@@ -246,15 +244,15 @@ def removal(
 
     ranges, is_cut = segments
     shrunk = moved(ranges.reshape(-1)).reshape(-1, 2)
-    cut_stops = shrunk[is_cut & (shrunk[:, 0] < shrunk[:, 1]), 1]  # no two of those that are left stop together
+    cut_stops = shrunk[is_cut & (shrunk[:, 0] < shrunk[:, 1]), 1]  # unique: the remaining segments have different stops
     closed = int(moved(np.array([closed]))[0])
     if not join:
-        cuts = moved(removed[np.diff(removed, prepend=-1) > 1])  # what follows each gap, by its new number
+        cuts = moved(removed[np.diff(removed, prepend=-1) > 1])  # the new number of the sample behind each gap
         inside = cuts[(cuts > closed) & (cuts < head)]
         shrunk = np.concatenate([shrunk, _split(closed, int(inside[-1]), inside[:-1])]) if len(inside) else shrunk
         closed = int(inside[-1]) if len(inside) else closed
-        parts = [_split(start, stop, cuts[(cuts > start) & (cuts < stop)]) for start, stop in shrunk.tolist()]
-        shrunk = np.concatenate([np.zeros((0, 2), np.int64), *parts])
+        pieces = [_split(start, stop, cuts[(cuts > start) & (cuts < stop)]) for start, stop in shrunk.tolist()]
+        shrunk = np.concatenate([np.zeros((0, 2), np.int64), *pieces])
     shrunk = shrunk[shrunk[:, 0] < shrunk[:, 1]]
     shrunk = ranges_of_edit(shrunk, np.isin(shrunk[:, 1], cut_stops))
     counters = {"head": head, "tail": tail, "closed": closed, "segments": len(shrunk)}
@@ -265,7 +263,7 @@ def removal(
         raise StorageCorruptedError(
             f"{storage.cache_filename}: samples {damaged.min()} to {damaged.max()} would have to be moved, and "
             f"{len(damaged)} of them do not match their checksum: first keep what is whole with `unienv repair` "
-            f"(unienv_data.repair), or overwrite or remove those as well"
+            f"(unienv_data.repair), or overwrite or remove the damaged samples as well"
         )
     numbers = moved(kept)
     sources, targets = slots_of(kept), slots_of(numbers)
@@ -274,7 +272,7 @@ def removal(
 
 
 def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
-    """The ranges that cuts within a range split it into."""
+    """Split the range [start, stop) at `cuts`."""
     edges = np.array([start, *cuts.tolist(), stop], np.int64)
     return np.stack([edges[:-1], edges[1:]], axis=1)
 
@@ -284,16 +282,16 @@ def _split(start: int, stop: int, cuts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Loss:
-    """What of a buffer does not count any more: the counters without it, and sentences that name it."""
+    """The samples lost in a power cut, in sentences, and the counters without them."""
 
     counters: Counters
     findings: tuple[str, ...]
 
 
 def find_loss(state: BufferState, live: Counters) -> Loss | None:
-    """What of a buffer cannot be shown to be whole; None if its live counters can be taken as they are.
+    """The samples that cannot be shown to be whole; None if the live counters are right.
 
-    Looks at the checksums of the samples since the last flush, and at the numbers of the others.
+    Compares the checksums of the samples since the last flush, and the numbers of the older samples.
     """
     committed = state.header.newest_half()
     tail, head, count = live.tail, live.head, live.segments
@@ -305,14 +303,14 @@ def find_loss(state: BufferState, live: Counters) -> Loss | None:
         head = min(head, max(committed.head, tail))
     sound = state.segments.count_sound(min(committed.segments, count), count)
     closed = live.closed
-    if sound < count:  # samples that are not in an episode of those are in the one that was open at the last flush
+    if sound < count:  # samples outside the sound episodes belong to the one open at the last flush
         closed = state.segments.stop_of(sound - 1) if sound else tail
         head = max(tail, min(head, max(closed, committed.head)))
     head -= (head - tail) % state.segments.lanes
     counters = live.copy()
     counters.tail, counters.head, counters.segments = tail, max(head, tail), sound
     if counters.head == tail:
-        counters.base = tail  # there need be no rows at all
+        counters.base = tail  # an empty buffer needs no rows
     if counters == live:
         return None
     counters.closed, counters.coming = min(closed, counters.head), counters.head
@@ -338,20 +336,20 @@ def _sentences(state: BufferState, live: Counters, kept: Counters) -> list[str]:
 
 
 def _without_overwritten(state: BufferState, tail: int, first: int, head: int) -> tuple[int, int]:
-    """Tail and head such that no sample between tail and `first` lies in a slot that holds another one."""
+    """Tail and head without the samples before `first` whose slots hold other samples."""
     for start in range(tail, first, _SAMPLES_AT_A_TIME):
         numbers = np.arange(start, min(start + _SAMPLES_AT_A_TIME, first))
         is_wrong = state.storage.check_rows(state.slots(numbers), numbers, numbers_only=True) == ROW_WRONG
         if not is_wrong.any():
             continue
-        if state.storage.capacity is None:  # moved by a removal of samples: what follows is not known to be in order
+        if state.storage.capacity is None:  # a removal has moved samples: the order of the later ones is unknown
             return tail, int(numbers[is_wrong][0])
         tail = int(numbers[is_wrong][-1]) + 1
     return tail + (-tail) % state.segments.lanes, head
 
 
 def _first_not_whole(state: BufferState, first: int, head: int) -> int:
-    """The first of the samples from `first` to `head` whose row does not match its checksum; `head` if all do."""
+    """The first sample from `first` on whose row does not match its checksum; `head` if all rows do."""
     for start in range(first, head, _SAMPLES_AT_A_TIME):
         numbers = np.arange(start, min(start + _SAMPLES_AT_A_TIME, head))
         not_whole = state.storage.check_rows(state.slots(numbers), numbers) != ROW_WHOLE

@@ -1,16 +1,16 @@
 """Episodes as ranges of samples.
 
 A closed segment is a pair [start, stop) in the numbering of all samples ever written, so dropping old samples changes
-no record: a segment before `tail` is gone, and one that `tail` cuts begins at `tail`. The samples of a record whose
-`stop` lies behind `head` are still being written, and the record does not count yet: the same store, that of `head`,
-commits rows and episodes.
+no record: a segment before `tail` is gone, and a segment that spans `tail` begins at `tail`. A record whose `stop` lies
+behind `head` is not valid yet, since its samples are being written: the store of `head` commits rows and episodes
+together.
 
-Records lie in a ring with room for as many as a full buffer can hold (each of a single sample), or in an array that
-grows. Appending a record costs O(1), finding the segment of a sample O(log n).
+Records lie in a ring with room for the records of a full buffer of one-sample episodes, or in an array that grows.
+Appending a record costs O(1), finding the segment of a sample O(log n).
 
-A segment that is *cut* was closed before its episode had ended. The highest bit of the number in its record says so.
+A *cut* segment was closed before its episode had ended; the highest bit of the number in its record marks it.
 
-Here the samples of a segment follow one another; `_lanes` has the segments of buffers with lanes.
+In this module the samples of a segment are consecutive; `_lanes` has the segments of buffers with lanes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ._counters import Header
 _RECORD = np.dtype([("start", "<i8"), ("stop", "<i8"), ("number", "<u4"), ("crc", "<u4")])
 _pack_checked, _pack_crc = struct.Struct("<qqI").pack, struct.Struct("<I").pack
 _SIZE = _RECORD.itemsize
-# While a reader reads records, a writer may close this many more episodes before it overwrites one of them.
+# A writer may close this many episodes before it overwrites a record that a reader is reading.
 _SLACK = 1024
 _NOTHING = np.zeros(0, np.int64)
-# In the number of a record, the highest bit says that its segment is cut.
+# The highest bit in the number of a record: its segment is cut.
 _CUT = 1 << 31
 NUMBER_BITS = _CUT - 1
-# The same mark in the start of a segment, in the ranges of an edit; no sample has so high a number.
+# The mark of a cut segment in its start, in the ranges of an edit; sample numbers are smaller.
 _CUT_IN_EDIT = 1 << 62
 
 
 def has_number(record: tuple[int, ...], number: int) -> bool:
-    """Whether a record is the one of this number."""
+    """Whether a record has this number."""
     return not (record[2] ^ number) & NUMBER_BITS
 
 
@@ -63,20 +63,20 @@ def is_sound(start: int, stop: int, number: int, crc: int) -> bool:
 
 
 class _Edges(NamedTuple):
-    """The starts and stops of segments, read from the records before number `seen` while `state` was this.
+    """The starts and stops of segments in the records before number `seen`, valid while `state` stays the same.
 
     The first `length` of `values` are never written again, so a thread may read them while another one adds more.
     """
 
-    state: tuple[int, int]  # counters `edit` and `base`: numbers of records begin anew only where one of them changes
+    state: tuple[int, int]  # counters `edit` and `base`: records are renumbered only when one of them changes
     seen: int
     values: np.ndarray
     length: int
 
     def with_more(self, starts: np.ndarray, stops: np.ndarray, tail: int) -> _Edges:
-        """These edges and those of the next records. Without room for more, edges before `tail` are dropped.
+        """These edges and the edges of the next records. If the array is full, edges before `tail` are dropped.
 
-        The result is kept, so the buffer must have reached `tail`: no earlier sample is ever asked for again.
+        The buffer must have reached `tail`, so that no lookup needs the dropped edges.
         """
         ends = np.stack([starts, stops], axis=1).reshape(-1)
         ends = ends[np.diff(ends, prepend=self.values[self.length - 1]) > 0]
@@ -91,9 +91,9 @@ class _Edges(NamedTuple):
 
 
 class _Marked(NamedTuple):
-    """The last samples of segments that are cut, and of gaps between segments, both in order.
+    """The last samples of cut segments and of the gaps between segments, both in order.
 
-    Read from the records before number `seen`, the last of which stops at `stop`, while `state` was this.
+    Read from the records before number `seen`, the last of which stops at `stop`; valid while `state` stays the same.
     """
 
     state: tuple[int, int]
@@ -104,31 +104,31 @@ class _Marked(NamedTuple):
 
 
 class SegmentIndex:
-    """The records of the closed segments, in memory or in a mapped file; a counter says how many there are."""
+    """The records of the closed segments, in memory or in a mapped file; `counters.segments` is their number."""
 
     def __init__(self, header: Header, capacity: int | None, file: MappedFile | None = None, lanes: int = 1) -> None:
         self._header, self._counters = header, header.counters
         self._capacity, self.file, self.lanes = capacity, file, lanes
         self._ring = None if capacity is None else capacity + _SLACK
-        self._ready = (0, 0)  # indices [start, stop) of records that can be written as they are
+        self._ready = (0, 0)  # indices [start, stop) of records that can be written without `_make_room`
         self._set_records(np.zeros(0, _RECORD))
         self._known_edges = _Edges((-1, -1), 0, np.zeros(1, np.int64), 1)
         self._known_marked = _Marked((-1, -1), 0, 0, _NOTHING, _NOTHING)
 
     def _set_records(self, records: np.ndarray) -> None:
-        # writing to the bytes is much quicker than to the array; an interrupt must not part the two
+        # bytes are written much faster than an array; one statement, so that an interrupt leaves both or none
         self._bytes, self._records = memoryview(records.view(np.uint8)), records  # type: ignore[arg-type]
 
     @classmethod
     def create(cls, header: Header, capacity: int | None, path: Path | None, lanes: int = 1) -> SegmentIndex:
-        """Records in a new file; with None for a path one without a name."""
+        """Records in a new file; for path None in an unnamed one."""
         return cls(header, capacity, MappedFile.create(path, _RECORD), lanes)
 
     @classmethod
     def open(cls, header: Header, capacity: int | None, path: Path, lanes: int = 1, *, writable: bool) -> SegmentIndex:
         index = cls(header, capacity, MappedFile.open(path, _RECORD, writable=writable), lanes)
         count = header.counters.segments
-        present = index.file.length if index.file else 0  # after a power cut there may be fewer than count
+        present = index.file.length if index.file else 0  # after a power cut fewer than count
         index._ensure_records(min(present, count if index._ring is None else min(count, index._ring)))
         return index
 
@@ -150,7 +150,7 @@ class SegmentIndex:
         if self.file.length < count and self.file.writable:
             try:
                 self.file.extend_reserved(max(count, 2 * len(self._records), 64))
-            except OSError:  # there may be room for less
+            except OSError:  # the disk may have room for less
                 self.file.extend_reserved(count)
         self._set_records(self.file.map(max(count, self.file.length)))
 
@@ -158,18 +158,18 @@ class SegmentIndex:
         return number if self._ring is None else number % self._ring
 
     def prepare(self, count: int = 1) -> None:
-        """Make sure that `count` more records can be written."""
+        """Allocate `count` more records."""
         start = self._index_of(self._counters.segments)
         stop = start + count
         if self._ready[0] <= start and stop <= self._ready[1]:
             return
-        if self._ring is not None and stop > self._ring:  # once around
+        if self._ring is not None and stop > self._ring:  # the records wrap around
             self._make_room(0, stop - self._ring)
             stop = self._ring
         self._make_room(start, stop)
 
     def _make_room(self, start: int, stop: int) -> None:
-        """Make sure that the records [start, stop) can be written."""
+        """Allocate the records [start, stop)."""
         self._ensure_records(stop)
         length = len(self._records) if self._ring is None else min(len(self._records), self._ring)
         first, last = (0, length) if self.file is None else self.file.reserve(start, stop)
@@ -180,11 +180,11 @@ class SegmentIndex:
         self.add_all([(start, stop)])
 
     def add_all(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Add records, after `prepare`; one store makes them count."""
+        """Add records, after `prepare`; one store makes them valid."""
         self.put(self._counters.segments, ranges)
 
     def put(self, number: int, ranges: Sequence[tuple[int, int]], are_cut: Iterable[bool] | None = None) -> None:
-        """Write the last records, from this number on, and count them, after `prepare`; by default none is cut."""
+        """Write the last records, from this number on, and count them, after `prepare`."""
         self._write(number, ranges, are_cut)
         self._counters.segments = number + len(ranges)
 
@@ -199,14 +199,14 @@ class SegmentIndex:
             number += 1
 
     def replace_all(self, ranges: np.ndarray) -> None:
-        """Replace all records by these (of `ranges_of_edit`); the caller sets the counter."""
+        """Replace all records by segments in the form of an edit; the caller sets the counter."""
         self._ensure_records(len(ranges))
         if self.file is not None:
             self.file.reserve(0, len(ranges))
         is_cut = ranges[:, 0] & _CUT_IN_EDIT != 0
         self._write(0, plain_ranges(ranges).tolist(), is_cut.tolist())
         for index in self._used_indices():
-            if index >= len(ranges):  # its number is given again, and a power cut must not bring it back
+            if index >= len(ranges):  # after a power cut, an old record must not pass for a new one
                 self._records[index] = 0
 
     def _used_indices(self) -> list[int]:
@@ -221,25 +221,22 @@ class SegmentIndex:
     # -- lookups ---------------------------------------------------------------------------------------------
 
     def _oldest(self, count: int) -> int:
-        """The number of a record from which on all records are present, and which is at least as old as any alive."""
+        """The number of the oldest record that cannot have been overwritten; it is no newer than any alive record."""
         return 0 if self._capacity is None else max(0, count - self._capacity - 1)
 
     def _first_after(self, sample: int, count: int) -> int:
-        """The number of the first of `count` records whose stop lies behind a sample."""
+        """The number of the first of `count` records that stop behind a sample."""
         low = self._oldest(count)
         self._ensure_records(count if self._ring is None else min(count, self._ring))
         stops, index_of = self._records["stop"], self._index_of
         return low + bisect.bisect_right(range(low, count), sample, key=lambda number: int(stops[index_of(number)]))
 
     def alive(self, tail: int, head: int) -> np.ndarray:
-        """The segments that have samples in [tail, head), clipped to those, as an array of [start, stop).
-
-        In the order in which they were closed.
-        """
+        """The segments with samples in [tail, head), clipped to it, as [start, stop) in the order they were closed."""
         return self.alive_and_cut(tail, head)[0]
 
     def alive_and_cut(self, tail: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """`alive`, and for each of them whether it is cut."""
+        """`alive`, and for each segment whether it is cut."""
         count = self._counters.segments
         numbers = np.arange(self._first_after(tail, count), count)
         starts, stops, is_cut = self._fields(numbers, count)
@@ -254,7 +251,7 @@ class SegmentIndex:
             ranges[0, 0] = max(int(ranges[0, 0]), tail)
 
     def of(self, sample: int, tail: int, head: int) -> tuple[int, int] | None:
-        """The closed segment of a sample by its number; None if it is in none."""
+        """The closed segment of a sample by its number; None if the sample is in none."""
         count = self._counters.segments
         number = self._first_after(sample, count)
         if number == count:
@@ -263,30 +260,30 @@ class SegmentIndex:
         return (max(start, tail), stop) if start <= sample and stop <= head else None
 
     def bounds_of(self, samples: np.ndarray, tail: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """The [start, stop) of the segment that each sample is in, clipped to [tail, head).
+        """The segment [start, stop) of each sample, clipped to [tail, head).
 
-        `samples` are numbers in [tail, head), int64. The open segment reaches to `head`; samples between segments
-        form one of their own.
+        `samples` are numbers in [tail, head), int64. The open segment reaches to `head`; samples between two segments
+        form a segment of their own.
         """
-        closed = self._counters.closed  # before the records: what is closed by then has its record
+        closed = self._counters.closed  # read before the records, so that no closed segment lacks its record
         edges = self._current_edges(tail)
         stops, last = edges[1:], int(edges[-1])
-        order = samples.argsort()  # keys in order are found in half the time
+        order = samples.argsort()  # sorted keys halve the time of the search
         after = np.empty_like(order)
         after[order] = stops.searchsorted(samples[order], "right")
         start = edges.take(after)
-        if not len(after) or after.item(after.argmax()) < len(stops):  # nearly always: all of them in closed segments
+        if not len(after) or after.item(after.argmax()) < len(stops):  # all in closed segments, nearly always
             stop = stops.take(after)
         else:
             is_behind = after == len(stops)
             stop = np.where(is_behind, head, edges.take(after + 1, mode="clip"))
             if closed > last:
                 start = np.where(samples >= closed, closed, start)
-                stop = np.where(is_behind & (samples < closed), min(closed, head), stop)  # it is ahead for an instant
+                stop = np.where(is_behind & (samples < closed), min(closed, head), stop)  # `closed` may lead
         return np.maximum(start, tail) if tail else start, np.minimum(stop, head) if last > head else stop
 
     def marks_of(self, samples: np.ndarray, tail: int, head: int) -> EpisodeMarks:
-        """The marks of the segment of each sample; `samples` as for `bounds_of`."""
+        """The marks of each sample's segment; `samples` as for `bounds_of`."""
         base, is_open = self._counters.base, self._is_open(samples)
         start, stop = self.bounds_of(samples, 0, head)
         marked = self._current_marks()
@@ -318,10 +315,9 @@ class SegmentIndex:
         return known
 
     def _current_edges(self, tail: int) -> np.ndarray:
-        """The starts and stops of segments, in order and each once, after a 0; not to be written to.
+        """The starts and stops of segments, in order without duplicates, after a 0; read-only.
 
-        Those before `tail`, and before the buffer's own tail, may be left out. What was read of the records, which may
-        be another process's, is kept.
+        Edges before `tail`, and before the buffer's own tail, may be left out. The result is kept for the next call.
         """
         counters = self._counters
         state = (counters.edit, counters.base)
@@ -330,7 +326,7 @@ class SegmentIndex:
             known = _Edges(state, 0, np.zeros(1, np.int64), 1)
         first, starts, stops, _ = self.counted_since(known.seen)
         if len(stops):
-            if first > known.seen:  # some are gone that were never seen: so are all that were
+            if first > known.seen:  # records were overwritten unseen: all seen ones are overwritten, too
                 known = _Edges(state, first, np.zeros(1, np.int64), 1)
             known = known.with_more(starts, stops, min(tail, counters.tail))  # a reader may look ahead of the tail
         if not state[0] & 1:
@@ -338,25 +334,22 @@ class SegmentIndex:
         return known.values[: known.length]
 
     def counted_since(self, number: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        """The records from `number` on that are present and count.
-
-        Returns the number of the first one; starts, stops, and which are cut.
-        """
+        """The valid records from `number` on: the number of the first, starts, stops, and which are cut."""
         counters = self._counters
         while True:
-            head = counters.head  # before the count: a record beyond it may yet be dropped
+            head = counters.head  # read before the count: a record beyond the head may yet be dropped
             count = counters.segments
             if count <= number:
                 return number, _NOTHING, _NOTHING, _NOTHING
             first = max(number, self._oldest(count))
             starts, stops, is_cut = self._fields(np.arange(first, count), count)
-            if self._ring is None or counters.segments - first <= self._ring:  # else some were overwritten meanwhile
+            if self._ring is None or counters.segments - first <= self._ring:  # else a writer has overwritten some
                 counted = int(np.searchsorted(stops > head, True))
                 return first, starts[:counted], stops[:counted], is_cut[:counted]
 
     def _fields(self, numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The starts and stops of the records with these numbers, out of `count`, and which are cut."""
-        if count == 0:  # then there are no numbers either
+        if count == 0:  # without records, `numbers` is empty
             return numbers, numbers, numbers.astype(bool)
         self._ensure_records(count if self._ring is None else min(count, self._ring))
         indices = numbers if self._ring is None or count <= self._ring else numbers % self._ring
@@ -369,13 +362,13 @@ class SegmentIndex:
         return start, stop
 
     def stop_of(self, number: int) -> int:
-        """Where the segment of a record stops."""
+        """The stop of a record's segment."""
         return self._record(number)[1]
 
     def count_sound(self, first: int, count: int) -> int:
-        """The number of the first damaged or lost record from `first` on; `count` if there is none.
+        """The number of the first damaged or lost record from `first` on; `count` if all are sound.
 
-        0 if the oldest record that should be present is lost: what came before it cannot be read.
+        0 if the oldest record that should be present is lost: the records before it were overwritten.
         """
         oldest = max(first, self._oldest(count))
         indices = [self._index_of(number) for number in range(oldest, count)]
@@ -388,14 +381,14 @@ class SegmentIndex:
         return count
 
     def last_stop(self) -> int:
-        """Where the newest segment ends; 0 if there is none."""
+        """The stop of the newest segment; 0 without segments."""
         count = self._counters.segments
         return self._record(count - 1)[1] if count else 0
 
     # -- faults ----------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Drop the records of samples that a killed writer did not acknowledge, and those it left half written."""
+        """Drop the records of a killed writer that are half written, or whose samples it did not acknowledge."""
         counters = self._counters
         while counters.segments and self.last_stop() > counters.head:
             counters.segments -= 1
@@ -409,13 +402,13 @@ class SegmentIndex:
             number += 1
 
     def check_room(self) -> None:
-        """A StorageCorruptedError unless the file has room for the records that count."""
+        """A StorageCorruptedError if the file is too short for its records."""
         count = self._counters.segments
         if self.file is not None:
             self.file.check_length(count if self._ring is None else min(count, self._ring), exactly=False)
 
     def verify(self, *, closed: bool) -> list[str]:
-        """The faults of the records, one sentence each; unless the file is `closed`, only of those that count."""
+        """The faults of the records, one sentence each; of a `closed` file also in unused records."""
         counters = self._counters
         head, tail, count = counters.head, counters.tail, counters.segments
         numbers = range(self._oldest(count), count)
@@ -428,18 +421,18 @@ class SegmentIndex:
         return damaged if finding is None else [*damaged, f"{self.file or 'segments'}: {finding}"]
 
     def _order_finding(self, ranges: np.ndarray) -> str | None:
-        """The fault of the order of segments, in words."""
+        """A sentence if the segments are out of order."""
         if np.any(ranges[:, 0] >= ranges[:, 1]) or np.any(ranges[1:, 0] < ranges[:-1, 1]):
             return "the segments do not follow one another"
         return None
 
     def _is_damaged(self, index: int) -> bool:
-        """Whether the bytes at an index are no record, and not zeros."""
+        """Whether the bytes at an index are neither a record nor zeros."""
         record = self._records[index].tolist()
         return record != (0, 0, 0, 0) and not is_sound(*record)
 
     def _is_lost(self, number: int) -> bool:
-        """Whether a record that counts is not at its index, and no writer has put another one there meanwhile."""
+        """Whether a valid record is not at its index, and no writer has overwritten it meanwhile."""
         record = self._records[self._index_of(number)].tolist()
         is_there = is_sound(*record) and has_number(record, number)
         return not is_there and number >= self._oldest(self._counters.segments)
@@ -450,7 +443,7 @@ class SegmentIndex:
             self.file.sync()
 
     def close(self) -> None:
-        """Release what holds the records."""
+        """Release the memory of the records."""
         if self.file is not None:
             self.file.close()
 
@@ -486,7 +479,7 @@ def physical_segments(ranges: np.ndarray, capacity: int | None) -> list[tuple[in
 def logical_segments(
     pairs: Iterable[tuple[int, int]], offset: int, count: int, capacity: int | None
 ) -> list[tuple[int, int]]:
-    """Ranges [start, stop) of indices for inclusive pairs of slots, oldest first and clipped to what is there."""
+    """Ranges [start, stop) of indices for inclusive pairs of slots, oldest first, clipped to `count`."""
     ranges = []
     for first, last in pairs:
         length = last - first + 1

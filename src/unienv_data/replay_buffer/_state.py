@@ -1,4 +1,4 @@
-"""The state of a buffer beside its samples: counters, segments, journal, options, and the locks of writers."""
+"""The state of a buffer apart from its samples: counters, segments, journal, options, and the locks of writers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ LOCK, TURNS = "lock", "turns"
 # How long a reader waits for an edit before it checks whether the writer is alive.
 _PATIENCE = 0.02
 _EDIT_TIMEOUT = 30.0
-# So often a reader compares checksums while the counters move before it takes this for a writer's work.
+# After so many looks at moving counters a reader assumes a live writer.
 _LOOKS = 8
 
 
 class UnfinishedEditError(StorageCorruptedError):
-    """Samples are half changed; the next process that opens the buffer to write finishes the edit."""
+    """Samples are half changed; the next process that opens the buffer for writing finishes the edit."""
 
 
 @dataclass(frozen=True)
 class BufferOptions:
-    """How a buffer keeps its samples: with episodes, durable at the end of each, and for how many environments."""
+    """How a buffer keeps its samples: with episodes or not, durable at their ends or not, in how many lanes."""
 
     maintains: bool = False
     durable: bool = False
@@ -46,7 +46,7 @@ class BufferOptions:
 
 
 class BufferState:
-    """The counters that say which slots hold samples, and the locks of those who may change them.
+    """The counters that tell which slots hold samples, and the locks of the writers.
 
     The slot of sample n is `n - base`, modulo the storage's `ring` if it has a capacity.
     """
@@ -72,9 +72,9 @@ class BufferState:
         if isinstance(self.write_lock, SharedWriteLock):
             self.write_lock.owner = weakref.proxy(self)
         self.is_closed = False
-        self.failure: Exception | None = None  # after which nothing is written any more, nor made durable
-        self.edit_timeout = _EDIT_TIMEOUT  # seconds that a reader waits for a writer that changes samples in place
-        self.findings: tuple[str, ...] = ()  # what is kept out of reads since a power cut
+        self.failure: Exception | None = None  # after one, writes and flushes are refused
+        self.edit_timeout = _EDIT_TIMEOUT  # seconds that a reader waits for the end of an edit
+        self.findings: tuple[str, ...] = ()  # the samples that a power cut has damaged, in words
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.storage, self.header, self.segments, self.journal, self.options)
@@ -106,18 +106,15 @@ class BufferState:
         return [(start, min(start + count, ring)), (0, max(0, start + count - ring))]
 
     def open_start(self) -> int | None:
-        """The number of the first sample of the open episode; None if none is open.
-
-        For buffers without lanes: otherwise each lane has an open episode of its own.
-        """
+        """The number of the first sample of the open episode, in a buffer without lanes; None if none is open."""
         start = max(self.counters.closed, self.counters.tail)
         return start if start < self.counters.head else None
 
     def adopt(self, count: int, offset: int, pairs: Iterable[tuple[int, int]], open_length: int = 0) -> None:
         """Start with the samples of the storage: `count` samples from slot `offset` on.
 
-        The closed episodes are pairs of slots, as in the reference's format; the last `open_length` samples are in
-        one that is open.
+        `pairs` are the first and last slots of closed episodes, as in the reference's format; the last `open_length`
+        samples belong to an open episode.
         """
         self.counters.tail, self.counters.head = offset, offset + count
         self.counters.closed = offset + count - open_length
@@ -126,29 +123,29 @@ class BufferState:
             self.segments.add(offset + start, offset + stop)
 
     def find_wrong_rows(self) -> list[str]:
-        """The faults of rows, one sentence for each range of indices."""
+        """The damaged samples, one sentence for each range of indices."""
         storage, tail, head = self.storage, self.counters.tail, self.counters.head
         if not storage.has_row_sums:
             return []
         numbers = np.arange(tail, max(head, tail))
         states = storage.check_rows(self.slots(numbers), numbers)
-        states[: max(0, self.counters.tail - tail)] = ROW_WHOLE  # a writer has overwritten these meanwhile
+        states[: max(0, self.counters.tail - tail)] = ROW_WHOLE  # overwritten by a writer meanwhile
         where, sentences = self.folder or storage.cache_filename, []
-        lost = "have no checksum, damage to them cannot be told"
+        lost = "have no checksum, so damage to them cannot be detected"
         for state, what in ((ROW_WRONG, "do not match their checksum"), (ROW_UNKNOWN, lost)):
             edges = np.flatnonzero(np.diff(states == state, prepend=False, append=False)).reshape(-1, 2)
             sentences += [f"{where}: samples {start} to {stop - 1} {what}" for start, stop in edges.tolist()]
         return sentences
 
     def has_open_segment(self) -> bool:
-        """Whether an episode, of any lane, has samples and is not closed."""
+        """Whether any lane has an open episode with samples."""
         if not isinstance(self.segments, LanedSegmentIndex):
             return self.open_start() is not None
         head = self.counters.head
         return any(start < head for start in self.segments.open_starts(self.counters.tail, head))
 
     def open_length(self) -> int:
-        """How many samples the open episode has, or those of the lanes have together."""
+        """The number of samples in the open episodes of all lanes."""
         if self.is_closed:
             return 0
         head, lanes = self.counters.head, self.segments.lanes
@@ -161,23 +158,23 @@ class BufferState:
     # -- writers of several processes ------------------------------------------------------------------------
 
     def begin_shared_write(self) -> None:
-        """Repair what a killed writer has left, and note this process as the writer."""
+        """Repair the leftovers of a killed writer, and record this process as the writer."""
         counters = self.counters
         if self.header.is_of_another_boot:
-            pass  # `_begin_to_write` looks first at what is there at all
-        elif counters.writer:  # it was killed, or its write failed
+            pass  # `_begin_to_write` compares the checksums first
+        elif counters.writer:  # the last writer was killed, or its write failed
             self.recover()
             self._forget_unacknowledged()
         elif self.storage.capacity is None:
-            self.storage.fit_to(counters.head - counters.base, None)  # others may have made it grow
+            self.storage.fit_to(counters.head - counters.base, None)  # another process may have made it grow
         counters.writer = os.getpid()
 
     def end_shared_write(self) -> None:
-        """Note that no process writes."""
+        """Record that no process writes."""
         self.counters.writer = 0
 
     def is_writing_here(self) -> bool:
-        """Whether the calling thread is in the middle of a write, and so must not wait for its end."""
+        """Whether the calling thread is in the middle of a write, and so must not wait for a writer."""
         return self.write_lock.is_held_here()
 
     # -- making ----------------------------------------------------------------------------------------------
@@ -201,7 +198,7 @@ class BufferState:
         shared: bool,
         folder_lock: FolderLock | None = None,
     ) -> BufferState:
-        """The state of a new buffer on disk; takes the folder's lock unless it is given."""
+        """The state of a new buffer on disk; takes the folder's lock if none is given."""
         folder_lock = folder_lock or FolderLock(folder / LOCK, shared=shared)
         header = MappedHeader.create(folder / HEADER)
         segments = new_index(header, storage.capacity, folder / SEGMENT_FILE, options.lanes)
@@ -229,7 +226,7 @@ class BufferState:
         *,
         shared: bool,
     ) -> BufferState:
-        """The state of a buffer on disk, to write if there is a lock; repaired after a killed writer."""
+        """The state of a buffer on disk, for writing with a lock, else for reading; repaired after a killed writer."""
         writable = folder_lock is not None
         header = MappedHeader.open(folder / HEADER, writable=writable, data_is_live=storage.survives_kill)
         path = folder / SEGMENT_FILE
@@ -264,7 +261,7 @@ class BufferState:
         return state
 
     def _begin_to_write(self) -> None:
-        """Repair what a killed writer has left, before the first write."""
+        """Repair the leftovers of a killed writer, before the first write."""
         counters = self.counters
         if self.header.is_of_another_boot:
             has_edit_to_make = self.header.has_edit_to_make()
@@ -280,7 +277,7 @@ class BufferState:
                     f"{' '.join(loss.findings)}. To go on, keep what is whole with `unienv repair` "
                     f"(unienv_data.repair), or look at it with read_only=True"
                 )
-            self.flush()  # what was found whole is durable, also where the machine goes down again
+            self.flush()  # the samples found whole survive another power cut
         self._check()
         self.header.begin_to_write()
         self.recover()
@@ -292,10 +289,10 @@ class BufferState:
             self._forget_unacknowledged()
 
     def _find_loss_beside_writers(self) -> Loss | None:
-        """What a reader cannot show to be whole; None as well where a writer on another machine is at work.
+        """The samples that a reader cannot show to be whole; None if a writer on another machine is at work.
 
-        The counters tell: after a power cut they stay, and a process that opens the folder to write moves them only a
-        few times before it refuses to go on.
+        After a power cut the counters stay still: a process that opens the folder for writing moves them a few times
+        at most before it refuses.
         """
         for _ in range(_LOOKS):
             deadline = time.monotonic() + _PATIENCE
@@ -312,19 +309,19 @@ class BufferState:
         return None
 
     def _forget_unacknowledged(self) -> None:
-        """Remove the checksums of unacknowledged rows: the next samples get their numbers and must not match them."""
+        """Remove the checksums of unacknowledged rows, which must not match the next samples of the same numbers."""
         if self.storage.forget_rows(self.counters.head):
             self._sync_files()
 
     def _make_edit_again(self, *, is_durable: bool) -> None:
         try:
             self.recover()
-            self.counters.edit += 2  # so that it is not made once more if the samples are refused
+            self.counters.edit += 2  # the edit must not be made again if the samples are refused
             self._sync_files()
         except StorageCorruptedError:
             if is_durable:
                 raise
-            self.counters.edit += 1  # the checksums of overwritten samples are compared next
+            self.counters.edit += 1  # `find_loss` compares the checksums of overwritten samples next
 
     def _check(self) -> None:
         """Compare the counters with each other and with the files."""
@@ -340,13 +337,13 @@ class BufferState:
                     f"{self.folder / HEADER if self.folder else 'counters'}: they cannot be right: head {head}, "
                     f"tail {tail}, base {base}, capacity {capacity}, lanes {self.segments.lanes}"
                 )
-            time.sleep(0.001)  # a writer may have changed them between two reads
+            time.sleep(0.001)  # a writer may move counters between two reads
         try:
             self._check_files(self.used(head), self.header.closed_sizes)
         except StorageCorruptedError:
             if self.header.closed_sizes is None or self.header.is_closed():
                 raise
-            self._check_files(self.used(head), None)  # somebody has just begun to write
+            self._check_files(self.used(head), None)  # a writer has just opened the buffer
 
     def _check_files(self, used: int, sizes: tuple[int, int, int] | None) -> None:
         self.storage.fit_to(used, None if sizes is None else sizes[:2])
@@ -357,7 +354,7 @@ class BufferState:
     # -- faults ----------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Finish or drop what a writer has left half done."""
+        """Finish the edit of a killed writer, and drop its unacknowledged records."""
         counters = self.counters
         if self.storage.capacity is None:
             self.storage.fit_to(counters.head - counters.base, None)
@@ -371,10 +368,7 @@ class BufferState:
         counters.coming = counters.head
 
     def wait_for_edit(self) -> None:
-        """Wait until no other thread or process is in the middle of changing samples in place.
-
-        A TimeoutError after `edit_timeout` seconds: the writer was stopped.
-        """
+        """Block until no other thread or process is in the middle of an edit; a TimeoutError after `edit_timeout`."""
         begun = time.monotonic()
         deadline = begun + _PATIENCE
         if self.failure is not None and self.counters.edit & 1:
@@ -385,7 +379,7 @@ class BufferState:
                 continue
             if isinstance(self.write_lock, SharedWriteLock):
                 if self.write_lock.is_free():
-                    self.write_lock.run(_nothing)  # the writer is dead: this takes over and makes the edit
+                    self.write_lock.run(_nothing)  # the writer is dead: its successor finishes the edit
                     return
             elif self._is_writer_gone() and self.counters.edit & 1:
                 raise self._unfinished("a writer was killed while it changed samples in place")
@@ -394,7 +388,7 @@ class BufferState:
             deadline = time.monotonic() + _PATIENCE
 
     def _is_writer_gone(self) -> bool:
-        """Whether no process writes to the folder; a lock that is taken on another machine may not show here."""
+        """Whether no process writes to the folder; the lock of a process on another machine may be invisible."""
         return self.folder is not None and not self.header.is_of_another_boot and not is_locked(self.folder / LOCK)
 
     def _waited_for_edit(self) -> TimeoutError:
@@ -405,10 +399,10 @@ class BufferState:
         )
 
     def _unfinished(self, what: str) -> StorageCorruptedError:
-        """What to raise where an edit is due that only a writer may make."""
+        """The error of a reader that meets an unfinished edit, which only a writer may finish."""
         is_durable = self.header.has_edit_to_make()
         number = self.header.newest_half().edit if is_durable else self.counters.edit
-        is_needed = is_durable or not self.header.is_of_another_boot  # else who opens it to write does without
+        is_needed = is_durable or not self.header.is_of_another_boot  # else a writer goes on without the journal
         if is_needed and not self._has_whole_journal(number):
             return StorageCorruptedError(
                 f"{self.folder}: {what}, and what it was to write is damaged as well: keep what is whole with "
@@ -435,7 +429,7 @@ class BufferState:
         if self.counters.edit & 1:
             what = "samples are half changed: open the buffer again with read_only=False to finish that"
         else:
-            what = "a flush has failed, what was written since may be lost"
+            what = "a flush has failed, the samples written since the last one may be lost"
         error = OSError(f"{where}: {what}")
         error.__cause__ = self.failure
         return error
@@ -443,19 +437,19 @@ class BufferState:
     # -- edits -----------------------------------------------------------------------------------------------
 
     def flushes(self, edit: Edit) -> bool:
-        """Whether an edit is made durable at once. An edit that moves samples must be: half of it would be wrong."""
+        """Whether an edit is made durable at once, as an edit that moves samples must be: half of it would be wrong."""
         is_journaled = self.journal is not None and self.storage.has_raw_rows
         return is_journaled and (self.durable or bool(edit.counters))
 
     def edit(self, edit: Edit) -> None:
-        """Make an edit that readers see whole or not at all, and that survives a kill where the storage allows it."""
+        """Make an edit: readers see all of it or nothing, and it survives a kill if the storage allows that."""
         counters, journal, durable = self.counters, self.journal, self.flushes(edit)
         if journal is None or not self.storage.has_raw_rows:
             before = counters.edit
             counters.edit = before + 1
             try:
                 edit.make(self.storage, counters, self.segments)
-            except BaseException:  # interrupted: it must not stay half made
+            except BaseException:  # interrupted: the edit must not stay half made
                 with no_interrupt():
                     edit.make(self.storage, counters, self.segments)
                 raise
@@ -468,10 +462,10 @@ class BufferState:
         counters.edit += 1
         try:
             if durable:
-                self.flush()  # a power cut from here on finds that an edit is due
+                self.flush()  # after a power cut from here on, the edit is made again
             finish(journal, self.storage, counters, self.segments)
         except BaseException:
-            if counters.edit & 1:  # interrupted: it must not stay half made
+            if counters.edit & 1:  # interrupted: the edit must not stay half made
                 with no_interrupt():
                     finish(journal, self.storage, counters, self.segments)
             raise
@@ -482,7 +476,7 @@ class BufferState:
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything that was written survive a power cut."""
+        """Make all written samples survive a power cut."""
         self._sync_files()
         self.header.commit()
 
@@ -491,17 +485,14 @@ class BufferState:
         self.segments.sync()
 
     def close(self) -> None:
-        """Release files and locks; what was written is durable by then, unless that has failed or was interrupted.
-
-        May be called more than once.
-        """
+        """Flush, and release files and locks, also if the flush fails. May be called more than once."""
         is_ours = self.folder is not None and self.folder_lock is not None and self.folder_lock.is_held
         try:
             if is_ours and self.failure is None and not self.is_closed:
                 self.write_lock.run(self._finish)
         finally:
             self.is_closed = True
-            self.write_lock.close()  # before what others may be about to write to
+            self.write_lock.close()  # first: a thread blocked on it must not write to closed files
             self.storage.close()
             self.segments.close()
             self.header.close()
@@ -511,7 +502,7 @@ class BufferState:
                 self.folder_lock.release()
 
     def _finish(self) -> None:
-        """Flush, and record that the buffer was closed in order where no other process writes."""
+        """Flush, and seal the header if no other process writes."""
         if self.is_closed:  # by another thread
             return
         self.storage.settle()

@@ -1,12 +1,13 @@
 """Writing: check, reserve, fill, commit.
 
-Every write goes the same way. *Check*: each leaf has its column's dtype and shape, or is converted, or refused.
-*Reserve*: room is made sure of. Nothing has changed so far. *Fill*: the tail moves past what will be overwritten, and
-the encoded are assigned to their slots. *Commit*: segments that end are recorded, and one store of `head` makes samples
-and segments count. A process that is killed at any instant leaves a buffer that holds every acknowledged sample.
+Every write takes these steps. *Check*: each leaf has its column's dtype and shape, or is converted, or refused.
+*Reserve*: the storage allocates the slots. Nothing has changed so far. *Fill*: the tail moves past the samples that
+will be overwritten, and the leaves are assigned to their slots. *Commit*: the ends of episodes are recorded, and one
+store of `head` makes samples and episodes visible. A buffer holds every acknowledged sample, whenever its process is
+killed.
 
-Fill and commit may be repeated with the same result. So an interrupt in the middle of them is raised when they are
-done. What is changed in place goes by way of the journal.
+Fill and commit can be repeated with the same result. An interrupt in the middle is therefore raised once both are done.
+Changes of existing samples go through the journal.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ._lanes import LanedSegmentIndex
 from ._recovery import Edit, removal
 from ._state import BufferState
 
-_WRITERS: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # those that write for this process alone
+_WRITERS: weakref.WeakSet[BufferWriter] = weakref.WeakSet()  # of buffers that only this process writes
 
 
 def _renew_writers() -> None:
@@ -39,7 +40,7 @@ os.register_at_fork(after_in_child=_renew_writers)
 
 
 class BufferWriter:
-    """Writes to a buffer. All but `check` is for the holder of the state's write lock."""
+    """Writes to a buffer. The caller holds the state's write lock, except for `check`."""
 
     def __init__(self, state: BufferState) -> None:
         self._state, self._counters, self._segments = state, state.counters, state.segments
@@ -49,10 +50,10 @@ class BufferWriter:
         self._ring = None if capacity is None else int(state.storage.ring or capacity)
         self._appends, self._tells = state.storage.is_segment_aware, state.storage.wants_episodes
         self._is_closed = False
-        self._is_refused = not self._may_write()  # as found out last: to look again takes a system call
-        self._open_starts: list[int] | None = None  # of each lane; None where they have to be looked up
+        self._is_refused = not self._may_write()  # kept, since asking takes a system call
+        self._open_starts: list[int] | None = None  # of each lane; None if unknown
         self._first_path: tuple[Any, ...] = ()
-        self._block_ndim = -1  # of the first leaf: the axes it has in a block of steps
+        self._block_ndim = -1  # the first leaf's axes in a block of steps
         if self._lanes > 1 and state.storage.layout.leaves:
             first = state.storage.layout.leaves[0]
             self._first_path, self._block_ndim = first.path, len(first.codec.shape) + 2
@@ -65,7 +66,7 @@ class BufferWriter:
             raise self._refusal()
 
     def renew(self) -> None:
-        """In a forked process: have a lock that nobody holds, and find out whether this process may write."""
+        """Make the lock anew in a forked process, and ask again whether this process may write."""
         self._state.write_lock.renew()
         self._is_refused = not self._may_write()
 
@@ -133,7 +134,7 @@ class BufferWriter:
         self._add(encoded, count, ended, closed, are_cut=are_cut)
 
     def extend_lanes(self, value: Any, ended: np.ndarray | None) -> None:
-        """Add one sample to every lane, or a block of several steps; `ended` says where episodes end with one."""
+        """Add one sample to every lane, or a block of several steps; `ended` marks the last samples of episodes."""
         if self._is_refused:
             raise self._refusal()
         lanes = self._lanes
@@ -160,7 +161,7 @@ class BufferWriter:
             self._flush()
 
     def extend_all_lanes(self, value: Any, count: int, closing: list[int], are_cut: list[bool]) -> None:
-        """Add whole vector steps, a batch of samples of the lanes in turn; at `closing` places an episode ends."""
+        """Add whole vector steps, samples of the lanes in turn; the samples at indices `closing` end episodes."""
         self.check()
         self._extend_open(self._storage.encode(value, count), count, closing, are_cut)
         if closing and self._state.durable:
@@ -173,32 +174,32 @@ class BufferWriter:
             for key in self._first_path:
                 leaf = leaf[key]
         except (LookupError, TypeError):
-            return None  # which `encode` will say more about
+            return None  # `encode` raises the error, with the path
         return int(leaf.shape[0]) if getattr(leaf, "ndim", 0) == self._block_ndim else None
 
     def _extend_open(self, encoded: Any, count: int, closing: list[int], are_cut: Sequence[bool] | None = None) -> None:
         """Add samples to the open segments of the lanes.
 
-        `closing` are the places among them, in ascending order, behind each of which the segment of its lane ends;
-        `are_cut` says which of these are cut.
+        The samples at indices `closing`, in ascending order, end the segments of their lanes; `are_cut` tells for each
+        whether it is cut.
         """
         lanes, capacity, head = self._lanes, self._capacity, self._counters.head
-        if capacity is not None and count > capacity:  # more than once around: only the last ones stay
+        if capacity is not None and count > capacity:  # the ring keeps the last samples
             dropped, first = count - capacity, bisect.bisect_left(closing, count - capacity)
             encoded, count = self._storage.part(encoded, count, dropped, count), capacity
-            closing = [place - dropped for place in closing[first:]]
+            closing = [index - dropped for index in closing[first:]]
             are_cut = None if are_cut is None else are_cut[first:]
         if not closing:
             self._add(encoded, count, (), head + count)
             return
-        starts, self._open_starts = self._lane_starts(), None  # known again once all of this has happened
+        starts, self._open_starts = self._lane_starts(), None  # unknown until the write is done
         ranges, oldest = [], self._counters.tail
         if capacity is not None:
             oldest = max(oldest, head + count - capacity)
-        for place in closing:
-            lane = place % lanes
-            ranges.append((max(starts[lane], oldest + lane), head + place + 1))
-            starts[lane] = head + place + lanes
+        for index in closing:
+            lane = index % lanes
+            ranges.append((max(starts[lane], oldest + lane), head + index + 1))
+            starts[lane] = head + index + lanes
         self._add(encoded, count, ranges, head + count, are_cut=are_cut)
         self._open_starts = starts
 
@@ -213,11 +214,16 @@ class BufferWriter:
         base: int | None = None,
         are_cut: Sequence[bool] | None = None,
     ) -> None:
-        """Reserve slots behind the head, fill them with encoded encoded, and make them count.
+        """Reserve slots behind the head, fill them with encoded samples, and commit them.
 
-        With `count` None it is one sample, without a leading axis. The segments in `ended` end with them; before
-        `closed`, if that changes, no segment is open. `base` is the number of the sample in slot 0, if that changes.
-        `are_cut` says which of the segments are cut.
+        Parameters
+        ----------
+        encoded, count
+            The samples and their number; `count` None for one sample without a leading axis.
+        ended, are_cut
+            Segments [start, stop) that end with these samples, and which of them are cut.
+        closed, base
+            New values of these counters; None to keep the value.
         """
         counters, capacity, ring, storage = self._counters, self._capacity, self._ring, self._storage
         head = counters.head
@@ -242,7 +248,7 @@ class BufferWriter:
         if ended:
             record = counters.segments
             self._segments.prepare(len(ended))
-        while True:  # to begin again does no harm, so an interrupt is raised once all of it has happened
+        while True:  # can be repeated: an interrupt is raised once all of it is done
             try:
                 if tail is not None:
                     counters.coming = new_head
@@ -256,7 +262,7 @@ class BufferWriter:
                     counters.closed = closed
                 if ended:
                     self._segments.put(record, ended, are_cut)
-                counters.head = new_head  # this one store makes the samples count, and their segments
+                counters.head = new_head  # this store makes samples and segments visible
                 break
             except BaseException as error:
                 if interrupt is not None or self._appends:
@@ -266,7 +272,7 @@ class BufferWriter:
             try:
                 self._tell(ended)
             except BaseException:
-                self._tell(ended)  # which may be repeated, too
+                self._tell(ended)  # can be repeated
                 raise
         if interrupt is not None:
             raise interrupt
@@ -288,7 +294,7 @@ class BufferWriter:
             self._flush()
 
     def end_lanes(self, ended: np.ndarray, is_cut: bool) -> None:
-        """Close the open segments of these lanes; of one that has none, nothing happens."""
+        """Close the open segments of these lanes; lanes without an open segment are skipped."""
         self.check()
         counters, lanes = self._counters, self._lanes
         head, tail = counters.head, counters.tail
@@ -305,7 +311,7 @@ class BufferWriter:
         self._open_starts = starts
 
     def _close(self, ranges: Sequence[tuple[int, int]], closed: int | None, is_cut: bool) -> None:
-        """Record closed segments, for which room is prepared; an interrupt is raised when it is done."""
+        """Record closed segments, after `prepare`; an interrupt is raised once that is done."""
         record, are_cut = self._counters.segments, [True] * len(ranges) if is_cut else None
         try:
             self._put_segments(record, ranges, closed, are_cut)
@@ -321,10 +327,7 @@ class BufferWriter:
                     raise
 
     def _tell(self, ended: Sequence[tuple[int, int]]) -> None:
-        """Tell the storage of episodes [start, stop) that have ended, by the numbers of their samples.
-
-        After an interrupt all of them are told again.
-        """
+        """Tell the storage which episodes, [start, stop) in sample numbers, have ended. Can be repeated."""
         tail = self._counters.tail
         for start, stop in ended:
             numbers = np.arange(max(start, tail), stop)
@@ -332,7 +335,7 @@ class BufferWriter:
                 self._storage.end_episode(self._state.slots(numbers), int(numbers[0]))
 
     def tell_of_all(self) -> None:
-        """Tell the storage of all episodes: a process that was killed may have left some as they were written."""
+        """Tell the storage of all episodes: a killed writer may not have told of the last ones."""
         if self._tells:
             counters = self._counters
             self._tell(self._segments.alive(counters.tail, counters.head).tolist())
@@ -346,8 +349,8 @@ class BufferWriter:
             self._counters.closed = closed
 
     def _lane_starts(self) -> list[int]:
-        """Where the open segment of each lane starts; its next sample if none is open."""
-        if self._open_starts is not None and not self._state.shared:  # else another process may have closed some
+        """The start of each lane's open segment; the lane's next sample if no segment is open."""
+        if self._open_starts is not None and not self._state.shared:  # other processes may close segments
             return self._open_starts
         return cast(LanedSegmentIndex, self._segments).open_starts(self._counters.tail, self._counters.head)
 
@@ -368,7 +371,7 @@ class BufferWriter:
         numbers = np.atleast_1d(np.asarray(position) + counters.tail)
         slots = self._state.slots(numbers)
         if count is None:  # a batch of one, in the backend's arrays
-            layout = RowLayout(storage.single_instance_space)  # that of the storage may lose detail
+            layout = RowLayout(storage.single_instance_space)  # a storage's own layout may be lossy
             rows = layout.empty(1)
             layout.pack(rows, 0, value)
             value = layout.unpack(rows)
@@ -382,8 +385,8 @@ class BufferWriter:
         def read_rows(chunk: slice) -> Any:
             if not storage.has_raw_rows:
                 return get_at(space, value, chunk)
-            part = storage.part(encoded, total, chunk.start, chunk.stop)
-            return storage.encoded_as_raw_rows(part, len(slots[chunk]))
+            samples = storage.part(encoded, total, chunk.start, chunk.stop)
+            return storage.encoded_as_raw_rows(samples, len(slots[chunk]))
 
         edit = Edit(slots, numbers, storage.layout.nbytes, read_rows)
         if len(slots):
@@ -404,12 +407,12 @@ class BufferWriter:
                 f"steps can go, the oldest ones (remove_at(range(n * {self._lanes})))"
             )
         if is_oldest:
-            counters.tail = tail + removed.size  # nothing has to be moved
+            counters.tail = tail + removed.size  # no sample has to move
             return
         self._remove(removed, join=join or not self._maintains)
 
     def _remove(self, removed: np.ndarray, *, join: bool) -> None:
-        """Remove samples by their numbers, and move others to close the gaps."""
+        """Remove samples by their numbers, and move later samples into the gaps."""
         state, head, tail = self._state, self._counters.head, self._counters.tail
         bounds = (tail, min(max(self._counters.closed, tail), head), head)
         alive = state.segments.alive_and_cut(tail, head)
@@ -439,7 +442,7 @@ class BufferWriter:
             raise
 
     def _fail(self, error: Exception) -> None:
-        """Refuse all writes from here on: to try again would hide what was lost."""
+        """Refuse all writes from here on: a later success would hide the loss."""
         self._state.failure, self._is_refused = error, True
 
     def clear(self) -> None:
@@ -453,7 +456,7 @@ class BufferWriter:
         counters.base = head  # from slot 0 again
         counters.closed = head
         if self._lanes == 1 and self._state.folder is None:
-            counters.segments = 0  # readers of lanes, and what is found after a power cut, need new numbers
+            counters.segments = 0  # lanes, and recovery after a power cut, need new numbers
         self._open_starts = None
         counters.edit += 2
         self._storage.clear()
@@ -461,7 +464,7 @@ class BufferWriter:
     # -- durability ------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make everything that was written survive a power cut."""
+        """Make all written samples survive a power cut."""
         self.check()
         self._storage.settle()
         self._flush()
@@ -470,16 +473,16 @@ class BufferWriter:
         try:
             self._state.flush()
         except OSError as error:
-            self._fail(error)  # the system has forgotten what it could not write
+            self._fail(error)  # the kernel drops pages that it could not write
             raise
 
     def close(self) -> None:
-        """Refuse all writes from here on, also those of threads that wait for the lock."""
+        """Refuse all writes from here on; threads blocked on the write lock raise."""
         self._is_closed = self._is_refused = True
 
 
 def _batch_length(value: Any) -> int | None:
-    """The length of a batch by its first leaf; the other encoded are compared with it when the batch is encoded."""
+    """The length of a batch's first leaf; `encode` compares the other leaves with it."""
     leaf = value
     while type(leaf) is dict and leaf:
         leaf = next(iter(leaf.values()))
