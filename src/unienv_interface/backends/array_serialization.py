@@ -19,7 +19,23 @@ __all__ = ["deserialize_scalar_or_array_value", "serialize_scalar_or_array_value
 
 
 def serialize_scalar_or_array_value(value: Any) -> Any:
-    """A Python number, or an array of any backend, as an object that `json.dumps` takes."""
+    """A number or an array as an object that `json.dumps` takes.
+
+    Parameters
+    ----------
+    value
+        A Python number, an array of any backend, or a list of numbers.
+
+    Returns
+    -------
+    object
+        A Python number as it is; an array as a dict of dtype, shape and entries.
+
+    Raises
+    ------
+    TypeError
+        This is neither a number nor an array.
+    """
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         return value
     if isinstance(value, (list, tuple)):
@@ -39,8 +55,22 @@ def deserialize_scalar_or_array_value(
 ) -> Any:
     """The inverse of `serialize_scalar_or_array_value`.
 
-    Arrays are NumPy's unless a backend is named. A bare list, nested or not, is read as an array too. Anything else
-    is a ValueError.
+    Parameters
+    ----------
+    value_data
+        The object; a bare list, nested or not, is read as an array too.
+    override_backend, override_device
+        Where an array is to be; by default NumPy's.
+
+    Returns
+    -------
+    value
+        The number or the array.
+
+    Raises
+    ------
+    ValueError
+        The object is not the JSON of a number or an array.
     """
     if isinstance(value_data, (bool, int, float)):
         return value_data

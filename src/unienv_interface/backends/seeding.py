@@ -13,12 +13,36 @@ _END = 2**31 - 1
 
 
 def next_seed(np_rng: np.random.Generator) -> int:
-    """A seed, drawn from a NumPy generator."""
+    """A seed, drawn from a NumPy generator.
+
+    Parameters
+    ----------
+    np_rng
+        The generator, which advances.
+
+    Returns
+    -------
+    int
+        The seed, in [0, 2**31 - 1).
+    """
     return int(np_rng.random() * _END)  # a quarter of what `integers` takes
 
 
 def next_seed_rng(rng: BRNGType, backend: ComputeBackend[Any, Any, Any, BRNGType]) -> tuple[BRNGType, int]:
-    """The generator to go on with and a seed, drawn from a generator of any backend."""
+    """A seed, drawn from a generator of any backend.
+
+    Parameters
+    ----------
+    rng
+        The generator.
+    backend
+        Its backend.
+
+    Returns
+    -------
+    tuple
+        The generator to go on with, and the seed, in [0, 2**31 - 1).
+    """
     if isinstance(rng, np.random.Generator):
         return rng, next_seed(rng)  # the same, with less around it
     rng, drawn = backend.random.random_discrete_uniform((), 0, _END, rng=rng)

@@ -29,7 +29,15 @@ RenderStateType = TypeVar("RenderStateType", default=Any)
 
 @dataclass(frozen=True)
 class FuncEnvCommonRenderInfo:
-    """The render mode and the frame rate of a functional environment."""
+    """How a functional environment renders.
+
+    Attributes
+    ----------
+    render_mode
+        What `render_image` returns, such as "rgb_array"; None without rendering.
+    render_fps
+        Frames per second; None if it is not known.
+    """
 
     render_mode: str | None = None
     render_fps: int | None = None

@@ -62,7 +62,13 @@ class FuncEnvWrapper(
         BRNGType,
     ],
 ):
-    """A functional environment that forwards every call to the one it wraps; a subclass overrides some."""
+    """A functional environment that forwards every call to the one it wraps; a subclass overrides some.
+
+    Parameters
+    ----------
+    func_env
+        The functional environment to wrap.
+    """
 
     def __init__(self, func_env: FuncEnv) -> None:
         self.func_env = func_env

@@ -12,12 +12,21 @@ from ..backends.serialization import BackendLike, parse_backend
 
 
 def data_stack(data: Any, backend: BackendLike, device: Any = None) -> Any:
-    """Recursively stack Python/array data into a batched backend representation.
+    """Stack values that are alike into one batch, recursively.
 
-    `data` is a sequence of values that are alike, or a mapping of such sequences. Dicts become one dict (see
-    `stack_infos` for keys that some lack), tuples one tuple, numbers and arrays of one shape an array with a leading
-    axis. What cannot be stacked (texts, lists, objects, arrays of different shapes, numbers that the backend does not
-    hold) stays a list. What is neither a sequence nor a mapping, a number or an array, is returned as it is.
+    Parameters
+    ----------
+    data
+        A sequence of values, or a mapping of such sequences. Anything else is returned as it is.
+    backend, device
+        Where the arrays are to be.
+
+    Returns
+    -------
+    batch
+        Dicts become one dict (see `stack_infos` for keys that some lack), tuples one tuple, numbers and arrays of one
+        shape an array with a leading axis. What cannot be stacked (texts, lists, objects, arrays of different shapes,
+        numbers that the backend does not hold) stays a list.
     """
     backend = parse_backend(backend)
     if isinstance(data, Mapping):

@@ -58,6 +58,11 @@ class Wrapper(
 
     Spaces, metadata and the generator can be assigned; until then they are those of the wrapped environment.
 
+    Parameters
+    ----------
+    env
+        The environment to wrap.
+
     Examples
     --------
     >>> class NoReward(Wrapper):
@@ -142,7 +147,28 @@ SameTypesWrapper = Wrapper[
 
 
 def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
-    """Map an action; if that fails because it is no action of `env`, a ValueError says why."""
+    """Map an action, and say what is wrong with it where that fails.
+
+    Parameters
+    ----------
+    env
+        The environment that the action is for.
+    mapping
+        The function to call with the action.
+    action
+        The action.
+
+    Returns
+    -------
+    action
+        What `mapping` returns.
+
+    Raises
+    ------
+    ValueError
+        `mapping` failed, and this is no action of `env`; the message says why. Other errors of `mapping` are raised as
+        they are.
+    """
     try:
         return mapping(action)
     except Exception as error:

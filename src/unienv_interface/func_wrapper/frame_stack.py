@@ -20,7 +20,15 @@ from ..wrapper.frame_history import (
 
 
 class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
-    """The state of the environment below with the frames so far; None for a missing queue."""
+    """The state of a `FuncFrameStackWrapper`.
+
+    Attributes
+    ----------
+    env_state
+        The state of the environment below.
+    obs_queue_state, action_queue_state
+        The last observations and actions; None where they are not stacked.
+    """
 
     env_state: Any
     obs_queue_state: SpaceDataQueueState | None

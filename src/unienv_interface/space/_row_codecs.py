@@ -92,7 +92,13 @@ class LeafCodec(abc.ABC):
 
 
 class ArrayCodec(LeafCodec):
-    """Arrays of one shape and dtype: their bits."""
+    """Arrays of one shape and dtype: their bits.
+
+    Parameters
+    ----------
+    space
+        The space of the leaf.
+    """
 
     def __init__(self, space: ArraySpace) -> None:
         self.space = space
@@ -228,7 +234,15 @@ class TextCodec(LeafCodec):
 
 
 class HeapCodec(LeafCodec):
-    """Values without a fixed size, or arrays of them: offset and length in the row, the bytes in the heap."""
+    """Values without a fixed size, or arrays of them: offset and length in the row, the bytes in the heap.
+
+    Parameters
+    ----------
+    space
+        The space of a single value.
+    shape
+        The shape of a batch of them; () for one value.
+    """
 
     in_heap = True
     alignment = 8
@@ -282,7 +296,23 @@ class HeapCodec(LeafCodec):
 
 
 def need_heap(heap: Heap | None) -> Heap:
-    """The heap; a TypeError if the rows have none."""
+    """The heap of rows that need one.
+
+    Parameters
+    ----------
+    heap
+        The heap, or None.
+
+    Returns
+    -------
+    Heap
+        The heap.
+
+    Raises
+    ------
+    TypeError
+        There is none.
+    """
     if heap is None:
         raise TypeError("the layout has leaves in a heap, but the rows have none")
     return heap

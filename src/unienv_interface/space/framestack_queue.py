@@ -35,15 +35,37 @@ DataT = TypeVar("DataT", default=Any)
 
 
 class SpaceDataQueueState(StateClass, Generic[DataT]):
-    """The frames: a value of the queue's `stacked_space`, never written to."""
+    """The state of a `FuncSpaceDataQueue`.
+
+    Attributes
+    ----------
+    data
+        The frames: a value of the queue's `stacked_space`, never written to.
+    """
 
     data: DataT
 
 
 class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """The last `maxlen` frames of `space`, which already holds the batch axis if there is a `batch_size`.
+    """The last frames of a space.
 
     A queue is full from the start: copies of the first frame stand for the frames before it.
+
+    Parameters
+    ----------
+    space
+        The space of one frame, with the batch axis if there is a `batch_size`.
+    batch_size
+        The size of the batch; None for single values.
+    maxlen
+        How many frames are kept, at least 1.
+
+    Raises
+    ------
+    ValueError
+        `maxlen` is below 1, or `space` is not a batch of `batch_size`.
+    TypeError
+        `maxlen` is no integer.
     """
 
     single_space: Space  # of one frame, as it is given
@@ -128,7 +150,13 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
 
 
 class SpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A `FuncSpaceDataQueue` that keeps its state."""
+    """A `FuncSpaceDataQueue` that keeps its state.
+
+    Parameters
+    ----------
+    space, batch_size, maxlen
+        As for `FuncSpaceDataQueue`.
+    """
 
     def __init__(self, space: Space, batch_size: int | None, maxlen: int) -> None:
         self.func_queue = FuncSpaceDataQueue(space, batch_size, maxlen)

@@ -58,10 +58,24 @@ _LeafCheck = tuple[np.dtype | None, tuple[int, ...], type, type, float, float]
 
 @dataclass(frozen=True)
 class RowLeaf:
-    """One leaf of a space and where it lies."""
+    """One leaf of a space and where it lies.
 
-    name: str  # the field of the record or the name of the block: the path, such as "obs/rgb"
-    path: tuple[Any, ...]  # the keys that lead to it
+    Attributes
+    ----------
+    name
+        The field of the record or the name of the block: the path, such as "obs/rgb".
+    path
+        The keys that lead to the leaf.
+    space
+        The space of the leaf.
+    placement
+        Where the leaf lies: "row", "block" or "heap".
+    codec
+        Its format.
+    """
+
+    name: str
+    path: tuple[Any, ...]
     space: Space
     placement: Literal["row", "block", "heap"]
     codec: LeafCodec
@@ -70,8 +84,18 @@ class RowLeaf:
 class Rows:
     """Values side by side in memory, in the layout of one space.
 
-    `records` is a structured array of any shape; `blocks` holds the leaves with memory of their own, each with the
-    same leading shape; `heap` the bytes of leaves without a fixed size. The arrays belong to whoever made them.
+    The arrays belong to whoever made them.
+
+    Parameters
+    ----------
+    layout
+        The layout of the values.
+    records
+        A structured array of any shape.
+    blocks
+        The leaves with memory of their own by name, each with the shape of `records` in front.
+    heap
+        The bytes of leaves without a fixed size; None if there are no such leaves.
     """
 
     __slots__ = ("blocks", "columns", "fields", "heap", "layout", "records")
@@ -135,7 +159,12 @@ class Rows:
 class RowLayout:
     """The fixed record of a space; see the module's docstring.
 
-    The space must not change afterwards (a `DictSpace` can). Leaves at the paths in `codecs` lie in rows as these say.
+    Parameters
+    ----------
+    space
+        The space of one value. It must not change afterwards (a `DictSpace` can).
+    codecs
+        How leaves lie in rows, by their paths, where they are not to lie as usual.
     """
 
     def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:

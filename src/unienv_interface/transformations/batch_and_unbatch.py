@@ -229,10 +229,15 @@ class _AxisTransformation(DataTransformation):
 
 @register_transformation("batchify")
 class BatchifyTransformation(_AxisTransformation):
-    """Inserts an axis of size one at `axis` in every array of a value.
+    """Inserts an axis of size one in every array of a value.
 
     What no array can hold (a text, a union, an array whose shape varies) becomes a batch of one. A further kind of
     space registers its rules with `insert_axis` and its three companions in this module.
+
+    Parameters
+    ----------
+    axis
+        Where the new axis is to be; negative counts from the end.
 
     Examples
     --------
@@ -253,7 +258,12 @@ class BatchifyTransformation(_AxisTransformation):
 
 @register_transformation("unbatchify")
 class UnBatchifyTransformation(_AxisTransformation):
-    """Removes the axis at `axis`, which must be of size one, from every array of a value.
+    """Removes an axis of size one from every array of a value.
+
+    Parameters
+    ----------
+    axis
+        The axis; negative counts from the end.
 
     Examples
     --------

@@ -21,6 +21,16 @@ from .transformation import DataTransformation, KeyPath, require_transformation
 class ChainedTransformation(DataTransformation):
     """Applies transformations in order, each to the result of the one before. An empty chain is the identity.
 
+    Parameters
+    ----------
+    transformations
+        The transformations, in the order in which they are applied.
+
+    Raises
+    ------
+    TypeError
+        A member is no `DataTransformation`.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(2,))

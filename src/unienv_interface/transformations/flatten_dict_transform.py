@@ -51,6 +51,16 @@ class FlattenDictTransformation(_JoinedKeys):
     Tuples and all other values stay as they are, and so does an empty dictionary. Keys that contain the separator are
     a ValueError, since the inverse could not tell them apart.
 
+    Parameters
+    ----------
+    nested_separator
+        What joins the keys.
+
+    Raises
+    ------
+    ValueError
+        `nested_separator` is empty.
+
     Examples
     --------
     >>> space = DictSpace("numpy", {"obs": {"speed": BinarySpace("numpy", ())}})
@@ -74,6 +84,16 @@ class UnflattenDictTransformation(_JoinedKeys):
 
     A key that has a value of its own and others below it is a ValueError. The inverse makes one level of everything,
     which is the source again if that had one level.
+
+    Parameters
+    ----------
+    nested_separator
+        What the keys are split at.
+
+    Raises
+    ------
+    ValueError
+        `nested_separator` is empty.
 
     Examples
     --------

@@ -38,7 +38,18 @@ _LEAST_QUALITY = 20
 
 
 def get_jpeg_compression_ratio(init_quality: int) -> int:
-    """A compression ratio that JPEG of this quality nearly always reaches."""
+    """A compression ratio that JPEG of this quality nearly always reaches.
+
+    Parameters
+    ----------
+    init_quality
+        The quality, from 1 to 100.
+
+    Returns
+    -------
+    int
+        The ratio: the bytes of the image by those of the file.
+    """
     table = JPEG_QUALITY_COMPRESSION_MAP
     ratio = np.interp(init_quality, table["quality"], table["compression_ratio"])
     return math.floor(float(ratio) * table["conservative_ratio"])

@@ -41,8 +41,25 @@ _REFERENCE_NAMES = {
 
 
 def register_transformation(kind: str) -> Callable[[TransformationClass], TransformationClass]:
-    """Register a class under its key in JSON, which must never change.
+    """Register a class of transformations under its key in JSON.
 
+    Parameters
+    ----------
+    kind
+        The key, which must never change.
+
+    Returns
+    -------
+    callable
+        A decorator of the class.
+
+    Raises
+    ------
+    ValueError
+        By the decorator, if the key stands for another class already.
+
+    Examples
+    --------
     >>> @register_transformation("my_package.negate")  # doctest: +SKIP
     ... class NegateTransformation(DataTransformation): ...
     """
@@ -65,6 +82,16 @@ def transformation_to_json(transformation: DataTransformation, source_space: Spa
         A transformation of a registered kind.
     source_space
         The space that it is used with, where its settings depend on that.
+
+    Returns
+    -------
+    dict
+        The object.
+
+    Raises
+    ------
+    ValueError
+        The kind is not registered, or its settings cannot be written.
 
     Examples
     --------
@@ -92,6 +119,11 @@ def json_to_transformation(json_data: Any, source_space: Space | None = None) ->
         The object.
     source_space
         The space that the transformation is used with, where its settings depend on that.
+
+    Returns
+    -------
+    DataTransformation
+        The transformation.
 
     Raises
     ------

@@ -14,7 +14,7 @@ Number = int | float
 def find_best_timestep(
     timesteps: Sequence[Number], *, max_denominator: int = 10000, return_fraction: bool = False
 ) -> tuple[float | Fraction, list[int]]:
-    """The longest time step of which all periods are whole multiples, and how many of it each period takes.
+    """The longest time step of which all periods are whole multiples.
 
     Parameters
     ----------
@@ -24,6 +24,16 @@ def find_best_timestep(
         The largest denominator of these fractions.
     return_fraction
         Return the time step as an exact `Fraction`, not as a float.
+
+    Returns
+    -------
+    tuple
+        The time step in seconds, and how many steps each period takes.
+
+    Raises
+    ------
+    ValueError
+        There are no periods, or one is not finite, not above 0, or too short for `max_denominator`.
 
     Examples
     --------

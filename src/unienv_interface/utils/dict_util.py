@@ -11,19 +11,71 @@ __all__ = ["flatten_keys_in_mapping", "nested_get", "unflatten_keys_in_mapping"]
 def flatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -> dict[str, Any]:
     """A nested mapping as one dict: `{"a": {"b": 1}}` becomes `{"a/b": 1}`.
 
-    An empty mapping inside counts as a value, so that nothing is lost. A ValueError if the keys could not be told
-    apart again, which is so when one contains the separator.
+    Parameters
+    ----------
+    d
+        The mapping; an empty one inside it counts as a value.
+    nested_separator
+        What joins the keys.
+
+    Returns
+    -------
+    dict
+        The values by their joined keys.
+
+    Raises
+    ------
+    ValueError
+        The separator is empty, or a key contains it, so that the keys could not be told apart again.
+    TypeError
+        A key is no string.
     """
     return dict(flat_items(d, nested_separator, lambda value: isinstance(value, Mapping)))
 
 
 def unflatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -> dict[str, Any]:
-    """The inverse of `flatten_keys_in_mapping`. A ValueError if a key is both a value and a parent of others."""
+    """The inverse of `flatten_keys_in_mapping`.
+
+    Parameters
+    ----------
+    d
+        The values by their joined keys.
+    nested_separator
+        What the keys are split at.
+
+    Returns
+    -------
+    dict
+        The nested dict.
+
+    Raises
+    ------
+    ValueError
+        The separator is empty, or a key has a value of its own and others below it.
+    """
     return nest_items(d.items(), nested_separator, dict)
 
 
 def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
-    """The value at the end of a chain of keys; a KeyError that says which key is missing, and what is there."""
+    """The value at the end of a chain of keys.
+
+    Parameters
+    ----------
+    d
+        The nested mapping.
+    chained_key
+        The keys that lead to the value.
+
+    Returns
+    -------
+    value
+        The value.
+
+    Raises
+    ------
+    KeyError
+        A key is missing; the message says which one, and what is there.
+    """
     value: Any = d
     for depth, key in enumerate(chained_key):
         if not isinstance(value, Mapping) or key not in value:

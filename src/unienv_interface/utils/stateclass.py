@@ -19,7 +19,20 @@ _unknown_to_jax: list[type] = []
 
 
 def field(pytree_node: bool = True, *, metadata: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-    """A `dataclasses.field`. Without `pytree_node` JAX takes it for a setting: static under `jit`, not mapped."""
+    """A field of a `stateclass`.
+
+    Parameters
+    ----------
+    pytree_node
+        Whether the field holds arrays. Otherwise JAX takes it for a setting: static under `jit`, not mapped.
+    metadata, **kwargs
+        As for `dataclasses.field`.
+
+    Returns
+    -------
+    dataclasses.Field
+        The field.
+    """
     return dataclasses.field(metadata={**(metadata or {}), "pytree_node": pytree_node}, **kwargs)
 
 
@@ -31,7 +44,20 @@ def stateclass(clz: None = None, /, **kwargs: Any) -> Callable[[AnyClass], AnyCl
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, dataclasses.field))
 def stateclass(clz: Any = None, /, **kwargs: Any) -> Any:
-    """Make a class a frozen dataclass that JAX knows as a pytree; `kwargs` as those of `dataclasses.dataclass`."""
+    """Make a class a frozen dataclass that JAX knows as a pytree.
+
+    Parameters
+    ----------
+    clz
+        The class; None when used as a decorator with arguments.
+    **kwargs
+        As for `dataclasses.dataclass`.
+
+    Returns
+    -------
+    class
+        The class; without `clz` a decorator.
+    """
     if clz is None:
         return lambda decorated: stateclass(decorated, **kwargs)
     made = dataclasses.dataclass(**{"frozen": True, **kwargs})(clz)
@@ -44,7 +70,13 @@ def stateclass(clz: Any = None, /, **kwargs: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, dataclasses.field))
 class StateClass:
-    """A class whose subclasses are `stateclass`es without saying so."""
+    """A class whose subclasses are `stateclass`es without saying so.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        The fields, by position or by name.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Takes the fields, by position or by name."""

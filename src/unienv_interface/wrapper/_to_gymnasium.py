@@ -50,6 +50,18 @@ class ToGymnasiumEnv(
     keywords of ours. Arrays are NumPy's and the caller's own, in infos and frames too. `np_random` is a generator for
     Gymnasium's wrappers, seeded by `reset`; the environment has its own.
 
+    Parameters
+    ----------
+    env
+        The environment, not batched.
+
+    Raises
+    ------
+    ValueError
+        The environment is batched: see `ToGymnasiumVectorEnv`.
+    TypeError
+        Gymnasium has no counterpart of one of its spaces.
+
     Examples
     --------
     >>> gym_env = ToGymnasiumEnv(env)

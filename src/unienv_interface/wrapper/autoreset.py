@@ -199,9 +199,18 @@ class AutoresetWrapper(Wrapper):
 
 
 def autoreset_mode(env: Env) -> AutoresetMode:
-    """When the environment restarts by itself: the mode of the `AutoresetWrapper` among its layers, if there is one.
+    """When an environment restarts by itself.
 
-    Of a `SyncVecEnv` or `AsyncVecEnv`, also that of an `AutoresetWrapper` around each of its environments.
+    Parameters
+    ----------
+    env
+        The environment.
+
+    Returns
+    -------
+    str
+        The mode of the `AutoresetWrapper` among its layers, or around each environment of a `SyncVecEnv` or
+        `AsyncVecEnv`; without one "disabled".
 
     Examples
     --------
@@ -218,9 +227,23 @@ def autoreset_mode(env: Env) -> AutoresetMode:
 
 
 def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
-    """A ValueError if the environment restarts by itself in one of these modes, by default in any.
+    """Refuse an environment that restarts by itself.
 
-    For wrappers (called `name`) that would get episodes wrong, since they do not see these restarts.
+    For wrappers that would get episodes wrong, since they do not see these restarts.
+
+    Parameters
+    ----------
+    env
+        The environment to be wrapped.
+    name
+        The name of the wrapper, for the message.
+    *modes
+        The modes to refuse; by default all.
+
+    Raises
+    ------
+    ValueError
+        The environment restarts by itself in one of these modes.
     """
     mode = autoreset_mode(env)
     if mode != "disabled" and (not modes or mode in modes):
@@ -231,7 +254,20 @@ def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
 
 
 def ended_slots(env: Env, terminated: Any, truncated: Any) -> np.ndarray:
-    """The mask of the slots that ended in a step, as a new array of the host; a single environment is one slot."""
+    """The mask of the slots that ended in a step.
+
+    Parameters
+    ----------
+    env
+        The environment.
+    terminated, truncated
+        The flags of the step.
+
+    Returns
+    -------
+    numpy.ndarray
+        A new array of booleans; a single environment is one slot.
+    """
     if env.batch_size is None:
         return np.array([bool(terminated) or bool(truncated)])
     to_host = env.backend.to_host

@@ -35,10 +35,24 @@ def data_to(
     target_backend: ComputeBackend | None = None,
     target_device: Any = None,
 ) -> Any:
-    """Nested data with its arrays moved to another backend, device or both; all else in it stays as it is.
+    """Nested data with its arrays moved to another backend, device or both.
 
-    Only arrays of `source_backend` are moved, or those of all backends if it is None. Memory is shared where
-    `ComputeBackend.from_numpy` says so.
+    Parameters
+    ----------
+    data
+        Dicts, lists, tuples, graphs and arrays.
+    source_backend
+        Only its arrays are moved; None for those of all backends.
+    target_backend
+        Where they are to be; None for their own backend.
+    target_device
+        The device of the moved arrays; None for where they come to lie by themselves.
+
+    Returns
+    -------
+    data
+        The same structure; what is not moved stays as it is. Memory is shared where `ComputeBackend.from_numpy` says
+        so.
     """
 
     def move(value: Any) -> Any:

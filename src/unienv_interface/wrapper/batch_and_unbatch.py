@@ -39,6 +39,16 @@ class BatchifyWrapper(
 
     Frames of `render` are handed on as they are.
 
+    Parameters
+    ----------
+    env
+        The environment, not batched.
+
+    Raises
+    ------
+    ValueError
+        The environment is batched already.
+
     Examples
     --------
     >>> env = BatchifyWrapper(env)
@@ -108,6 +118,16 @@ class UnBatchifyWrapper(
     ]
 ):
     """A batch of one as a single environment: the inverse of `BatchifyWrapper`.
+
+    Parameters
+    ----------
+    env
+        The environment, a batch of one.
+
+    Raises
+    ------
+    ValueError
+        The environment is no batch of one.
 
     Examples
     --------

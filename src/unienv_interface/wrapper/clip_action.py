@@ -15,6 +15,11 @@ class ClipActionWrapper(ActionWrapper):
 
     The boxes of a floating dtype in the action space have no bounds on this layer; other leaves stay as they are.
 
+    Parameters
+    ----------
+    env
+        The environment to wrap.
+
     Raises
     ------
     ValueError

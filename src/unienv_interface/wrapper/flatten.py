@@ -21,6 +21,16 @@ class FlattenActionWrapper(
 ):
     """Takes actions as vectors, in the layout of `space_utils.flatten_utils`.
 
+    Parameters
+    ----------
+    env
+        The environment to wrap.
+
+    Raises
+    ------
+    ValueError
+        The actions have no flat form.
+
     Examples
     --------
     >>> env = FlattenActionWrapper(unienv.make("Pendulum-v1"))

@@ -21,9 +21,18 @@ from .dynamic_box import sample_size
 class GraphInstance(Generic[BArrayType]):
     """One graph, or a batch of graphs.
 
-    `n_nodes` and `n_edges` are integer arrays of the batch shape. `nodes_features` has the batch shape, then the
-    largest number of nodes, then the shape of one node's features; `edges_features` and `edges` likewise, the
-    latter holding the two end nodes of each edge. Entries past a graph's own number are padding.
+    Entries past a graph's own number of nodes or edges are padding.
+
+    Attributes
+    ----------
+    n_nodes, n_edges
+        Integer arrays of the batch shape.
+    nodes_features
+        An array of the batch shape, then the largest number of nodes, then the shape of one node's features.
+    edges_features
+        The same for edges.
+    edges
+        The two end nodes of each edge: an integer array of the batch shape, then (largest number of edges, 2).
 
     Examples
     --------
