@@ -8,6 +8,7 @@ through since what it promised last.
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import shutil
@@ -85,6 +86,7 @@ def sample(number: int, leaves: str) -> dict[str, Any]:
     return content
 
 
+@functools.lru_cache(4096)
 def _bytes_of(number: int, count: int) -> np.ndarray:
     return ((np.arange(count) * 7 + number * 31) % 251).astype(np.uint8)
 

@@ -89,7 +89,10 @@ class Subject:
 
     def look(self, buffer: ReplayBuffer | None = None) -> Any:
         buffer = buffer or self.buffer
-        found = [self.number_in(buffer.get_at(index)) for index in range(len(buffer))]
+        samples = buffer.get_at(...)
+        found = [
+            self.number_in({name: column[index] for name, column in samples.items()}) for index in range(len(buffer))
+        ]
         return found, buffer.get_segments(), buffer.has_open_segment, buffer.verify()
 
     def writes_after(self) -> list[Callable[[], Any]]:
