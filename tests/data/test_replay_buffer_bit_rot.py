@@ -38,7 +38,8 @@ OTHERS: dict[str, tuple[type[SpaceStorage], dict[str, Any], str, int | None]] = 
 if importlib.util.find_spec("h5py"):
     hdf5 = storage_by_name("hdf5")
     OTHERS["hdf5"] = (hdf5, {}, "rows", None)
-    OTHERS["hdf5 ring"] = (hdf5, {"chunks": 5, "compression": "gzip"}, "small", 12)
+    OTHERS["hdf5 ring"] = (hdf5, {}, "blocks", 12)
+    OTHERS["compressed hdf5 ring"] = (hdf5, {"chunks": 5, "compression": "gzip"}, "small", 12)
 if importlib.util.find_spec("pyarrow"):
     OTHERS["parquet"] = (storage_by_name("parquet"), {"piece_size": 5}, "blocks", None)
 LENGTH = 12

@@ -50,7 +50,7 @@ def test_the_file_has_a_dataset_per_leaf(tmp_path: Path) -> None:
         assert (file["data"].shape, file["data"].dtype) == ((20, 3), np.float32)
     with h5py.File(tmp_path / "pair.hdf5") as file:
         assert file["obs/rgb"].shape == (20, 40, 30)
-        assert file["action"].chunks is None
+        assert all(file[name].fletcher32 for name in ("obs/rgb", "action"))
 
 
 @pytest.mark.parametrize("space", [BOX, PAIR], ids=["box", "dict"])
@@ -83,17 +83,46 @@ def test_compression_by_leaf_and_its_misspelling(tmp_path: Path) -> None:
     assert not (tmp_path / "b.hdf5").exists()
 
 
-@pytest.mark.parametrize("reduce_io", [True, False])
-@pytest.mark.parametrize("options", [{}, {"chunks": 7}], ids=["stretch", "chunks"])
-def test_every_index_reads_what_numpy_reads(reduce_io: bool, options: Any, tmp_path: Path) -> None:
-    storage = HDF5Storage.create(BOX, 300, tmp_path / "a.hdf5", reduce_io=reduce_io, **options)
-    values = np.arange(900, dtype=np.float32).reshape(300, 3)
-    chance = np.random.default_rng(0)
-    scattered = chance.permutation(300)
-    storage.set(scattered, values[scattered])
-    for index in (scattered[:40], scattered[:5], np.array([7, 7, 3]), slice(290, 10, -13), values[:, 0] % 2 == 0):
-        assert np.array_equal(storage.get(index), values[index])
+def test_a_copy_of_a_file_has_chunks_that_fit_each_dataset(tmp_path: Path) -> None:
+    large = BoxSpace(NUMPY, 0, 255, "uint8", shape=(600, 600))
+    space = DictSpace(NUMPY, {"large": large, "small": BoxSpace(NUMPY, 0, 9, "int64", shape=())})
+    filled(tmp_path / "a.hdf5", space, None)[0].close()
+    loaded = HDF5Storage.load_from(tmp_path / "a.hdf5", space)
+    loaded.dumps(tmp_path / "b.hdf5")
+    loaded.close()
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.hdf5") as file:
+            assert file["large"].chunks == (1, 600, 600)
+            assert file["small"].chunks[0] >= 1024
+
+
+@pytest.mark.parametrize("capacity", [20, None])
+def test_a_file_is_no_longer_than_its_content_once_it_is_flushed(capacity: int | None, tmp_path: Path) -> None:
+    storage, batch = filled(tmp_path / "a.hdf5", PAIR, capacity)
+    storage.flush()
+    assert (tmp_path / "a.hdf5").stat().st_size < 2**18
+    storage.set(0, batch[1])
     storage.close()
+    assert (tmp_path / "a.hdf5").stat().st_size < 2**18
+    loaded = HDF5Storage.load_from(tmp_path / "a.hdf5", PAIR, capacity=capacity)
+    for slot in range(20):
+        assert np.array_equal(loaded.get(slot)["obs"]["rgb"], batch[slot or 1]["obs"]["rgb"])
+    loaded.close()
+
+
+@pytest.mark.parametrize("reduce_io", [True, False])
+@pytest.mark.parametrize("chunks", [None, (7, 3), (1, 2)], ids=["without chunks", "chunks", "small chunks"])
+def test_every_index_reads_what_numpy_reads(reduce_io: bool, chunks: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:  # without chunks, as other programs write
+        file.create_dataset("data", (300, 3), np.float32, chunks=chunks)
+        storage = HDF5Storage(BOX, file, 300, reduce_io=reduce_io)
+        values = np.arange(900, dtype=np.float32).reshape(300, 3)
+        chance = np.random.default_rng(0)
+        scattered = chance.permutation(300)
+        for slots in (scattered[:100], scattered[100:], np.array([5, 6, 200]), slice(40, 50)):
+            storage.set(slots, values[slots])
+        for index in (scattered[:40], scattered[:5], np.array([7, 7, 3]), slice(290, 10, -13), values[:, 0] % 2 == 0):
+            assert np.array_equal(storage.get(index), values[index])
 
 
 def test_a_column_reads_its_own_dataset_and_never_closes_the_file(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from unienv_interface.space.row_layout import RowLayout, RowLeaf
 from unienv_interface.space.spaces import ArraySpace, BinarySpace, BoxSpace, DictSpace, TextSpace
 from unienv_interface.utils.optional import need
 
-from ..base.files import open_regular, reserve
+from ..base.files import open_regular
 from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._column_storage import DEFAULT_KEY, element_dtype, leaf_names
 
@@ -139,20 +139,15 @@ def dataset_names(layout: RowLayout) -> list[str]:
 def create_dataset(
     root: h5py.Group, name: str, leaf: RowLeaf, capacity: int | None, filters: dict[str, Any], chunks: Any
 ) -> None:
-    """A dataset for the values of a leaf: contiguous if it can be, else chunks with checksums."""
+    """A dataset for the values of a leaf, in chunks with checksums."""
     dtype, row = stored_dtype(leaf), leaf.codec.shape
     shape, options = (capacity or 0, *row), {key: value for key, value in filters.items() if value is not None}
-    if capacity is None or options or chunks is not None:
-        if 0 in row:
-            options = {"chunks": True}  # nothing to compress
-        else:
-            options.update(chunks=_chunk_shape(chunks, shape, dtype.itemsize), fletcher32=True)
-            _check_chunk(name, options["chunks"], dtype.itemsize)
-        options["maxshape"] = (capacity, *row)
+    if 0 in row:
+        options = {"chunks": True}  # nothing to compress
     else:
-        options["dcpl"] = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        options["dcpl"].set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    dataset = root.create_dataset(name, shape, dtype, **options)
+        options.update(chunks=_chunk_shape(chunks, shape, dtype.itemsize), fletcher32=True)
+        _check_chunk(name, options["chunks"], dtype.itemsize)
+    dataset = root.create_dataset(name, shape, dtype, maxshape=(capacity, *row), **options)
     if isinstance(leaf.space, ArraySpace) and leaf.space.dtype_name in FOREIGN_FLOATING:
         dataset.attrs[_DTYPE] = leaf.space.dtype_name  # kept bit by bit, since HDF5 does not know it
 
@@ -167,19 +162,16 @@ def _check_chunk(name: str, chunk: tuple[int, ...], itemsize: int) -> None:
         )
 
 
-def take_room(datasets: list[h5py.Dataset], path: Path) -> None:
-    """Reserve the room of contiguous datasets on the disk, so that writing to them cannot fail for want of it."""
-    for dataset in datasets:
-        start = dataset.id.get_offset()
-        if start is not None:
-            reserve(dataset.file.id.get_vfd_handle(), start, start + dataset.id.get_storage_size(), path)
-
-
 def rows_at_once(dataset: h5py.Dataset) -> int:
     """How many rows may be read in one go: texts of any length may all be as long as the file."""
     text = h5py.check_string_dtype(dataset.dtype)
     is_bounded = text is None or text.length is not None
     return sys.maxsize if is_bounded else max(1, MOST_CHUNK_BYTES // dataset.file.id.get_filesize())
+
+
+def rows_of_chunk(dataset: h5py.Dataset) -> int | None:
+    """The rows in a chunk, which are checked and read together; None without chunks, or for texts of any length."""
+    return dataset.chunks[0] if dataset.chunks and rows_at_once(dataset) == sys.maxsize else None
 
 
 def room_in_memory(datasets: list[h5py.Dataset]) -> int:

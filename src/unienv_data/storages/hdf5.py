@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,9 +43,8 @@ class HDF5Storage(ColumnStorage):
     The samples of a space that is no dictionary are in the dataset `data`. Texts are UTF-8 strings; a NUL in one, or
     half of a surrogate pair, is a ValueError. Without `cache_path` the file is in memory.
 
-    With a fixed capacity and neither `compression` nor `chunks` a dataset is contiguous in the file, and its room is
-    taken at once; otherwise it lies in chunks with checksums, which every read and `verify` compare. `get_column`
-    reads only the datasets of that column.
+    Datasets lie in chunks with checksums, which every read and `verify` compare; a read takes whole chunks from the
+    file. `get_column` reads only the datasets of that column.
 
     One process writes, and then no other reads (HDF5 locks the file); read-only, any number do. HDF5 keeps part of
     what was written in memory, so a file does not survive a kill of its writer: what was written since the last
@@ -69,7 +69,7 @@ class HDF5Storage(ColumnStorage):
     ) -> None:
         """Samples in a group of a file of the caller's; `create` and `load_from` have files of their own.
 
-        With `reduce_io`, samples that lie close together are read in one go.
+        With `reduce_io`, samples that lie close together in a dataset without chunks are read in one go.
         """
         file_name = str(path or root.file.filename)
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable
@@ -99,6 +99,7 @@ class HDF5Storage(ColumnStorage):
         ]
         self._chunk_room = files.room_in_memory(self._datasets)
         self._rows_at_once = [files.rows_at_once(dataset) for dataset in self._datasets]
+        self._rows_of_chunk = [files.rows_of_chunk(dataset) for dataset in self._datasets]
 
     # -- making ----------------------------------------------------------------------------------------------
 
@@ -131,9 +132,9 @@ class HDF5Storage(ColumnStorage):
         compression_level
             The level of "gzip".
         chunks
-            The number of rows in a chunk, its shape, or True for a good one.
+            The number of rows in a chunk, or its shape; by default a good one.
         reduce_io
-            Read samples that lie close together in one go.
+            In datasets without chunks, which other programs write, read samples that lie close together in one go.
         """
         check_capacity(capacity)
         if multiprocessing:
@@ -151,8 +152,6 @@ class HDF5Storage(ColumnStorage):
                 files.create_dataset(file, name, leaf, capacity, options, chunks)
             file.flush()
             storage = cls(single_instance_space, file, capacity, reduce_io, path=path)
-            if path is not None:
-                files.take_room(storage._datasets, path)
         except BaseException:
             file.close()
             if path is not None:
@@ -196,7 +195,7 @@ class HDF5Storage(ColumnStorage):
         path, single_instance_space, capacity, read_only, multiprocessing
             As for every storage.
         reduce_io
-            Read samples that lie close together in one go.
+            In datasets without chunks, which other programs write, read samples that lie close together in one go.
         accept_unclean
             Open a file whose writer was killed, with what is left in it.
         **kwargs
@@ -282,12 +281,11 @@ class HDF5Storage(ColumnStorage):
         with self._naming_the_file(self._names[leaf_index]):
             if stop - first == len(slots):
                 values = dataset[first:stop]
+            elif (rows := self._rows_of_chunk[leaf_index]) is not None:
+                runs = np.split(slots, np.flatnonzero(np.diff(slots // rows)) + 1)
+                values = np.concatenate([dataset[int(run[0]) : int(run[-1]) + 1].take(run - run[0], 0) for run in runs])
             elif self.reduce_io and stop - first <= _GAP * len(slots):
-                try:
-                    values = dataset[first:stop].take(slots - first, 0)
-                except OSError:  # what cannot be read may lie in between
-                    runs = np.split(slots, np.flatnonzero(np.diff(slots) > 1) + 1)
-                    values = np.concatenate([dataset[int(run[0]) : int(run[-1]) + 1] for run in runs])
+                values = dataset[first:stop].take(slots - first, 0)
             else:
                 values = dataset[slots]
         return values if isinstance(leaf.space, ArraySpace) else _decoded(leaf, values, str(self.cache_filename))
@@ -318,13 +316,20 @@ class HDF5Storage(ColumnStorage):
     def _write(self, slots: np.ndarray, columns: list[np.ndarray]) -> None:
         self._take_room(len(slots))
         self._begin_write()
-        first, stop = int(slots[0]), int(slots[-1]) + 1
-        where = slice(first, stop) if stop - first == len(slots) else slots
         with self._naming_the_file():
-            for dataset, leaf, column in zip(self._datasets, self.layout.leaves, columns, strict=True):
+            for leaf_index, (leaf, column) in enumerate(zip(self.layout.leaves, columns, strict=True)):
                 if not isinstance(leaf.space, ArraySpace):
-                    column = _encoded(leaf, column, dataset.dtype)
-                dataset[where] = column
+                    column = _encoded(leaf, column, self._datasets[leaf_index].dtype)
+                self._write_column(leaf_index, slots, column)
+
+    def _write_column(self, leaf_index: int, slots: np.ndarray, column: np.ndarray) -> None:
+        dataset = self._datasets[leaf_index]
+        if self._rows_of_chunk[leaf_index] is None and int(slots[-1]) - int(slots[0]) >= len(slots):
+            dataset[slots] = column
+            return
+        bounds = [0, *(np.flatnonzero(np.diff(slots) > 1) + 1).tolist(), len(slots)]
+        for start, stop in itertools.pairwise(bounds):
+            dataset[int(slots[start]) : int(slots[stop - 1]) + 1] = column[start:stop]
 
     def _resize(self, length: int) -> None:
         self._begin_write()
@@ -355,9 +360,11 @@ class HDF5Storage(ColumnStorage):
             if not self._unclean or self.cache_filename is None:
                 self.root.file.flush()
                 return
-            self._room_until = 0  # HDF5 gives back what it does not use
             os_handle = self.root.file.id.get_vfd_handle()
             self.root.file.flush()
+            self._room_until, end = 0, self.root.file.id.get_filesize()
+            if os.fstat(os_handle).st_size > end:
+                os.ftruncate(os_handle, end)  # give back the room that was not used
             os.fsync(os_handle)
             files.mark_unclean(self.root.file, False)
             os.fsync(os_handle)
@@ -407,7 +414,7 @@ def _options_of(names: list[str], datasets: list[h5py.Dataset]) -> tuple[Any, An
     compression = {name: dataset.compression for name, dataset in zip(names, datasets, strict=True)}
     levels = {dataset.compression_opts for dataset in datasets if dataset.compression is not None}
     rows = {dataset.chunks[0] for dataset in datasets if dataset.chunks is not None}
-    return compression, levels.pop() if len(levels) == 1 else None, max(rows) if rows else None
+    return compression, levels.pop() if len(levels) == 1 else None, rows.pop() if len(rows) == 1 else None
 
 
 def _encoded(leaf: RowLeaf, column: np.ndarray, dtype: np.dtype) -> np.ndarray:
