@@ -511,6 +511,23 @@ def test_threads_decode_about_as_many_frames_each(
     assert seen == parts
 
 
+def test_decoding_begins_at_the_key_frame_of_the_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_video(tmp_path / "a.mp4", list(range(48)), 12, **{"x264-params": "scenecut=0:bframes=3"})
+    decoded, advance = [0], video_frames.VideoFile._advance
+
+    def count(self: video_frames.VideoFile) -> bool:
+        decoded[0] += 1
+        return advance(self)
+
+    monkeypatch.setattr(video_frames.VideoFile, "_advance", count)
+    reader = FrameReader()
+    for number in (24, 38, 12):
+        decoded[0] = 0
+        reader.read([FrameRequest([tmp_path / "a.mp4"], np.array([number / 100]), np.full(1, 1e-4), (48, 64, 3))])
+        assert decoded[0] == number % 12 + 1
+    reader.close()
+
+
 def test_more_videos_than_are_kept_open(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.mp4" for number in range(5)]
     frames = np.array([write_video(path, list(range(0, 40, 4 + number)), 2)[:5] for number, path in enumerate(paths)])

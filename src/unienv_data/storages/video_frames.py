@@ -80,11 +80,10 @@ class FrameConverter:
 
 
 class FrameTable(NamedTuple):
-    """The times of all frames in ticks, the numbers of the key frames, and the times to seek these at."""
+    """The times at which frames are shown, in ticks and in order, and the numbers of the key frames among them."""
 
     times: np.ndarray
     keys: np.ndarray
-    key_seeks: np.ndarray
 
 
 class VideoFile:
@@ -109,7 +108,7 @@ class VideoFile:
         self._converter = FrameConverter(form or FrameForm())
         self._seconds_per_tick = float(self._stream.time_base)
         self.table = self._index() if table is None else table
-        self._times, self._keys, self._key_seeks = self.table
+        self._times, self._keys = self.table
         if not len(self._times) or not len(self._keys):
             self._container.close()
             raise ValueError(f"{path}: the video has no frames")
@@ -124,11 +123,12 @@ class VideoFile:
             decoded = np.array([entry.timestamp for entry in entries], np.int64)
             keys = np.flatnonzero([entry.is_keyframe for entry in entries])
             # Each frame is decoded a constant delay before it is shown, but for those that are shown out of order.
-            return FrameTable(decoded + ((stream.start_time or 0) - decoded[0]), keys, decoded[keys])
-        packets = [(p.pts, p.dts, p.is_keyframe) for p in self._container.demux(stream) if p.pts is not None]
-        table = np.array(sorted(packets), np.int64).reshape(-1, 3)
-        keys = np.flatnonzero(table[:, 2])
-        return FrameTable(table[:, 0], keys, table[keys, 1])
+            return FrameTable(decoded + ((stream.start_time or 0) - decoded[0]), keys)
+        packets = [
+            (packet.pts, packet.is_keyframe) for packet in self._container.demux(stream) if packet.pts is not None
+        ]
+        table = np.array(sorted(packets), np.int64).reshape(-1, 2)
+        return FrameTable(table[:, 0], np.flatnonzero(table[:, 1]))
 
     def close(self) -> None:
         self._decoded = iter(())
@@ -205,7 +205,7 @@ class VideoFile:
 
     def _seek(self, key: int) -> None:
         number = int(self._keys[key])
-        self._container.seek(int(self._key_seeks[key]), stream=self._stream)
+        self._container.seek(int(self._times[number]), stream=self._stream)
         self._decoded = self._container.decode(self._stream)
         self._current, self._next = None, number
         if not self._advance():
