@@ -117,6 +117,21 @@ class BatchSampler(
         The batch size is no integer, or less than 1.
     RuntimeError
         When drawing: JAX is tracing a function to compile it, which would return the same samples in every call.
+
+    Examples
+    --------
+    >>> class Sequential(BatchSampler):
+    ...     def __init__(self, data, batch_size):
+    ...         super().__init__(data.single_space, data.single_metadata_space, batch_size)
+    ...         self.data, self.position = data, 0
+    ...
+    ...     def draw_new(self):
+    ...         index = np.arange(self.position, self.position + self.batch_size) % len(self.data)
+    ...         self.position += self.batch_size
+    ...         return IndexBatch(index, {})
+    >>> sampler = Sequential(buffer, 32)
+    >>> sampler.sample()["obs"].shape
+    (32, 4)
     """
 
     is_mutable = False

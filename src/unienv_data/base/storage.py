@@ -23,11 +23,30 @@ _BUFFERS: weakref.WeakKeyDictionary[SpaceStorage, weakref.WeakMethod[Callable[[]
 
 
 class StorageCorruptedError(ValueError):
-    """Stored data contradicts itself; the text says which file and what."""
+    """Stored data contradicts itself; the text says which file and what.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> (file,) = Path("cartpole").glob("*.json")
+    >>> _ = file.write_text("{")
+    >>> ReplayBuffer.load_from("cartpole", backend="numpy")
+    Traceback (most recent call last):
+        ...
+    unienv_data.base.storage.StorageCorruptedError: ...
+    """
 
 
 class UnsupportedFormatError(ValueError):
-    """Stored data cannot be read here: it is of a later version, or of a storage that is not registered."""
+    """Stored data cannot be read here: it is of a later version, or of a storage that is not registered.
+
+    Examples
+    --------
+    >>> unienv_data.storages.registry.storage_by_name("hfd5")
+    Traceback (most recent call last):
+        ...
+    unienv_data.base.storage.UnsupportedFormatError: no storage is registered as 'hfd5', ... did you mean 'hdf5'?
+    """
 
 
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
@@ -44,6 +63,38 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     Note that if you want your space storage to support multiprocessing, you need to check / implement __getstate__ and
     __setstate__ methods to ensure that the storage can be pickled and unpickled correctly.
+
+    Examples
+    --------
+    >>> class ArrayStorage(SpaceStorage):
+    ...     def __init__(self, space, array):
+    ...         super().__init__(space)
+    ...         self.array, self.capacity = array, len(array)
+    ...
+    ...     @classmethod
+    ...     def create(cls, single_instance_space, *args, capacity, cache_path=None, multiprocessing=False, **kwargs):
+    ...         return cls(single_instance_space, np.zeros((capacity, *single_instance_space.shape), np.float32))
+    ...
+    ...     @classmethod
+    ...     def load_from(cls, path, single_instance_space, *, capacity=None, read_only=True, **kwargs):
+    ...         return cls(single_instance_space, np.load(path))
+    ...
+    ...     def __len__(self):
+    ...         return len(self.array)
+    ...
+    ...     def get(self, index):
+    ...         return self.array[index].copy()
+    ...
+    ...     def set(self, index, value):
+    ...         self.array[index] = value
+    ...
+    ...     def dumps(self, path):
+    ...         np.save(path, self.array)
+    >>> pose = BoxSpace("numpy", -1, 1, np.float32, shape=(3,))
+    >>> poses = ReplayBuffer.create(ArrayStorage, pose, capacity=1_000)
+    >>> poses.append(np.ones(3, np.float32))
+    >>> poses.get_at(0)
+    array([1., 1., 1.], dtype=float32)
     """
 
     #: The name under which the storage is registered, and which stands in a buffer's metadata.

@@ -40,11 +40,29 @@ class EpisodeMarks(NamedTuple):
 
 
 class UnknownEpisodesWarning(UserWarning):
-    """Windows may reach from one episode into another, since the source keeps no episodes."""
+    """Windows may reach from one episode into another, since the source keeps no episodes.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> plain = ReplayBuffer.create(BoxSpace("numpy", 0, 1, np.float32, shape=(2,)), capacity=100, keep_episodes=False)
+    >>> plain.extend(np.zeros((10, 2), np.float32))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", UnknownEpisodesWarning)  # the samples are no episodes
+    ...     windows = FrameStackedBatch(plain, prefetch_horizon=3)
+    """
 
 
 class Padding(enum.IntEnum):
-    """Why a frame of a window is padding, as `slice_padding` in the metadata of windows says it."""
+    """Why a frame of a window is padding, as `slice_padding` in the metadata of windows says it.
+
+    Examples
+    --------
+    >>> windows = FrameStackedBatch(buffer, prefetch_horizon=2, padding=True)
+    >>> _, metadata = windows.get_at_with_metadata(0)  # the first step of an episode: two frames lie before it
+    >>> [Padding(frame).name for frame in metadata["slice_padding"].tolist()]
+    ['START', 'START', 'NONE']
+    """
 
     NONE = 0  #: It is a frame.
     START = 1  #: It lies before the first sample of its episode.

@@ -32,6 +32,12 @@ class ColumnStatistics:
 
     Those of images are per channel, and of a shape that broadcasts to an image. `count` is how many finite numbers were
     seen, and all others are of these; where there is none they are NaN. `q01` to `q99` are quantiles.
+
+    Examples
+    --------
+    >>> reward = column_stats(buffer, ["reward"])["reward"]
+    >>> float(reward.mean), int(reward.count) == len(buffer)
+    (1.0, True)
     """
 
     count: np.ndarray

@@ -24,7 +24,13 @@ __all__ = ["Seconds", "WindowedBatch", "seconds"]
 
 @dataclass(frozen=True)
 class Seconds:
-    """Times from each sample, instead of offsets; `seconds` makes them."""
+    """Times from each sample, instead of offsets; `seconds` makes them.
+
+    Examples
+    --------
+    >>> seconds([0, 0.1, 0.2], tolerance=0.01)
+    Seconds(times=(0.0, 0.1, 0.2), tolerance=0.01, timestamp='timestamp')
+    """
 
     times: tuple[float, ...]
     tolerance: float

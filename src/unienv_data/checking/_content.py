@@ -67,6 +67,11 @@ class Finding:
         One of `unienv_data.checking.KINDS`, which says what each means.
     text : str
         What is wrong, and where, in one sentence.
+
+    Examples
+    --------
+    >>> Finding("unfinished-episode", "samples 90 to 99: the episode was never closed")
+    Finding(kind='unfinished-episode', text='samples 90 to 99: the episode was never closed')
     """
 
     kind: str

@@ -129,7 +129,14 @@ class NewRecording:
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """The result of `convert`; `episodes` is None if the recording keeps none."""
+    """The result of `convert`; `episodes` is None if the recording keeps none.
+
+    Examples
+    --------
+    >>> report = unienv.convert("data/", "npz/", to="npz")
+    >>> report.format, report.samples
+    ('npz', 2000)
+    """
 
     source: str
     target: str

@@ -39,7 +39,13 @@ REWARD_NAMES = ("reward", "next/reward")
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """A leaf of the samples: its name, the keys that lead to it, and its space in words, and how frames are kept."""
+    """A leaf of the samples: its name, the keys that lead to it, and its space in words, and how frames are kept.
+
+    Examples
+    --------
+    >>> [(column.name, column.space) for column in unienv.info("data/").columns][:2]
+    [('action', ...), ('next_obs', ...)]
+    """
 
     name: str
     keys: list[str]
@@ -51,6 +57,12 @@ class Summary:
     """A summary of numbers, one per episode; `curve` has their means over equal spans of time, oldest first.
 
     All figures are of the finite numbers, None if there is none; `not_finite` counts the others.
+
+    Examples
+    --------
+    >>> lengths = unienv.info("data/").lengths
+    >>> lengths.min <= lengths.mean <= lengths.max
+    True
     """
 
     min: float | None
@@ -67,6 +79,12 @@ class InfoReport:
     `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
     closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
     With `shares_next_obs` each observation is stored once.
+
+    Examples
+    --------
+    >>> report = unienv.info("data/")
+    >>> report.samples, report.lanes, report.is_being_written
+    (2000, 8, False)
     """
 
     path: str
@@ -231,7 +249,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Head:
-    """Some samples one after the other, of `samples` in all."""
+    """Some samples one after the other, of `samples` in all.
+
+    Examples
+    --------
+    >>> head = unienv_data.checking.head("data/", count=2)
+    >>> len(head.shown), head.samples
+    (2, 2000)
+    """
 
     path: str
     samples: int

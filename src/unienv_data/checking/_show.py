@@ -32,7 +32,14 @@ _SHEET_WIDTH, _TILE_WIDTH, _GAP, _LINE = 1600, 320, 4, 14
 
 @dataclass(frozen=True)
 class ShowReport:
-    """What was written of which episode."""
+    """What was written of which episode.
+
+    Examples
+    --------
+    >>> report = unienv_data.checking.show("data/", mp4="episode.mp4")  # doctest: +SKIP
+    >>> report.samples, report.files  # doctest: +SKIP
+    (212, ['episode.mp4'])
+    """
 
     path: str
     episode: int
@@ -73,6 +80,10 @@ def show(
     ------
     ValueError
         There are no images, a column holds none, or there is no such episode.
+
+    Examples
+    --------
+    >>> unienv_data.checking.show("data/", episode=-1, png="last_episode.png")  # doctest: +SKIP
     """
     if mp4 is None and png is None:
         raise ValueError("nothing to write: give a file for the video, for the sheet of frames, or for both")

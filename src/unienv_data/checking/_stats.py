@@ -24,6 +24,12 @@ class ColumnStats:
 
     `dimensions` has the figures and quantiles of each dimension as `column_stats` gives them, those of images by
     channel, as nested lists; None where there are no arrays of one shape.
+
+    Examples
+    --------
+    >>> (obs,) = [column for column in unienv.stats("data/").columns if column.name == "obs"]
+    >>> obs.dtype, obs.shape, obs.nan
+    ('float32', [4], 0)
     """
 
     name: str
@@ -41,7 +47,14 @@ class ColumnStats:
 
 @dataclass(frozen=True)
 class StatsReport:
-    """The statistics of all columns of a recording."""
+    """The statistics of all columns of a recording.
+
+    Examples
+    --------
+    >>> report = unienv.stats("data/")
+    >>> {column.name: column.mean for column in report.columns}["reward"]
+    1.0
+    """
 
     path: str
     samples: int

@@ -24,7 +24,16 @@ COPY_INSTEAD = "ExperienceReplay(storage=TensorDictStorage(max_size)), and exten
 
 
 class ImmutableDatasetError(PermissionError, RuntimeError):
-    """A write to a recorded dataset; the message says how to make a copy that can be changed."""
+    """A write to a recorded dataset; the message says how to make a copy that can be changed.
+
+    Examples
+    --------
+    >>> replay = MinariExperienceReplay("pole/random-v0", batch_size=32)  # doctest: +SKIP
+    >>> replay.add(replay[0])  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    unienv_data.datasets._storage.ImmutableDatasetError: ...
+    """
 
 
 class SamplingError(ValueError, RuntimeError):
@@ -222,7 +231,12 @@ class RingStorage(SampleStorage):
 
 
 class Writer(abc.ABC):
-    """Puts samples into a storage and says where they lie."""
+    """Puts samples into a storage and says where they lie.
+
+    Examples
+    --------
+    >>> replay.set_writer(RoundRobinWriter())  # doctest: +SKIP
+    """
 
     #: The number of samples written through `add` and `extend`.
     write_count = 0
@@ -259,7 +273,14 @@ class Writer(abc.ABC):
 
 
 class RoundRobinWriter(Writer):
-    """New samples follow the last ones; a full storage drops its oldest sample for each."""
+    """New samples follow the last ones; a full storage drops its oldest sample for each.
+
+    Examples
+    --------
+    >>> writer = RoundRobinWriter()
+    >>> writer.state_dict()
+    {'writer': 'RoundRobinWriter', 'write_count': 0}
+    """
 
     def write(self, storage: SampleStorage, data: Any, count: int) -> np.ndarray:
         index = storage.extend(data, count)
@@ -268,7 +289,14 @@ class RoundRobinWriter(Writer):
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses every write, for recorded datasets."""
+    """Refuses every write, for recorded datasets.
+
+    Examples
+    --------
+    >>> writer = ImmutableDatasetWriter()  # every MinariExperienceReplay has one
+    >>> writer.state_dict()
+    {'writer': 'ImmutableDatasetWriter', 'write_count': 0}
+    """
 
     def check(self, storage: SampleStorage) -> None:
         self.write(storage, None, 0)

@@ -22,7 +22,13 @@ _REWARD: Key = ("next", "reward")
 
 
 class EpisodeSummary(NamedTuple):
-    """An episode of a dataset: its number there, its steps [start, stop) in the replay, and how it went."""
+    """An episode of a dataset: its number there, its steps [start, stop) in the replay, and how it went.
+
+    Examples
+    --------
+    >>> EpisodeSummary(number=3, start=40, stop=47, total_return=7.0, terminated=True, truncated=False).total_return
+    7.0
+    """
 
     number: int
     start: int

@@ -31,6 +31,14 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     Columns are read from Arrow with the dtype they are stored in; what is decoded on the way (images, audio) comes as
     the dataset's own NumPy format gives it. Reading a column reads only that.
+
+    Examples
+    --------
+    >>> import datasets
+    >>> table = datasets.Dataset.from_dict({"state": [[0.0, 1.0]] * 10, "label": list(range(10))})
+    >>> data = HFAsUniEnvDataset.create(table, "numpy")
+    >>> StepSampler(data, 4, seed=0).sample()["state"].shape
+    (4, 2)
     """
 
     #: What the dataset calls the format of a backend; `hf_dataset` has it.

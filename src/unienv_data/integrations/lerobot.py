@@ -48,8 +48,10 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     Examples
     --------
-    >>> dataset = LeRobotAsUniEnvDataset.from_local("data/pick", NumpyComputeBackend)  # doctest: +SKIP
-    >>> dataset.windows({"action": [0.0, 0.1, 0.2]}).get_at_with_metadata([3, 8])  # doctest: +SKIP
+    >>> dataset = LeRobotAsUniEnvDataset.from_local("pick", "numpy")
+    >>> batch, metadata = dataset.windows({"action": [0.0, 0.1, 0.2]}).get_at_with_metadata([3, 8])
+    >>> batch["action"].shape
+    (2, 3, 6)
     """
 
     is_mutable = False
@@ -290,6 +292,14 @@ class LeRobotWindows(BatchBase):
     `delta_timestamps` has for a feature the seconds from a sample to the frames of its window, in any order; they must
     be multiples of the time between two frames, up to `tolerance_s`. A frame beyond the episode is the first or the
     last of the episode, and true in `NAME_is_pad` of the metadata. Other features are those of the sample itself.
+
+    Examples
+    --------
+    >>> dataset = LeRobotAsUniEnvDataset.from_local("pick", "numpy")
+    >>> windows = dataset.windows({"action": [0.0, 0.1, 0.2]})
+    >>> batch, metadata = windows.get_at_with_metadata([3, 8])
+    >>> metadata["action_is_pad"].shape
+    (2, 3)
     """
 
     is_mutable = False

@@ -46,6 +46,13 @@ class UniEnvAsPyTorchDataset(Dataset):
     and stack again. With workers the data goes to them by fork or by pickling, lambdas among it; a replay buffer whose
     samples they are to see as they are added is one with `multiprocessing=True`, or on disk. With `include_metadata` an
     item is a pair of a sample and its metadata.
+
+    Examples
+    --------
+    >>> from torch.utils.data import DataLoader
+    >>> loader = DataLoader(UniEnvAsPyTorchDataset(buffer), batch_size=32, shuffle=True)
+    >>> next(iter(loader))["obs"].shape
+    torch.Size([32, 4])
     """
 
     def __init__(self, batch: BatchBase, include_metadata: bool = False) -> None:
@@ -101,6 +108,14 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
 
     Its space is found from the first item: dicts and tuples of tensors, arrays, numbers and texts, as the default
     collate function of a `DataLoader` has them. An item of another shape is an error when it is read with others.
+
+    Examples
+    --------
+    >>> import torch
+    >>> data = PyTorchAsUniEnvDataset(torch.utils.data.TensorDataset(torch.zeros(100, 3), torch.ones(100)))
+    >>> states, labels = StepSampler(data, 8, seed=0).sample()
+    >>> states.shape
+    torch.Size([8, 3])
     """
 
     is_mutable = False

@@ -44,15 +44,37 @@ _PLAIN = (type(None), bool, int, float, str, bytes, slice, np.ndarray)
 
 
 class RemoteReplayError(RuntimeError):
-    """The actor of a replay is gone; the text says which, and what can be done."""
+    """The actor of a replay is gone; the text says which, and what can be done.
+
+    Examples
+    --------
+    >>> try:  # doctest: +SKIP
+    ...     batch = replay.sample()
+    ... except RemoteReplayError:
+    ...     replay = RemoteReplay.connect("hopper")
+    """
 
 
 class ReplayRestartedError(RemoteReplayError):
-    """The actor of a replay has died and was restarted, and all samples are lost. Raised once for each proxy."""
+    """The actor of a replay has died and was restarted, and all samples are lost. Raised once for each proxy.
+
+    Examples
+    --------
+    >>> try:  # doctest: +SKIP
+    ...     batch = replay.sample()
+    ... except ReplayRestartedError:
+    ...     replay.extend(samples)  # it is empty now
+    """
 
 
 class ReplayRestartedWarning(UserWarning):
-    """The actor of a replay has died and was restarted; the text says what it has now. Issued once for each proxy."""
+    """The actor of a replay has died and was restarted; the text says what it has now. Issued once for each proxy.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("error", ReplayRestartedWarning)  # doctest: +SKIP
+    """
 
 
 class Packed(NamedTuple):
@@ -256,6 +278,11 @@ class RemoteClass:
 
     With `get_if_exists` in the options, the proxy is of the replay that has the name already, if there is one: the
     replay stays as it is.
+
+    Examples
+    --------
+    >>> remote = MinariExperienceReplay.as_remote({"num_cpus": 2, "name": "hopper"})  # doctest: +SKIP
+    >>> replay = remote("mujoco/hopper/expert-v0", batch_size=32)  # doctest: +SKIP
     """
 
     def __init__(self, cls: type[ExperienceReplay], options: dict[str, Any]) -> None:
@@ -312,6 +339,11 @@ class RemoteReplay:
     `max_restarts` in the actor's options Ray starts it again. The replay then has what its storage on disk has, or what
     was last saved, which the next call says with a `ReplayRestartedWarning`. If there is neither, that call raises a
     `ReplayRestartedError` and does nothing else.
+
+    Examples
+    --------
+    >>> replay = MinariExperienceReplay.as_remote()("mujoco/hopper/expert-v0", batch_size=32)  # doctest: +SKIP
+    >>> batch = replay.sample()  # doctest: +SKIP
     """
 
     def __init__(self, handle: Any, name: str, about: About, keeper: Any = None) -> None:

@@ -14,7 +14,15 @@ from unienv_interface.backends.base import ComputeBackend
 
 
 class Advantages(NamedTuple):
-    """The result of `gae`: how much better than expected each step was, and the return to fit its value to."""
+    """The result of `gae`: how much better than expected each step was, and the return to fit its value to.
+
+    Examples
+    --------
+    >>> ended = np.array([False, True])
+    >>> advantages, returns = gae(np.ones(2), np.zeros(2), ended, ~ended & ended, np.zeros(2), gamma=1.0, lam=1.0)
+    >>> returns
+    array([2., 1.])
+    """
 
     advantages: Any
     returns: Any

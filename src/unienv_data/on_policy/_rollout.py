@@ -21,6 +21,12 @@ class Rollout(NamedTuple):
     `next_obs` is what each step led to: at the end of an episode its last observation, not the first of the next.
     `extras` are those of the policy, and `context` is None without a `context_space`. `last_obs` and `last_context`
     are where the environment stands now, after the reset of what has ended: the next rollout begins there.
+
+    Examples
+    --------
+    >>> steps = rollout(envs, policy, 16, seed=0)
+    >>> steps.obs.shape, steps.reward.shape, steps.last_obs.shape
+    ((16, 8, 4), (16, 8), (8, 4))
     """
 
     obs: Any

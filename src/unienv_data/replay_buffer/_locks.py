@@ -21,7 +21,16 @@ _ATTEMPTS, _PAUSE = 5, 0.02
 
 
 class BeingWrittenError(PermissionError):
-    """Another process, `pid` if known, writes to the folder of the buffer."""
+    """Another process, `pid` if known, writes to the folder of the buffer.
+
+    Examples
+    --------
+    >>> with ReplayBuffer.load_from("data", backend="numpy", read_only=False):
+    ...     ReplayBuffer.load_from("data", backend="numpy", read_only=False)
+    Traceback (most recent call last):
+        ...
+    unienv_data.replay_buffer._locks.BeingWrittenError: ...
+    """
 
     pid = "unknown"
 

@@ -48,7 +48,14 @@ _VERIFY_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class BufferStats:
-    """What a buffer holds: samples, room for them, samples ever written, bytes, closed segments; None if not known."""
+    """What a buffer holds: samples, room for them, samples ever written, bytes, closed segments; None if not known.
+
+    Examples
+    --------
+    >>> stats = buffer.stats()
+    >>> stats.count, stats.capacity
+    (1600, 8000)
+    """
 
     count: int
     capacity: int | None

@@ -40,7 +40,13 @@ Seed = int | np.random.Generator | None
 
 
 class Source(Protocol):
-    """What indices are drawn for; the module's docstring lists what some samplers need besides."""
+    """What indices are drawn for; the module's docstring lists what some samplers need besides.
+
+    Examples
+    --------
+    >>> RandomSampler(seed=0).sample(range(1_000), batch_size=4).index.shape  # all that has a length is a source
+    (4,)
+    """
 
     def __len__(self) -> int: ...
 
@@ -55,6 +61,13 @@ class IndexSampler(abc.ABC):
     ----------
     seed
         A seed, or a NumPy generator to draw with; without one, the seed comes from the system.
+
+    Examples
+    --------
+    >>> class Newest(IndexSampler):
+    ...     def sample(self, source, batch_size):
+    ...         return IndexBatch(np.arange(len(source) - batch_size, len(source)), {})
+    >>> batch = StepSampler(buffer, 32, sampler=Newest()).sample()
     """
 
     def __init__(self, seed: Seed = None) -> None:

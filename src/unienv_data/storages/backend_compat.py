@@ -45,6 +45,13 @@ class ToBackendOrDeviceStorage(
 
     The samples are those of `single_instance_space`, on its backend and device; the storage inside has the same on
     its own. A backend that would keep a dtype with fewer bits is refused.
+
+    Examples
+    --------
+    >>> space = transition_space(env).to("jax")
+    >>> buffer = ReplayBuffer.create("to_backend_or_device", space, capacity=1_000, backend="numpy")
+    >>> buffer.backend.simplified_name, buffer.storage.inner_storage.backend.simplified_name
+    ('jax', 'numpy')
     """
 
     metadata_file = "backend_metadata.json"

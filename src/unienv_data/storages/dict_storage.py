@@ -52,6 +52,12 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
 
     A field is named by the keys that lead to it, joined by `nested_separator`; "obs/*" stands for what is left of
     "obs". All parts have the same slots. A column reads the parts that it lies in, and no others.
+
+    Examples
+    --------
+    >>> parts = {"reward": ListStorage, "*": PackedStorage}
+    >>> buffer = ReplayBuffer.create("dict", transition_space(env, episode_id=True), parts, capacity=1_000)
+    >>> buffer.append(transition)
     """
 
     metadata_file = "dict_storage_metadata.json"

@@ -33,6 +33,13 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     Flat reads and writes go straight to the storage inside. The leaves of a sample get one common dtype there, so
     that integers beside floats are exact only as far as that dtype is.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create("flattened", transition_space(env, episode_id=True), capacity=1_000)
+    >>> buffer.append(transition)
+    >>> buffer.get_flattened_at(0).shape
+    (13,)
     """
 
     metadata_file = "flattened_metadata.json"

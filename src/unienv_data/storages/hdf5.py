@@ -50,6 +50,14 @@ class HDF5Storage(ColumnStorage):
     what was written in memory, so a file does not survive a kill of its writer: what was written since the last
     `flush` is lost, and the file says so and is refused. `accept_unclean=True` opens what is left. To record where
     that must not happen use a PackedStorage, and convert afterwards (docs/storages.md).
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create(
+    ...     "hdf5", transition_space(env, episode_id=True), capacity=100_000, cache_path="hdf5", compression="gzip"
+    ... )
+    >>> buffer.append(transition)
+    >>> buffer.close()
     """
 
     single_file_ext = ".hdf5"

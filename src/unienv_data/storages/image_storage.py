@@ -62,6 +62,14 @@ class ImageStorage(PackedStorage, Generic[BArrayType, BDeviceType, BDtypeType, B
     written survives the death of the process. JPEG loses detail, the others do not.
 
     Folders that the reference implementation wrote, with a file per sample, are opened to be read.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, np.uint8, shape=(64, 64, 3))
+    >>> frames = ReplayBuffer.create("image", space, capacity=1_000, format="png")
+    >>> frames.append(np.zeros((64, 64, 3), np.uint8))
+    >>> frames.get_at(0).shape
+    (64, 64, 3)
     """
 
     has_column_access = False

@@ -30,6 +30,13 @@ class ListStorage(RowStorage):
     It is always in memory, whatever `cache_path` says: `dumps` writes the samples as a `PackedStorage` would, and
     `load_from` reads all of them. A batch costs a step of Python per sample, so a `PackedStorage` is the quicker
     choice; this one suits samples that differ much in size, or few of them.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create("list", transition_space(env, episode_id=True), capacity=None)  # grows
+    >>> buffer.append(transition)
+    >>> len(buffer)
+    1
     """
 
     def __init__(self, single_instance_space: Space, capacity: int | None = None) -> None:

@@ -57,6 +57,12 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
     against their checksums and against the space.
 
     A sample costs a file, some 100 us to read or write: for many small ones use PackedStorage.
+
+    Examples
+    --------
+    >>> buffer = ReplayBuffer.create("npz", transition_space(env, episode_id=True), capacity=100, cache_path="npz")
+    >>> buffer.append(transition)
+    >>> buffer.close()
     """
 
     checks_when_read = True

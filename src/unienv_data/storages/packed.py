@@ -53,6 +53,13 @@ class PackedStorage(RowStorage):
 
     Values without a fixed size (see `RowLayout`) go to a heap. In files and shared memory it only grows: what an
     overwritten value took is not reused, only `dumps` to another path leaves it behind.
+
+    Examples
+    --------
+    >>> space = transition_space(env, episode_id=True)
+    >>> buffer = ReplayBuffer.create("packed", space, capacity=100_000, cache_path="packed")
+    >>> buffer.append(transition)
+    >>> buffer.close()
     """
 
     has_column_access = True

@@ -66,6 +66,13 @@ class ParquetStorage(ColumnStorage):
     `flush`, `dumps` and `close`: what was written since does not survive a kill of the process, and other processes
     see what was flushed when they opened it. To record where nothing may be lost use a PackedStorage, and convert
     afterwards (docs/storages.md). A piece that was never written cannot be read.
+
+    Examples
+    --------
+    >>> space = transition_space(env, episode_id=True)
+    >>> buffer = ReplayBuffer.create("parquet", space, capacity=100_000, cache_path="parquet")
+    >>> buffer.append(transition)
+    >>> buffer.close()  # writes the files
     """
 
     checks_when_read = True

@@ -44,6 +44,11 @@ class PytorchTensorStorage(RowStorage):
     is that tensor of shape (capacity, *shape). Nothing tells whether values were damaged on disk: `verify` finds
     nothing. A path that ends in ".pt" has what `torch.save` writes, when the storage is flushed, dumped or closed; it
     is loaded as data only.
+
+    Examples
+    --------
+    >>> space = transition_space(env).to("torch")
+    >>> buffer = ReplayBuffer.create("pytorch", space, capacity=100_000, is_memmap=False)  # on the device of the space
     """
 
     single_file_ext = ".memmap"

@@ -57,7 +57,15 @@ StorageT = TypeVar("StorageT", bound=type[SpaceStorage])
 
 
 def register_storage(name: str) -> Callable[[StorageT], StorageT]:
-    """Register a storage class under a name; use as a decorator."""
+    """Register a storage class under a name; use as a decorator.
+
+    Examples
+    --------
+    >>> @unienv_data.storages.registry.register_storage("my_project.log")
+    ... class LoggedStorage(ListStorage):
+    ...     pass
+    >>> buffer = ReplayBuffer.create("my_project.log", transition_space(env), capacity=1_000)
+    """
 
     def register(cls: StorageT) -> StorageT:
         if name in _OURS and not cls.__module__.startswith("unienv_data."):
@@ -85,7 +93,13 @@ def _declared() -> Any:
 
 
 def storage_names() -> list[str]:
-    """The names of all storages that can be opened."""
+    """The names of all storages that can be opened.
+
+    Examples
+    --------
+    >>> "packed" in unienv_data.storages.registry.storage_names()
+    True
+    """
     declared = {entry.name for entry in _declared()}
     return sorted({*_OURS, *_registered, *declared})
 
@@ -99,6 +113,11 @@ def storage_by_name(name: str, path: str | os.PathLike[str] | None = None) -> ty
     """The storage of that name, or of that class name in a folder of the reference; a ValueError if unknown.
 
     `path` is the file that names it, which the error names.
+
+    Examples
+    --------
+    >>> unienv_data.storages.registry.storage_by_name("list").__name__
+    'ListStorage'
     """
     key = current_name(name)
     if key in _registered:

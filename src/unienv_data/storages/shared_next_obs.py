@@ -55,6 +55,12 @@ class SharedNextObsSpace(DictSpace):
     """The space of a transition for buffers that store each observation once.
 
     It is equal to the `DictSpace` with the same keys, which is what a buffer made of it has as its space.
+
+    Examples
+    --------
+    >>> space = transition_space(env, next_obs="shared")
+    >>> type(space).__name__, space == transition_space(env)
+    ('SharedNextObsSpace', True)
     """
 
     def plain(self) -> DictSpace:

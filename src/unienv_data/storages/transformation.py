@@ -35,6 +35,13 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
     `remove_at` of a buffer does, moves the stored form and loses nothing.
 
     On disk the transformation is kept as JSON, so it must be a registered one (see `register_transformation`).
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", -1, 1, np.float32, shape=(3,))
+    >>> as_bytes = RescaleTransformation(0, 255, "uint8")  # a quarter of the memory, rounded
+    >>> poses = ReplayBuffer.create("transformed", space, capacity=1_000, data_transformation=as_bytes)
+    >>> poses.append(np.array([-1, 0, 1], np.float32))
     """
 
     metadata_file = "transformed_metadata.json"

@@ -31,7 +31,16 @@ _CONTAINERS = {".mp4": "mp4", ".avi": "avi"}
 
 
 class FrameTimestampError(ValueError):
-    """A video has no frame at a time that the data asks for."""
+    """A video has no frame at a time that the data asks for.
+
+    Examples
+    --------
+    >>> dataset = LeRobotAsUniEnvDataset.from_local("pick", "numpy")  # doctest: +SKIP
+    >>> dataset.get_at(40)  # a video was cut short  # doctest: +SKIP
+    Traceback (most recent call last):
+        ...
+    unienv_data.storages.video_frames.FrameTimestampError: ...
+    """
 
 
 class FrameForm(NamedTuple):

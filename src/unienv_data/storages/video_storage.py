@@ -63,6 +63,13 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
     written. Afterwards they are what the codec makes of them, and can no longer be overwritten.
 
     Folders that the reference implementation wrote are opened to be read.
+
+    Examples
+    --------
+    >>> space = BoxSpace("numpy", 0, 255, np.uint8, shape=(64, 64, 3))
+    >>> frames = ReplayBuffer.create("video", space, capacity=1_000, cache_path="video", fps=10.0)
+    >>> frames.extend(np.zeros((8, 64, 64, 3), np.uint8))
+    >>> frames.close()
     """
 
     survives_kill = True

@@ -20,7 +20,18 @@ SLOTS = 5
 
 
 class StorageContractError(AssertionError):
-    """A storage breaks a clause; the text says which one, what was found and what is wanted."""
+    """A storage breaks a clause; the text says which one, what was found and what is wanted.
+
+    Examples
+    --------
+    >>> class Forgetful(ListStorage):
+    ...     def set(self, index, value):
+    ...         pass
+    >>> check_storage(Forgetful, "probe")
+    Traceback (most recent call last):
+        ...
+    unienv_data.testing._storage_probe.StorageContractError: ...
+    """
 
 
 class Maker:

@@ -58,6 +58,10 @@ def check_storage(
         Names of clauses to leave out.
     **options
         Further arguments for `create`.
+
+    Examples
+    --------
+    >>> check_storage(ListStorage, "probe")
     """
     unknown = sorted(set(skip) - set(CLAUSES))
     if unknown:
@@ -73,6 +77,11 @@ class StorageContract:
     """A pytest class for a storage: derive from it, name it `Test...` and say which class it is.
 
     A storage that cannot do with the default spaces, or wants more arguments, says so with the attributes.
+
+    Examples
+    --------
+    >>> class TestListStorage(StorageContract):  # pytest runs its tests
+    ...     storage_cls = ListStorage
     """
 
     storage_cls: ClassVar[type[SpaceStorage]]

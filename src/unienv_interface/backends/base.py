@@ -34,6 +34,14 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
 
     A NumPy or PyTorch generator advances in place and is returned as it is; a JAX key is split and the new key
     is returned. Code that always goes on with the returned generator works on all three.
+
+    Examples
+    --------
+    >>> random = NumpyComputeBackend.random
+    >>> rng = random.random_number_generator(0)
+    >>> rng, value = random.random_uniform((3,), rng=rng, low=-1.0, high=1.0)
+    >>> value.shape
+    (3,)
     """
 
     @abc.abstractmethod

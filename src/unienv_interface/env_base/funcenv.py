@@ -37,6 +37,11 @@ class FuncEnvCommonRenderInfo:
         What `render_image` returns, such as "rgb_array"; None without rendering.
     render_fps
         Frames per second; None if it is not known.
+
+    Examples
+    --------
+    >>> FuncEnvCommonRenderInfo(render_mode="rgb_array", render_fps=30).render_fps
+    30
     """
 
     render_mode: str | None = None
@@ -62,6 +67,28 @@ class FuncEnv(
     """An environment as pure functions of its state; spaces and batching as in `Env`.
 
     No function changes a state it is given: the caller may keep it and go on from it again.
+
+    Examples
+    --------
+    >>> class Countdown(FuncEnv):
+    ...     backend, batch_size, context_space = NumpyComputeBackend, None, None
+    ...     action_space = BoxSpace("numpy", -1, 1, np.float32, shape=())
+    ...     observation_space = BoxSpace("numpy", 0, 9, np.float32, shape=(1,))
+    ...
+    ...     def initial(self, *, seed=None, **kwargs):
+    ...         return 9, None, np.array([9], np.float32), {}
+    ...
+    ...     def reset(self, state, *, seed=None, mask=None, **kwargs):
+    ...         return self.initial(seed=seed)
+    ...
+    ...     def step(self, state, action):
+    ...         state = state - 1
+    ...         return state, np.array([state], np.float32), 1.0, state == 0, False, {}
+    >>> func_env = Countdown()
+    >>> state, _, observation, _ = func_env.initial(seed=0)
+    >>> later, *_ = func_env.step(state, np.zeros(()))
+    >>> state, later  # the first state is as it was
+    (9, 8)
     """
 
     @abc.abstractmethod
@@ -132,6 +159,14 @@ class FuncEnvBasedEnv(
         The mode that `func_env` renders in; None where nothing is rendered.
     render_kwargs
         Further arguments for the renderer of `func_env`.
+
+    Examples
+    --------
+    >>> env = FuncEnvBasedEnv(Countdown())  # the example of `FuncEnv`
+    >>> _, observation, _ = env.reset(seed=0)
+    >>> observation, *_ = env.step(env.sample_action())
+    >>> env.state, observation
+    (8, array([8.], dtype=float32))
     """
 
     def __init__(

@@ -68,6 +68,17 @@ class FuncEnvWrapper(
     ----------
     func_env
         The functional environment to wrap.
+
+    Examples
+    --------
+    >>> class NoReward(FuncEnvWrapper):
+    ...     def step(self, state, action):
+    ...         state, observation, _, *rest = self.func_env.step(state, action)
+    ...         return state, observation, 0.0, *rest
+    >>> env = FuncEnvBasedEnv(NoReward(Countdown()))  # the example of `FuncEnv`
+    >>> _ = env.reset(seed=0)
+    >>> env.step(env.sample_action())[1]
+    0.0
     """
 
     def __init__(self, func_env: FuncEnv) -> None:

@@ -199,7 +199,19 @@ class ActionWrapper(
     ],
     Generic[WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType],
 ):
-    """A wrapper that changes actions on their way in."""
+    """A wrapper that changes actions on their way in.
+
+    Examples
+    --------
+    >>> class Swapped(ActionWrapper):
+    ...     def map_action(self, action):
+    ...         return 1 - action
+    >>> env = Swapped(env)
+    >>> _ = env.reset(seed=0)
+    >>> observation, *_ = env.step(np.asarray(0))  # pushes to the right
+    >>> bool(observation[1] > 0)
+    True
+    """
 
     @abc.abstractmethod
     def map_action(self, action: Any) -> Any:
@@ -249,6 +261,16 @@ class ContextObservationWrapper(
 
     The result of a masked reset has fewer slots than the batch; mapping must not depend on their number. Contexts are
     mapped only where there are any.
+
+    Examples
+    --------
+    >>> class InCentimetres(ContextObservationWrapper):
+    ...     def map_observation(self, observation):
+    ...         return observation * np.array([100, 1, 1, 1], np.float32)
+    >>> env = InCentimetres(env)
+    >>> _, observation, _ = env.reset(seed=0)
+    >>> observation.shape
+    (4,)
     """
 
     def map_context(self, context: Any) -> Any:

@@ -28,6 +28,13 @@ class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
         The state of the environment below.
     obs_queue_state, action_queue_state
         The last observations and actions; None where they are not stacked.
+
+    Examples
+    --------
+    >>> stacked = FuncFrameStackWrapper(Countdown(), obs_stack_size=3)  # the example of `FuncEnv`
+    >>> state, *_ = stacked.initial(seed=0)
+    >>> state.env_state, state.action_queue_state
+    (9, None)
     """
 
     env_state: Any
@@ -67,6 +74,14 @@ class FuncFrameStackWrapper(
         The functional environment below.
     obs_stack_size, action_stack_size, action_default_value
         As for `FrameStackWrapper`.
+
+    Examples
+    --------
+    >>> env = FuncEnvBasedEnv(FuncFrameStackWrapper(Countdown(), obs_stack_size=2))  # the example of `FuncEnv`
+    >>> _, observation, _ = env.reset(seed=0)
+    >>> observation, *_ = env.step(env.sample_action())
+    >>> observation.ravel()
+    array([9., 9., 8.], dtype=float32)
     """
 
     def __init__(

@@ -56,6 +56,14 @@ class FuncTransformWrapper(
         The functional environment below.
     context_transformation, observation_transformation, action_transformation, target_action_space
         As for `TransformWrapper`.
+
+    Examples
+    --------
+    >>> rescale = RescaleTransformation(new_low=0.0, new_high=1.0)
+    >>> env = FuncEnvBasedEnv(FuncTransformWrapper(Countdown(), observation_transformation=rescale))
+    >>> _, observation, _ = env.reset(seed=0)  # 9 of 9; the example of `FuncEnv`
+    >>> observation
+    array([1.], dtype=float32)
     """
 
     def __init__(

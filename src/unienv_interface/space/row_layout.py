@@ -72,6 +72,15 @@ class RowLeaf:
         Where the leaf lies: "row", "block" or "heap".
     codec
         Its format.
+
+    Examples
+    --------
+    >>> from unienv_interface.space.row_layout import RowLayout
+    >>> camera = BoxSpace("numpy", 0, 255, np.uint8, shape=(96, 96))
+    >>> state = BoxSpace("numpy", -1, 1, np.float32, shape=(3,))
+    >>> layout = RowLayout(DictSpace("numpy", {"camera": camera, "state": state}))
+    >>> [(leaf.name, leaf.placement) for leaf in layout.leaves]
+    [('camera', 'block'), ('state', 'row')]
     """
 
     name: str
@@ -96,6 +105,13 @@ class Rows:
         The leaves with memory of their own by name, each with the shape of `records` in front.
     heap
         The bytes of leaves without a fixed size; None if there are no such leaves.
+
+    Examples
+    --------
+    >>> from unienv_interface.space.row_layout import RowLayout
+    >>> rows = RowLayout(BoxSpace("numpy", -1, 1, np.float32, shape=(3,))).empty(100)
+    >>> len(rows), len(rows[10:20])
+    (100, 10)
     """
 
     __slots__ = ("blocks", "columns", "fields", "heap", "layout", "records")
@@ -121,6 +137,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of `records`."""
         return self.records.shape
 
     def __len__(self) -> int:
@@ -165,6 +182,16 @@ class RowLayout:
         The space of one value. It must not change afterwards (a `DictSpace` can).
     codecs
         How leaves lie in rows, by their paths, where they are not to lie as usual.
+
+    Examples
+    --------
+    >>> from unienv_interface.space.row_layout import RowLayout
+    >>> box = BoxSpace("numpy", -1, 1, np.float32, shape=(3,))
+    >>> layout = RowLayout(DictSpace("numpy", {"pose": box, "speed": box}))
+    >>> rows = layout.empty(100)
+    >>> layout.pack(rows, 7, {"pose": np.zeros(3, np.float32), "speed": np.ones(3, np.float32)})
+    >>> layout.gather(rows, np.array([7, 7]))["speed"].shape
+    (2, 3)
     """
 
     def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:

@@ -23,7 +23,19 @@ STEPS = 4
 
 
 class EnvContractError(AssertionError):
-    """An environment breaks a clause; the text says which one, what was found and what is wanted."""
+    """An environment breaks a clause; the text says which one, what was found and what is wanted.
+
+    Examples
+    --------
+    >>> class OffByTen(Wrapper):
+    ...     def reset(self, **kwargs):
+    ...         context, observation, info = self.env.reset(**kwargs)
+    ...         return context, observation + 10, info
+    >>> check_env(OffByTen(env))
+    Traceback (most recent call last):
+        ...
+    unienv_interface.testing._env_probe.EnvContractError: ...
+    """
 
 
 clause = registering_in(CLAUSES, EnvContractError)

@@ -67,6 +67,12 @@ class EnvContract(abc.ABC):
     """A pytest class for an environment: derive from it, name it `Test...` and say how to make one.
 
     Every test makes an environment of its own. A clause that does not apply is left out by overriding its test.
+
+    Examples
+    --------
+    >>> class TestCartPole(EnvContract):  # pytest runs its tests
+    ...     def make_env(self):
+    ...         return unienv.make("CartPole-v1")
     """
 
     @abc.abstractmethod

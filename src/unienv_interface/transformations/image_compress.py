@@ -84,6 +84,14 @@ class ImageCompressTransformation(DataTransformation):
         The format of Pillow's, such as "JPEG" or "PNG".
     last_channel
         Whether the last axis is that of the channels.
+
+    Examples
+    --------
+    >>> images = BoxSpace("numpy", 0, 255, np.uint8, shape=(64, 64, 3))
+    >>> compress = ImageCompressTransformation(init_quality=75)
+    >>> encoded = compress.transform(images, np.zeros((64, 64, 3), np.uint8))
+    >>> encoded.dtype.name, encoded.size < 64 * 64 * 3
+    ('uint8', True)
     """
 
     has_inverse = True
@@ -212,6 +220,15 @@ class ImageDecompressTransformation(DataTransformation):
         The mode of Pillow's to convert images to.
     format
         The only format that is read; any that Pillow knows if it is None.
+
+    Examples
+    --------
+    >>> images = BoxSpace("numpy", 0, 255, np.uint8, shape=(64, 64, 3))
+    >>> compress = ImageCompressTransformation(format="PNG", max_size_bytes=2_000)
+    >>> files = compress.get_target_space_from_source(images)
+    >>> decompress = ImageDecompressTransformation(64, 64, target_channels=3)
+    >>> decompress.transform(files, compress.transform(images, np.zeros((64, 64, 3), np.uint8))).shape
+    (64, 64, 3)
     """
 
     has_inverse = True

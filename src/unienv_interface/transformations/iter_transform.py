@@ -38,6 +38,15 @@ def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
     Returns
     -------
     The function.
+
+    Examples
+    --------
+    >>> def is_array(space):
+    ...     return isinstance(space, BoxSpace)
+    >>> is_array = register_leaf_function("my_project.is_array", is_array)
+    >>> rescale = IterativeTransformation(RescaleTransformation(0.0, 1.0, "float32"), is_leaf_node_fn=is_array)
+    >>> json_to_transformation(transformation_to_json(rescale)).is_leaf_node_fn is is_array
+    True
     """
     if _leaf_functions.setdefault(name, function) is not function:
         raise ValueError(f"there is a leaf function {name!r} already")
@@ -241,6 +250,14 @@ class LeafwiseTransformation(_LeafTransformation):
         One for each leaf, in the order of the leaves.
     is_leaf_node_fn, inv_is_leaf_node_fn
         As for `IterativeTransformation`.
+
+    Examples
+    --------
+    >>> images, state = BoxSpace("numpy", 0, 255, "uint8", shape=(2,)), BoxSpace("numpy", -1, 1, "float32", shape=(2,))
+    >>> space = DictSpace("numpy", {"cam": images, "state": state})
+    >>> mapping = LeafwiseTransformation([RescaleTransformation(0.0, 1.0, "float32"), IdentityTransformation()])
+    >>> mapping.transform(space, {"cam": np.array([0, 255], np.uint8), "state": np.ones(2, np.float32)})
+    {'cam': array([0., 1.], dtype=float32), 'state': array([1., 1.], dtype=float32)}
     """
 
     def __init__(

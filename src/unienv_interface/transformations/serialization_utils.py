@@ -60,8 +60,13 @@ def register_transformation(kind: str) -> Callable[[TransformationClass], Transf
 
     Examples
     --------
-    >>> @register_transformation("my_package.negate")  # doctest: +SKIP
-    ... class NegateTransformation(DataTransformation): ...
+    >>> @register_transformation("my_package.negate")
+    ... class NegateTransformation(DataTransformation):
+    ...     def get_target_space_from_source(self, source_space):
+    ...         return source_space
+    ...
+    ...     def transform(self, source_space, data):
+    ...         return -data
     """
 
     def register(cls: TransformationClass) -> TransformationClass:

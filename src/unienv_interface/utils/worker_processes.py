@@ -28,7 +28,22 @@ _TERMINATE_GRACE, KILL_GRACE = 0.3, 0.4  # seconds that a worker has to end afte
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - the name of what happened
-    """A worker process has ended by itself; the text says what it was working on and how it ended."""
+    """A worker process has ended by itself; the text says what it was working on and how it ended.
+
+    Examples
+    --------
+    >>> class Crash(Wrapper):
+    ...     def step(self, action):
+    ...         os._exit(3)
+    >>> envs = AsyncVecEnv([lambda: Crash(unienv.make("CartPole-v1"))] * 2)
+    >>> _ = envs.reset()
+    >>> try:
+    ...     envs.step(envs.sample_action())
+    ... except WorkerDied as error:
+    ...     print(error)
+    environment 0 (worker 0, pid ...) died at step: exit code 3
+    >>> envs.close()
+    """
 
 
 # -- starting ----------------------------------------------------------------------------------------------

@@ -45,6 +45,15 @@ class EpisodeRenderStackWrapper(
         The slot of a batch whose part of every frame is kept; by default frames are kept whole.
     nested_separator
         Joins the keys on the way to a frame, where the environment renders mappings.
+
+    Examples
+    --------
+    >>> env = unienv.make("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
+    >>> env = EpisodeRenderStackWrapper(env)  # doctest: +SKIP
+    >>> _ = env.reset(seed=0)
+    >>> result = env.step(env.sample_action())
+    >>> len(env.episodic_frames)  # doctest: +SKIP
+    2
     """
 
     def __init__(
@@ -318,6 +327,12 @@ class EpisodeWandbVideoWrapper(
         Log the number of the episode beside the video, as `{wandb_log_key}_episode_id`.
     done_index, rendered_index, nested_separator
         As for `EpisodeRenderStackWrapper`.
+
+    Examples
+    --------
+    >>> wandb.init(project="cartpole")  # doctest: +SKIP
+    >>> env = unienv.make("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
+    >>> env = EpisodeWandbVideoWrapper(env, wandb_log_key="episode", format="mp4")  # doctest: +SKIP
     """
 
     def __init__(

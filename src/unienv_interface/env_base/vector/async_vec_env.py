@@ -81,9 +81,9 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
 
     Examples
     --------
-    >>> envs = AsyncVecEnv([MyEnv] * 8, seed=0, num_workers=2)  # doctest: +SKIP
-    >>> _, observation, _ = envs.reset()  # doctest: +SKIP
-    >>> envs.close()  # doctest: +SKIP
+    >>> envs = AsyncVecEnv([MyEnv] * 8, seed=0, num_workers=2)
+    >>> _, observation, _ = envs.reset()
+    >>> envs.close()
     """
 
     def __init__(

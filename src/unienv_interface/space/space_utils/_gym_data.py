@@ -63,6 +63,13 @@ def to_gym_data(space: Space, data: Any) -> Any:
         The value has another structure, shape or dtype than the space.
     TypeError
         Gymnasium has no counterpart of the space.
+
+    Examples
+    --------
+    >>> space = from_gym_space(gymnasium.spaces.Discrete(3), "torch")
+    >>> rng, value = space.sample(space.backend.random.random_number_generator(0))
+    >>> to_gym_space(space).contains(to_gym_data(space, value))
+    True
     """
 
 
@@ -90,6 +97,12 @@ def from_gym_data(space: Space, data: Any) -> Any:
         The value has another structure or shape than the space, or a number that its dtype cannot hold.
     TypeError
         Gymnasium has no counterpart of the space.
+
+    Examples
+    --------
+    >>> space = from_gym_space(gymnasium.spaces.Discrete(3), "numpy")
+    >>> int(from_gym_data(space, 2))
+    2
     """
 
 

@@ -61,6 +61,11 @@ def to_gym_space(space: Space) -> Any:
     ------
     TypeError
         Gymnasium has no counterpart of the space.
+
+    Examples
+    --------
+    >>> to_gym_space(BoxSpace("numpy", 0, 1, np.float32, shape=(2,)))
+    Box(0.0, 1.0, (2,), float32)
     """
 
 
@@ -92,6 +97,11 @@ def from_gym_space(gym_space: gymnasium.Space, backend: BackendLike, dtype: Any 
         MultiDiscrete does not fit the 32-bit dtype.
     OverflowError
         A Box does not fit the 32-bit dtype.
+
+    Examples
+    --------
+    >>> from_gym_space(gymnasium.spaces.Discrete(3), "torch").backend.simplified_name
+    'pytorch'
     """
 
 

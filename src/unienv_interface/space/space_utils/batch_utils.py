@@ -272,6 +272,14 @@ def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
     -------
     batch
         The selected slots, in order.
+
+    Examples
+    --------
+    >>> observations = np.arange(8.0).reshape(4, 2)
+    >>> space = BoxSpace("numpy", 0, 9, np.float64, shape=(4, 2))
+    >>> batch_utils.take_slots(space, observations, np.array([False, True, False, True]))
+    array([[2., 3.],
+           [6., 7.]])
     """
     if isinstance(space, CompositeSpace):
         pairs = zip(space.children, space.child_values(items), strict=True)
@@ -301,6 +309,15 @@ def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
     -------
     batch
         The new batch; `items` itself stays as it is.
+
+    Examples
+    --------
+    >>> observations = np.zeros((3, 2))
+    >>> space = BoxSpace("numpy", 0, 9, np.float64, shape=(3, 2))
+    >>> batch_utils.merge_slots(space, observations, np.array([False, True, False]), np.ones((1, 2)))
+    array([[0., 0.],
+           [1., 1.],
+           [0., 0.]])
     """
     if isinstance(space, CompositeSpace):
         parts = zip(space.children, space.child_values(items), space.child_values(value), strict=True)

@@ -148,6 +148,15 @@ def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
     ------
     ValueError
         By the decorator, if there is another reader for the name already.
+
+    Examples
+    --------
+    >>> class Angle(BoxSpace):
+    ...     def __init__(self, backend, device=None):
+    ...         super().__init__(backend, -3.2, 3.2, np.float32, device=device, shape=())
+    >>> reader = register_json_reader("Angle")(lambda json: Angle(json.backend, json.device))
+    >>> isinstance(json_to_space({"type": "Angle"}, "numpy"), Angle)
+    True
     """
 
     def register(reader: Reader) -> Reader:
