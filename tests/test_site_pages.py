@@ -46,6 +46,14 @@ def test_every_public_name_is_on_a_page(sections: dict[str, Any]) -> None:
         assert names - shown == set(), package
 
 
+def test_every_name_on_a_page_has_examples(sections: dict[str, Any]) -> None:
+    for section in sections.values():
+        for path in [*section.classes, *(path for paths in section.functions.values() for path in paths)]:
+            docstring = section.reference.object(path).docstring
+            assert docstring is not None, path
+            assert "\nExamples\n--------\n" in docstring.value, path
+
+
 def test_every_page_has_one_class(sections: dict[str, Any]) -> None:
     pages = [uri for section in sections.values() for _, uri, _ in section.pages()]
     assert len(pages) == len(set(pages)) > 100

@@ -68,6 +68,7 @@ class SharedNextObsSpace(DictSpace):
         return DictSpace(self.backend, list(self.spaces.items()), self.device)
 
     def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> SharedNextObsSpace:
+        """A space with the same keys and other children, whose observations are shared, too."""
         other = super().with_children(children, backend)
         return SharedNextObsSpace(other.backend, list(other.spaces.items()))
 
@@ -397,6 +398,7 @@ class SharedNextObsStorage(RowStorage):
 
     @property
     def reserved(self) -> tuple[int, int]:  # type: ignore[override]
+        """The slots [start, stop) that a buffer may write without asking again."""
         return self._rows.reserved if self._needed <= len(self._free) else (0, 0)
 
     def reserve(self, start: int, stop: int) -> None:
