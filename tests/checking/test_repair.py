@@ -269,7 +269,7 @@ def test_damage_that_no_checksum_tells_of_is_said_to_be_possible(tmp_path: Path)
     for name, size in (("some", 8), ("none", 0)):
         cut(source / "storage" / "sums.bin", size)
         report = repair(source, tmp_path / name)
-        (note,) = [note for note in report.notes if "have no checksum, damage to them cannot be told" in note]
+        (note,) = [note for note in report.notes if "have no checksum, so damage to them cannot be detected" in note]
         assert f"{2000 if not size else 2000 - size // 8:,} samples" in note
 
 

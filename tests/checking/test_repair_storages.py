@@ -223,7 +223,7 @@ def test_where_samples_lie_is_not_guessed(tmp_path: Path) -> None:
         buffer.flush()
         buffer.remove_at(np.array([3, 7]))
         source = live_copy(buffer, tmp_path / "r")
-    with pytest.raises(StorageCorruptedError, match="which samples are where cannot be told"):
+    with pytest.raises(StorageCorruptedError, match="the place of its samples is unknown"):
         repair(source, tmp_path / "new")
 
 

@@ -137,14 +137,12 @@ def test_a_dump_removes_nothing_but_the_buffer_that_it_replaces(tmp_path: Path) 
     live = ReplayBuffer.create(transition_space(env), cache_path=tmp_path / "a" / "live", keep_episodes=False)
     wrapper.set_replay_buffers(live)
     act(wrapper)
-    with pytest.raises(
-        FileExistsError, match=r"a/live is not a part of the replay buffer in .*a, a dump to there would"
-    ):
+    with pytest.raises(FileExistsError, match=r"a/live does not belong to the replay buffer in .*a, and a dump would"):
         wrapper.reset()
     wrapper.dump_path = tmp_path / "b"
     wrapper.reset()
     (tmp_path / "b" / "notes.txt").write_text("mine")
     act(wrapper)
-    with pytest.raises(FileExistsError, match=r"b/notes.txt is not a part"):
+    with pytest.raises(FileExistsError, match=r"b/notes.txt does not belong"):
         wrapper.reset()
     assert (length(tmp_path / "b"), len(live), length(tmp_path / "a" / "live")) == (1, 2, 2)

@@ -333,7 +333,7 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"it is there already: give another path: '.*mine'"):
         ReplayBuffer.create(number_space(), capacity=2, cache_path=tmp_path / "mine")
     ReplayBuffer.create(number_space(), cache_path=tmp_path / "ours").close()
-    with pytest.raises(FileExistsError, match=r"go on with the buffer in it with ReplayBuffer.load_from\(.*'.*ours'"):
+    with pytest.raises(FileExistsError, match=r"open its buffer with ReplayBuffer.load_from\(.*'.*ours'"):
         ReplayBuffer.create(number_space(), cache_path=tmp_path / "ours")
     with pytest.raises(TypeError, match="backend is 3, wanted a ComputeBackend"):
         ReplayBuffer.load_from(tmp_path / "ours", backend=3)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ _SNAPSHOT_ATTEMPTS = 10
 
 
 def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
-    """Write a copy of a buffer to another folder, and replace a buffer that is there."""
+    """Write a copy of a buffer to another folder, and replace the buffer in it, if any."""
     if target.exists() and any(target.iterdir()):
         _check_is_buffer_alone(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         if target.exists():
-            # nobody may be writing to what is replaced
+            # the replaced buffer must have no writer
             lock = FolderLock(target / LOCK, shared=False)
             undo.callback(lock.release)
         for _ in range(_SNAPSHOT_ATTEMPTS):
@@ -47,12 +47,12 @@ def write_snapshot(buffer: ReplayBuffer, target: Path) -> None:
                 break
             shutil.rmtree(temporary)
         else:
-            raise RuntimeError("samples were changed in place while they were copied, again and again")
+            raise RuntimeError(f"a writer has changed samples during each of {_SNAPSHOT_ATTEMPTS} copies")
         replace_folder(temporary, target)
 
 
 def _check_is_buffer_alone(folder: Path) -> None:
-    """A FileExistsError unless all there is in a folder belongs to one buffer: a dump takes the place of all of it."""
+    """A FileExistsError if a folder has other files than a buffer's: a dump replaces the whole folder."""
     if not (folder / FILE_NAME).exists():
         raise FileExistsError(f"{folder} is there, and not a replay buffer: give another path")
     own = {FILE_NAME, HEADER, SEGMENT_FILE, JOURNAL, LOCK, TURNS}
@@ -61,16 +61,15 @@ def _check_is_buffer_alone(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in own and not path.name.startswith("storage") and not is_temporary(path):
             raise FileExistsError(
-                f"{path} is not a part of the replay buffer in {folder}, a dump to there would remove it: give another "
+                f"{path} does not belong to the replay buffer in {folder}, and a dump would remove it: give another "
                 f"path"
             )
 
 
 def _copy(buffer: ReplayBuffer, folder: Path) -> bool:
-    """Write all of a buffer to a new folder; False if a writer has changed samples in place meanwhile.
+    """Copy a buffer to a new folder; False if a writer has changed samples in place meanwhile.
 
-    What is overwritten while it is copied has been dropped by then, so the copy begins where the buffer does once it
-    is made.
+    Samples that a writer overwrites during the copy are dropped: the copy begins at the buffer's tail after copying.
     """
     counters, storage = buffer._counters, rows_of(in_stored_form(buffer.storage))
     edit = counters.edit

@@ -1,4 +1,4 @@
-"""A buffer's folder: making it, opening it, and asking it without opening."""
+"""A buffer's folder: creating it, opening it, and reading its description without opening it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from .replay_buffer import ReplayBuffer
 
 AnswerT = TypeVar("AnswerT")
-# Options of `load` that say how frames of videos are wanted.
+# Options of `load` that concern the frames of videos.
 _OF_FRAMES = {"columns", "resize", "crop", "frame_cache"}
 
 
-# -- making and opening ------------------------------------------------------------------------------------
+# -- creating and opening ----------------------------------------------------------------------------------
 
 
 def create(
@@ -72,14 +72,14 @@ def create(
         return ReplayBuffer(storage, name, state=state)
     name_of(cls)
     if (folder / FILE_NAME).exists():
-        goes_on = "go on with the buffer in it with ReplayBuffer.load_from(..., read_only=False), or"
-        raise FileExistsError(errno.EEXIST, f"it is there already: {goes_on} give another path", str(folder))
+        way_out = "open its buffer with ReplayBuffer.load_from(..., read_only=False), or give another path"
+        raise FileExistsError(errno.EEXIST, f"it is there already: {way_out}", str(folder))
     clear_killed_create(folder)
     with new_folder(folder), _marked_as_incomplete(folder):
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
         if storage.cache_filename is None:
             raise ValueError(
-                f"{cls.__name__} keeps samples in memory, they would not be in {folder}: create the buffer without "
+                f"{cls.__name__} keeps samples in memory, not in {folder}: create the buffer without "
                 f"cache_path and write it with dumps"
             )
         if rows_of(storage).wants_episodes:
@@ -99,7 +99,7 @@ def create(
 
 @contextlib.contextmanager
 def _marked_as_incomplete(folder: Path) -> Iterator[None]:
-    """Keep a locked marker in a folder while a buffer is created there."""
+    """Hold a locked marker file in a folder while a buffer is created there."""
     marker = folder / f".creating.{os.getpid()}.tmp"
     lock = FolderLock(marker, shared=False)
     try:
@@ -110,16 +110,16 @@ def _marked_as_incomplete(folder: Path) -> Iterator[None]:
 
 
 def clear_killed_create(folder: Path) -> None:
-    """Empty a folder in which a process was killed while it created a buffer, before any sample could be written."""
+    """Empty a folder if a process was killed while it created a buffer there, before the first sample."""
     markers = list(folder.glob(".creating.*.tmp"))
     if not markers or (folder / FILE_NAME).exists() or any(is_locked(marker) for marker in markers):
         return
-    for part in [*(part for part in folder.iterdir() if part not in markers), *markers]:  # markers last: a kill here
-        remove(part)
+    for path in [*(path for path in folder.iterdir() if path not in markers), *markers]:  # markers last, for a kill
+        remove(path)
 
 
 def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = None, head: int | None = None) -> None:
-    """Write the buffer's metadata.json, with what it holds from tail to head."""
+    """Write the metadata.json of a buffer with the samples [tail, head)."""
     counters = buffer._counters
     tail, head = counters.tail if tail is None else tail, counters.head if head is None else head
     stored = in_stored_form(buffer.storage)
@@ -140,13 +140,13 @@ def write_description(buffer: ReplayBuffer, folder: Path, tail: int | None = Non
 
 def _physical(buffer: ReplayBuffer, tail: int, head: int) -> list[tuple[int, int]] | None:
     if not buffer.maintain_segment_metadata or buffer.lanes > 1 or not _is_plain_ring(buffer):
-        return None  # the reference's format has neither lanes nor slots to spare
+        return None  # the reference's format has neither lanes nor spare slots
     ranges = buffer._state.segments.alive(tail, head)
     return physical_segments(ranges - buffer._counters.base, buffer.capacity)
 
 
 def _is_plain_ring(buffer: ReplayBuffer) -> bool:
-    """Whether the buffer goes round in its capacity, as the reference's do."""
+    """Whether the ring has as many slots as the buffer's capacity, as in the reference's format."""
     return buffer._state.storage.ring == buffer.capacity
 
 
@@ -184,7 +184,7 @@ def load(
             lock = FolderLock(folder / LOCK, shared=shared)
             undo.callback(lock.release)
             remove_temporaries(folder)
-            metadata = read_metadata(folder)  # the one before us may have made a folder of the reference's one of ours
+            metadata = read_metadata(folder)  # read under the lock: another writer may have converted the folder
         path = contained(folder, metadata.storage_path)
         options = {"read_only": read_only, "multiprocessing": shared, **storage_options}
         try:
@@ -193,8 +193,8 @@ def load(
             )
         except (StorageCorruptedError, UnsupportedFormatError):
             raise
-        except (ValueError, RecursionError) as error:  # storages may lie in storages
-            if wanted:  # what the caller wants of frames does not fit them
+        except (ValueError, RecursionError) as error:  # from nested storages
+            if wanted:  # the caller's options of frames may be wrong
                 raise
             raise StorageCorruptedError(f"{path}: {error}") from error
         undo.callback(storage.close)
@@ -227,7 +227,7 @@ def _assemble(
         if lock is not None:
             buffer._locked(buffer._writer.tell_of_all)
         if lock is not None and metadata.version < FORMAT_VERSION:
-            write_description(buffer, folder)  # earlier releases would take what is written from here on for damaged
+            write_description(buffer, folder)  # with the new version: earlier releases misread the new records
         return buffer
     count, offset, segments = metadata.count, metadata.offset, metadata.segments or ()
     storage.fit_to(offset + count if metadata.capacity is None else metadata.capacity, None)
@@ -240,29 +240,29 @@ def _assemble(
     state.adopt(count, offset, segments)
     state.flush()
     buffer = ReplayBuffer(storage, metadata.storage_path, cache_path=folder, state=state)
-    write_description(buffer, folder)  # this makes the folder one of ours; before, it is the reference's still
+    write_description(buffer, folder)  # last: until here the folder is still the reference's
     return buffer
 
 
 def _new_state(
     storage: SpaceStorage, folder: Path, options: BufferOptions, lock: FolderLock, *, shared: bool
 ) -> BufferState:
-    """The state of a buffer that the reference wrote; files that a killed process has left are replaced."""
+    """The state of a buffer written by the reference; leftovers of a killed process are replaced."""
     for name in (HEADER, SEGMENT_FILE, JOURNAL):
         (folder / name).unlink(missing_ok=True)
     return BufferState.create(storage, folder, options, shared=shared, folder_lock=lock)
 
 
 def received(path_relative: str, cache_path: Path | None, state: BufferState) -> ReplayBuffer:
-    """A buffer that another process has sent."""
+    """A buffer received from another process."""
     from .replay_buffer import ReplayBuffer
 
     return ReplayBuffer(state.storage, path_relative, cache_path=cache_path, state=state)
 
 
-# -- what is known without opening -------------------------------------------------------------------------
+# -- without opening ---------------------------------------------------------------------------------------
 #
-# Programs ask this of thousands of folders: each file is opened once, and paths are strings on the way.
+# Programs call these for thousands of folders: each file is opened once, and paths are strings.
 
 
 def is_loadable_from(path: PathLike) -> bool:
@@ -280,7 +280,7 @@ def get_length_from_path(path: PathLike) -> int | None:
 
 
 def _length_of(folder: str) -> int:
-    if not ends_with_checksum(os.path.join(folder, FILE_NAME)):  # of the reference's
+    if not ends_with_checksum(os.path.join(folder, FILE_NAME)):  # written by the reference
         return read_metadata(folder).count
     head, tail = read_bounds(os.path.join(folder, HEADER))
     return max(0, head - tail)

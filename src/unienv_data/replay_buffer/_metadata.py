@@ -1,8 +1,8 @@
-"""What stands in a buffer's metadata.json.
+"""The metadata.json of a buffer.
 
-It describes the buffer (space, storage, capacity) and does not change while samples come and go, which the counters
-record. For readers of the reference's format it also carries that format's fields; count, offset and segments
-in it are those of the moment it was written.
+The file describes the buffer (space, storage, capacity) and does not change with the samples, which the counters count.
+For readers of the reference's format it has that format's fields, too; its count, offset and segments are those of the
+moment when the file was written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..base.storage import StorageCorruptedError, UnsupportedFormatError
 from ._segments import logical_segments
 
 FILE_NAME = "metadata.json"
-FORMAT_VERSION = 2  # 1: no record of an episode says that it was cut
+FORMAT_VERSION = 2  # 1: records of episodes without the mark of cut ones
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def write_metadata(
     durable: bool,
     lanes: int,
 ) -> None:
-    """Write the file so that at any instant the old or the new one is there, whole."""
+    """Replace the file atomically."""
     content = {
         "type": "ReplayBuffer",
         "format_version": FORMAT_VERSION,
@@ -81,9 +81,9 @@ def read_metadata(folder: PathLike) -> Metadata:
     Raises
     ------
     FileNotFoundError
-        The folder has nothing of a buffer.
+        The folder has no files of a buffer.
     UnsupportedFormatError
-        It is that of something else, or of a later version.
+        The file describes something else, or is of a later version.
     StorageCorruptedError
         The file is damaged.
     """
@@ -129,7 +129,7 @@ def _segments(content: dict[str, Any], path: PathLike) -> list[tuple[int, int]] 
 
 
 def check_segments(folder: Path, metadata: Metadata) -> None:
-    """A StorageCorruptedError if two of the episodes have a sample in common."""
+    """A StorageCorruptedError if two episodes overlap."""
     last = 0
     for start, stop in logical_segments(metadata.segments or (), metadata.offset, metadata.count, metadata.capacity):
         if start < last:
@@ -138,13 +138,13 @@ def check_segments(folder: Path, metadata: Metadata) -> None:
 
 
 def has_64_bits(backend: ComputeBackend) -> bool:
-    """Whether a backend keeps 64-bit columns as they are; JAX does not without `jax_enable_x64`."""
+    """Whether a backend has 64-bit dtypes; JAX has none without `jax_enable_x64`."""
     return all(backend.dtype_name(backend.dtype_from_name(name)) == name for name in ("int64", "float64"))
 
 
 def read_space(folder: PathLike, metadata: Metadata, backend: BackendLike, device: Any) -> Space:
-    """The space of one sample, on a backend; with fewer bits where the backend has no more."""
-    backend = parse_backend(backend)  # what is wrong with it is not wrong with the file
+    """The space of one sample, on a backend; narrowed if the backend has no 64-bit dtypes."""
+    backend = parse_backend(backend)  # outside the `try`: its errors are not the file's
     if not has_64_bits(backend):
         stored = read_space(folder, metadata, NumpyComputeBackend, None)
         try:

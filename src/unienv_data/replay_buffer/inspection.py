@@ -1,7 +1,7 @@
-"""The inside of buffers and of their folders, for `check` and `repair`.
+"""Access to the inside of buffers and their folders, for `check` and `repair`.
 
-Of an open buffer: the slots of its samples, its checksums, the records of its episodes. Of a folder that does not open
-as usual: the counters in its header, the records of episodes, the files of packed rows.
+In an open buffer: the slots of samples, checksums, and the records of episodes. In a folder that does not open: the
+counters in its header, the records of episodes, and the files of packed rows.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from ._state import UnfinishedEditError as UnfinishedEditError
 from .replay_buffer import ReplayBuffer
 
 Ranges = list[tuple[int, int]]
-#: The files of a buffer beside its storage: what it is, its counters, its episodes.
+#: The files of a buffer beside its storage: description, counters, records of episodes.
 METADATA_FILE, HEADER_FILE, EPISODE_FILE = FILE_NAME, HEADER, SEGMENT_FILE
 
 
-# -- a buffer that is open -----------------------------------------------------------------------------------
+# -- open buffers --------------------------------------------------------------------------------------------
 
 
 def is_being_written(folder: Path) -> bool:
-    """Whether a process has the right to write to the buffer in this folder."""
+    """Whether a process holds the lock of the writer of this folder."""
     return is_locked(folder / LOCK)
 
 
@@ -57,7 +57,7 @@ def slots_of(buffer: ReplayBuffer, numbers: np.ndarray) -> np.ndarray:
 
 
 def episode_problems(buffer: ReplayBuffer) -> list[str]:
-    """What is wrong with the episodes' records of a buffer on disk, and what of it is kept out of reads."""
+    """The faults of the episodes' records of a buffer on disk, and the samples kept out of reads, in words."""
     state = buffer._state
     if state.folder is None:
         return []
@@ -65,20 +65,20 @@ def episode_problems(buffer: ReplayBuffer) -> list[str]:
 
 
 def wait_for_edit(buffer: ReplayBuffer) -> None:
-    """Wait for a writer that changes samples in place; a StorageCorruptedError if it was killed meanwhile."""
+    """Block until no writer changes samples in place; a StorageCorruptedError if the writer was killed."""
     buffer._state.wait_for_edit()
 
 
 def lost_checksums(buffer: ReplayBuffer) -> list[str]:
-    """Which files lack checksums of samples, where `verify` of the buffer does not say so."""
+    """Sentences for files without checksums of samples, if the buffer's `verify` has none."""
     state, numbers = buffer._state, np.asarray(buffer.sample_numbers)
     if state.storage.has_row_sums:
         return []
     lost, slots = [], state.slots(numbers)
-    for part in storage_parts(state.storage):
-        count = int((part.check_rows(slots, numbers) == ROW_UNKNOWN).sum())
+    for storage in storage_parts(state.storage):
+        count = int((storage.check_rows(slots, numbers) == ROW_UNKNOWN).sum())
         if count:
-            lost.append(without_checksum(part, count))
+            lost.append(without_checksum(storage, count))
     return lost
 
 
@@ -95,7 +95,7 @@ def add_samples(buffer: ReplayBuffer, batch: Any, count: int, ended: np.ndarray,
 
 
 def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, accept_damaged: bool) -> RowStorage:
-    """The storage of a folder, to read, also where its writer was killed, or files of it are damaged or cut."""
+    """Open the storage of a folder for reading, also after a kill, or with damaged or shortened files."""
     path, space = contained(folder, metadata.storage_path), read_space(folder, metadata, backend, None)
     options: Any = {"accept_unclean": True, "accept_damaged": accept_damaged, "read_only": True}
     storage_cls = storage_by_name(metadata.storage, folder / FILE_NAME)
@@ -103,7 +103,7 @@ def open_storage(folder: Path, metadata: Metadata, backend: ComputeBackend, *, a
 
 
 def storage_parts(storage: RowStorage) -> Iterator[RowStorage]:
-    """The storages that one is made of, each of which has all of its slots; or it alone."""
+    """The storages that a composed storage consists of, or the storage itself; each has all slots."""
     if isinstance(storage, ComposedStorage):
         for part in storage.parts:
             yield from storage_parts(part)
@@ -111,19 +111,19 @@ def storage_parts(storage: RowStorage) -> Iterator[RowStorage]:
         yield storage
 
 
-def unplaced_damage(part: RowStorage) -> list[str]:
-    """Damage, in words, that neither ranges of slots nor reading them tell."""
-    is_told = isinstance(part, PackedStorage) or part.has_row_sums or part.checks_when_read
-    return [] if is_told else part.verify()
+def unplaced_damage(storage: RowStorage) -> list[str]:
+    """Sentences for damage that cannot be located by checksums of rows or by reading them."""
+    is_located = isinstance(storage, PackedStorage) or storage.has_row_sums or storage.checks_when_read
+    return [] if is_located else storage.verify()
 
 
-def without_checksum(part: RowStorage, count: int) -> str:
-    """That samples have no checksum, in words."""
-    return f"{part.cache_filename}: {count:,} samples have no checksum, damage to them cannot be told"
+def without_checksum(storage: RowStorage, count: int) -> str:
+    """The sentence for samples without a checksum."""
+    return f"{storage.cache_filename}: {count:,} samples have no checksum, so damage to them cannot be detected"
 
 
 class RowFiles(NamedTuple):
-    """The files of packed rows: those with rows, each with the bytes of one, and the names of the others."""
+    """The files of packed rows: row files with the bytes of a row, the names of other files, bytes of the heap."""
 
     rows: dict[str, int]
     others: set[str]
@@ -131,7 +131,7 @@ class RowFiles(NamedTuple):
 
 
 def row_files(storage: RowStorage) -> RowFiles | None:
-    """The files that packed rows should have, and the bytes of the heap there is; None of a storage of another kind."""
+    """The files that packed rows should have; None for a storage of another kind."""
     if not isinstance(storage, PackedStorage):
         return None
     layout, heap = storage.layout, Path(str(storage.cache_filename), "heap.bin")
@@ -144,7 +144,7 @@ def row_files(storage: RowStorage) -> RowFiles | None:
 
 
 def checksum_counts(storage: RowStorage) -> tuple[int, int]:
-    """How many rows of packed rows have a checksum, and how many of these do not match."""
+    """How many packed rows have a checksum, and how many do not match theirs."""
     if not isinstance(storage, PackedStorage):
         return 0, 0
     wrong = sum(stop - start for start, stop in storage.find_wrong())
@@ -155,10 +155,10 @@ def checksum_counts(storage: RowStorage) -> tuple[int, int]:
 
 
 class Counters(NamedTuple):
-    """What a header says: samples [tail, head) by number, the number in slot 0, and how many episodes count.
+    """The counters of a header: samples [tail, head) by number, the number in slot 0, and the records of episodes.
 
-    `sizes` are the rows, the bytes of the heap and the records of episodes that the files had when they were closed in
-    order; None if they were not. `flushed` is where the samples begin that a power cut may have taken, if any.
+    `sizes` are the rows, the bytes of the heap and the records of episodes at a clean close; None after any other end.
+    `flushed` is the first sample that a power cut may have damaged, if any.
     """
 
     head: int
@@ -170,7 +170,7 @@ class Counters(NamedTuple):
 
 
 def read_counters(path: Path, storage: RowStorage, notes: list[str]) -> Counters | None:
-    """What the header says, or its newest copy that is sound; None if there is none."""
+    """The counters of a header, or of its newest sound copy; None if neither is sound."""
     try:
         header = MappedHeader.open(path, writable=False)
     except StorageCorruptedError:
@@ -187,7 +187,7 @@ def read_counters(path: Path, storage: RowStorage, notes: list[str]) -> Counters
 
 
 def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | None:
-    """What was flushed and not overwritten since: a storage that does not survive a kill has no more."""
+    """The counters of the flushed samples, which are all that a storage without kill safety still has."""
     live = header.counters
     try:
         flushed = header.newest_half()
@@ -196,7 +196,7 @@ def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | N
     if (live.base, live.edit) != (flushed.base, flushed.edit):
         raise StorageCorruptedError(
             f"{path.parent}: its writer was killed after it had removed or changed samples and before the next flush, "
-            f"so which samples are where cannot be told"
+            f"so the place of its samples is unknown"
         )
     if live.head > flushed.head:
         notes.append(f"{live.head - flushed.head} samples were not flushed when the writer was killed")
@@ -205,7 +205,7 @@ def _flushed(path: Path, header: MappedHeader, notes: list[str]) -> Counters | N
 
 
 def _read_copy(path: Path) -> Counters | None:
-    page = MappedFile.create(None, np.uint8, PAGE_SIZE)  # in memory: the file may be shorter, and must not change
+    page = MappedFile.create(None, np.uint8, PAGE_SIZE)  # a copy: the file may be short, and must not change
     try:
         content = _content(path)[:PAGE_SIZE]
         page.map(PAGE_SIZE)[: len(content)] = np.frombuffer(content, np.uint8)
@@ -223,7 +223,7 @@ def _plausible(counters: HeaderCounters, sizes: tuple[int, int, int] | None = No
 
 
 def read_records(path: Path) -> np.ndarray:
-    """The records of a file of episodes, each where it lies; those that do not match their checksum are zeros."""
+    """The records in a file of episodes; damaged records are zeros."""
     content = _content(path)
     records = np.frombuffer(content[: len(content) // _RECORD.itemsize * _RECORD.itemsize], _RECORD).copy()
     for index, record in enumerate(records.tolist()):
@@ -233,7 +233,7 @@ def read_records(path: Path) -> np.ndarray:
 
 
 def counters_from_records(records: np.ndarray, lanes: int) -> Counters | None:
-    """Counters of a buffer that grows for which its episodes speak; None if these do not say where samples lie."""
+    """The counters of a growing buffer, derived from its episodes; None if the first samples' records are lost."""
     known = np.flatnonzero(
         (records["number"] & NUMBER_BITS == np.arange(len(records)) & NUMBER_BITS) & (records["stop"] > 0)
     )
@@ -244,12 +244,9 @@ def counters_from_records(records: np.ndarray, lanes: int) -> Counters | None:
 
 
 def closed_episodes(records: np.ndarray, counters: Counters, metadata: Metadata) -> tuple[np.ndarray, np.ndarray, int]:
-    """The closed episodes that have samples, as [start, stop) of sample numbers.
-
-    With them where those stop that were cut, and how many records are lost.
-    """
+    """The closed episodes with samples, as [start, stop) in sample numbers; the stops of the cut ones; lost records."""
     ring = None if metadata.capacity is None else metadata.capacity + _SLACK
-    # older records speak of no sample that is left, and their slots may hold others that do not count yet
+    # older records have no samples left, and their places may hold records that are not valid yet
     oldest = 0 if metadata.capacity is None else max(0, counters.segments - metadata.capacity - 1)
     numbers = np.arange(oldest, counters.segments)
     slots = numbers if ring is None else numbers % ring

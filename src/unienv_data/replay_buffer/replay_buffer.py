@@ -1,12 +1,12 @@
 """The replay buffer: samples in order, in a ring or growing, with episodes, in memory or on disk.
 
-Promises, in three words. *Visible*: other processes see it. *Acknowledged* (append, extend or segment end has
-returned): it survives a kill -9 of this process. *Durable* (`flush()` has returned, or the segment ended on a buffer
-with `durable=True`): it survives a power cut. The latter two hold for buffers on disk (`cache_path`) whose storage
-keeps them; `PackedStorage` does.
+Durability has three levels. *Visible*: other processes see the sample. *Acknowledged* (append, extend or segment end
+has returned): it survives a kill -9 of this process. *Durable* (`flush()` has returned, or the segment ended on a
+buffer with `durable=True`): it survives a power cut. The last two levels hold for buffers on disk (`cache_path`) whose
+storage supports them, as `PackedStorage` does.
 
-One process writes to a buffer on disk, any number read it, without a lock. With `multiprocessing=True` several
-processes write to one buffer, one at a time.
+One process writes to a buffer on disk, and any number of processes read it without a lock. With `multiprocessing=True`
+several processes write to one buffer, one at a time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _VERIFY_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class BufferStats:
-    """What a buffer holds: samples, room for them, samples ever written, bytes, closed segments; None if not known.
+    """Figures of a buffer: samples, capacity, samples ever written, bytes, closed segments; None if unknown.
 
     Examples
     --------
@@ -101,16 +101,13 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         lanes: int = 1,
         state: BufferState | None = None,
     ) -> None:
-        """Wrap a storage; `create` and `load_from` are the usual ways to make a buffer.
-
-        Without a `state`, which has the counters and the options, the counters are in memory.
-        """
+        """Wrap a storage; users call `create` or `load_from`. Without a `state`, counters are kept in memory."""
         super().__init__(storage.single_instance_space)
         self.storage = rows_of(storage).original
         self._storage_path_relative = storage_path_relative
         self._cache_path = None if cache_path is None else Path(cache_path)
         self._closed = False
-        self._storage_options: dict[str, Any] = {}  # with which it was loaded
+        self._storage_options: dict[str, Any] = {}  # given to `load_from`
         self._capacity = storage.capacity
         if state is None:
             options = BufferOptions(maintain_segment_metadata, durable, lanes)
@@ -279,7 +276,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     get_space_from_path = staticmethod(_folder.get_space_from_path)
 
     def __copy__(self) -> ReplayBuffer:
-        """Another buffer of the same samples: what is written to one is in the other."""
+        """Another buffer over the same samples: a write to one shows in the other."""
         copied = _folder.received(self._storage_path_relative, self._cache_path, self._state)
         copied._writer = self._writer
         return copied
@@ -288,7 +285,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         state = self._state
         if state.folder is not None and not self.is_mutable:
             options = self._storage_options
-            space = None if options else self.single_space  # by some the samples are of another than is stored
+            space = None if options else self.single_space  # some options change the space of the samples
             return _folder.load, (state.folder, (self.backend, self.device, space), True, False, options)
         if state.folder is not None and not state.shared:
             raise TypeError(
@@ -297,7 +294,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             )
         return _folder.received, (self._storage_path_relative, self._cache_path, state)
 
-    # -- what it is ------------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         name, storage = self.__class__.__name__, type(self.storage).__name__
@@ -308,12 +305,12 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def is_mutable(self) -> bool:  # type: ignore[override]
-        """Whether samples can be written: False where the buffer was opened read-only."""
+        """Whether samples can be written: False if the buffer was opened read-only."""
         return self.storage.is_mutable
 
     @property
     def is_multiprocessing_safe(self) -> bool:
-        """Whether processes that are forked may use the buffer."""
+        """Whether forked processes may use the buffer."""
         return self.storage.is_multiprocessing_safe and (self._state.shared or not self.is_mutable)
 
     @property
@@ -338,27 +335,27 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def lanes(self) -> int:
-        """How many environments record side by side; sample i belongs to lane i % lanes."""
+        """The number of environments recorded side by side; sample i belongs to lane i % lanes."""
         return self._lanes
 
     @property
     def has_open_segment(self) -> bool:
-        """Whether an episode, of any lane, has samples and is not closed."""
+        """Whether any lane has an open episode with samples."""
         return self._state.has_open_segment()
 
     @property
     def is_durable(self) -> bool:
-        """Whether the end of a segment makes it survive a power cut."""
+        """Whether episodes survive a power cut as soon as they have ended."""
         return self._state.durable
 
     @property
     def capacity(self) -> int | None:
-        """The number of samples that fit; None where the buffer grows."""
+        """The number of samples that fit; None if the buffer grows."""
         return self._capacity
 
     @property
     def count(self) -> int:
-        """The number of samples in the buffer, as `len()` has it."""
+        """The number of samples in the buffer, as `len()` returns it."""
         return len(self)
 
     @property
@@ -367,12 +364,12 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self._state.slot(self._counters.tail)
 
     def __len__(self) -> int:
-        head = self._counters.head  # before tail: then there are never more than the capacity
+        head = self._counters.head  # read before tail, so that the length never exceeds the capacity
         return max(0, head - self._counters.tail)
 
     @property
     def sample_numbers(self) -> range:
-        head = self._counters.head  # before tail, as above
+        head = self._counters.head  # read before tail, as above
         return range(min(self._counters.tail, head), head)
 
     @property
@@ -380,7 +377,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self._counters.renumbered
 
     def stats(self) -> BufferStats:
-        """Counts, bytes and segments."""
+        """Return counts, bytes and the number of segments."""
         segments = self.get_segments()
         count = None if segments is None else len(segments)
         return BufferStats(len(self), self._capacity, self._counters.head, self.storage.nbytes, count)
@@ -409,7 +406,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @edit_timeout.setter
     def edit_timeout(self, seconds: float) -> None:
-        if not seconds > 0:  # a NaN is not, either
+        if not seconds > 0:  # refuses NaN, too
             raise ValueError(f"edit_timeout is {seconds}, it must be a number of seconds above 0")
         self._state.edit_timeout = float(seconds)
 
@@ -462,7 +459,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
         windows = self._last_windows
-        if limits is not None:  # those of these positions alone
+        if limits is not None:  # valid for these positions only
             windows = self._reader.window_reader(query, limits)
         elif windows is None or windows.query is not query:
             windows = self._last_windows = self._reader.window_reader(query, None)
@@ -502,7 +499,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
 
     @property
     def may_grow(self) -> bool:
-        """Whether the number of samples may still change: not if the buffer was closed when it was opened to read."""
+        """Whether the number of samples may still change: False if the writer had closed the buffer before."""
         return self.is_mutable or self._state.header.closed_sizes is None
 
     def get_segments(self) -> list[tuple[int, int]] | None:
@@ -590,7 +587,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Close the open episode, if there is one.
 
         In a buffer with lanes this closes the episodes of all lanes, or of `lanes` (booleans, one per lane).
-        `cut=True` says that the episode has not ended by itself; `cut_episodes` then lists it.
+        With `cut=True` the episode has not ended by itself; `cut_episodes` then lists it.
         """
         if self.lanes > 1:
             self._locked(self._writer.end_lanes, self._as_lanes(lanes, default=True), cut)
@@ -598,7 +595,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             self._locked(self._writer.end_segment, cut)
 
     def _as_lanes(self, flags: Any, default: bool) -> np.ndarray:
-        """Booleans for all lanes, as a caller gives them."""
+        """The caller's booleans, one per lane."""
         if flags is None:
             return np.full(self._lanes, default)
         by_lane = self._as_flags(flags)
@@ -661,7 +658,7 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             state.wait_for_edit()
             before = self._counters.copy()
             findings = [*state.segments.verify(closed=closed), *state.find_wrong_rows()]
-            if not findings or self._counters == before:  # else a writer may have been what was found
+            if not findings or self._counters == before:  # else a writer may have caused the findings
                 break
         is_covered = self._rows.has_row_sums
         return [*state.findings, *findings, *([] if is_covered else self.storage.verify())]
@@ -694,8 +691,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         The buffer is closed even if this raises: acknowledged samples are in its files, but may not be durable.
         """
         if self.is_mutable and not self._state.is_closed:
-            with contextlib.suppress(OSError):  # of repairing what a failed write has left: closing the state raises it
-                self._locked(self._writer.close)  # threads that wait for the lock raise after this
+            with contextlib.suppress(OSError):  # from the repair after a failed write: `_state.close` raises it again
+                self._locked(self._writer.close)  # threads blocked on the lock raise afterwards
             self._writer.close()
         self._closed = True
         self._reader = ClosedBuffer()  # type: ignore[assignment]
@@ -715,7 +712,7 @@ def _check_lanes(lanes: int, capacity: int | None, storage_cls: type[SpaceStorag
 
 
 class ClosedBuffer:
-    """Stands for the reader of a closed buffer."""
+    """The reader of a closed buffer, which raises."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("the buffer is closed")
