@@ -45,6 +45,11 @@ def make(
     env_kwargs
         Keyword arguments for the environment, if `source` is an id or a function.
 
+    Returns
+    -------
+    Env
+        The environment or batch.
+
     Raises
     ------
     ValueError
@@ -53,6 +58,8 @@ def make(
         Gymnasium has no environment of this id; the message names the nearest one.
     ModuleNotFoundError
         The module before the colon of an id does not exist.
+    TypeError
+        This is no environment, and nothing makes one.
 
     Examples
     --------

@@ -132,6 +132,11 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     backend, device
         The backend and device of the samples.
 
+    Returns
+    -------
+    Data
+        The samples, read-only.
+
     Raises
     ------
     FileNotFoundError

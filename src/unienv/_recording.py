@@ -145,6 +145,11 @@ def record(
     durable
         Whether an episode survives a power cut as soon as it has ended. Otherwise `close` makes all episodes durable.
 
+    Returns
+    -------
+    Recording
+        The open recording.
+
     Raises
     ------
     FileExistsError
@@ -152,7 +157,10 @@ def record(
     PermissionError
         Another process records into the folder; the message names it.
     ValueError
-        The recording in the folder has another space, number of slots, capacity or storage; or `env` resets itself.
+        The recording in the folder has another space, number of slots, capacity or storage; `env` restarts by itself;
+        or there is a `policy` without `steps`.
+    TypeError
+        `env` is no environment.
 
     Examples
     --------

@@ -44,7 +44,8 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
 
     Returns
     -------
-    An int for one integer, else an int64 array on the host. It may be the caller's own: nobody may write to it.
+    int or numpy.ndarray
+        An int for one integer, else an int64 array. It may be the caller's own: nobody may write to it.
 
     Raises
     ------
@@ -96,7 +97,31 @@ def _counted_from_the_end(positions: np.ndarray, length: int) -> np.ndarray:
 
 
 def convert_index_to_backendarray(backend: BackendLike, index: Any, length: int, device: Any = None) -> Any:
-    """Resolve an index of any kind to an array of positions on the backend."""
+    """Resolve an index of any kind to an array of positions on the backend.
+
+    Parameters
+    ----------
+    backend
+        The backend of the result.
+    index
+        As for `resolve_index`.
+    length
+        How many positions there are.
+    device
+        The device of the result.
+
+    Returns
+    -------
+    array
+        The positions, in [0, length), in one axis.
+
+    Raises
+    ------
+    IndexError
+        An index is out of range, or has more than one axis.
+    TypeError
+        The index is of another kind.
+    """
     backend = parse_backend(backend)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, index, length)))
     return backend.from_numpy(positions, dtype=backend.default_index_dtype, device=device, copy=True)

@@ -220,7 +220,18 @@ class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
 
 
 def rows_of(storage: SpaceStorage) -> RowStorage:
-    """The storage as a replay buffer uses it."""
+    """A storage as a replay buffer uses it.
+
+    Parameters
+    ----------
+    storage
+        The storage.
+
+    Returns
+    -------
+    RowStorage
+        The storage itself, or an adapter over its documented methods.
+    """
     return storage if isinstance(storage, RowStorage) else _VerbsAlone(storage)
 
 

@@ -55,7 +55,14 @@ FLAT_WITH_METADATA = Form(
 
 
 class IndexBatch(NamedTuple):
-    """The indices of one batch, int64, and further columns by name, with a value for each index.
+    """The indices of one batch, as an index sampler draws them.
+
+    Attributes
+    ----------
+    index
+        The indices, int64.
+    info
+        Further columns by name, with a value for each index.
 
     Examples
     --------
@@ -446,7 +453,25 @@ class EpochIterator(Iterator[Any]):
 
 
 def parse_batch_size(batch_size: Any) -> int:
-    """Check a batch size as a user gives it."""
+    """Check a batch size as a user gives it.
+
+    Parameters
+    ----------
+    batch_size
+        The batch size.
+
+    Returns
+    -------
+    int
+        The batch size.
+
+    Raises
+    ------
+    TypeError
+        This is no integer.
+    ValueError
+        The batch size is below 1.
+    """
     try:
         size = operator.index(batch_size)
     except TypeError:

@@ -64,6 +64,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     Note that if you want your space storage to support multiprocessing, you need to check / implement __getstate__ and
     __setstate__ methods to ensure that the storage can be pickled and unpickled correctly.
 
+    Parameters
+    ----------
+    single_instance_space
+        The space of one sample.
+
     Examples
     --------
     >>> class ArrayStorage(SpaceStorage):

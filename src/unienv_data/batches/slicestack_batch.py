@@ -280,7 +280,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
         Returns
         -------
-        An array of the backend (B, T), with a window in each row. A frame beyond the samples has the nearest index.
+        array
+            An array of the backend (B, T), with a window in each row. A frame beyond the samples has the nearest index.
         """
         positions = np.atleast_1d(np.asarray(resolve_index(self.backend, index, len(self))))
         bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
@@ -301,7 +302,8 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
         Returns
         -------
-        The mask, booleans of the backend (B, T).
+        array
+            The mask, booleans of the backend (B, T).
 
         Raises
         ------

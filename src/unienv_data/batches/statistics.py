@@ -30,8 +30,16 @@ ProgressCallback = Callable[[int, int], object]
 class ColumnStatistics:
     """The statistics of a column, each an array of the shape of its values.
 
-    Those of images are per channel, and of a shape that broadcasts to an image. `count` is how many finite numbers were
-    seen, and all others are of these; where there is none they are NaN. `q01` to `q99` are quantiles.
+    Those of images are per channel, and of a shape that broadcasts to an image.
+
+    Attributes
+    ----------
+    count
+        How many finite numbers there are. All other statistics are of these, and NaN if there is none.
+    min, max, mean, std
+        The least and the greatest value, mean and standard deviation.
+    q01, q10, q50, q90, q99
+        The quantiles of 1, 10, 50, 90 and 99 percent.
 
     Examples
     --------
@@ -127,7 +135,18 @@ def column_stats(
 
 
 def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
-    """The spaces of the columns that hold arrays of real numbers, by their names."""
+    """The columns of a batch that have statistics: those that hold arrays of real numbers.
+
+    Parameters
+    ----------
+    batch
+        The batch.
+
+    Returns
+    -------
+    dict
+        The space of each of these columns by its name.
+    """
     leaves = RowLayout(batch.single_space).leaves
     arrays = {leaf.name: leaf.space for leaf in leaves if isinstance(leaf.space, ArraySpace)}
     return {
@@ -136,12 +155,34 @@ def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
 
 
 def is_image_shape(shape: Sequence[int]) -> bool:
-    """Whether arrays of a shape are images: three axes, of which the first or the last has 1, 3 or 4 channels."""
+    """Whether arrays of a shape are taken for images.
+
+    Parameters
+    ----------
+    shape
+        The shape of one array.
+
+    Returns
+    -------
+    bool
+        Whether there are three axes, of which the first or the last has 1, 3 or 4 channels.
+    """
     return len(shape) == 3 and (shape[2] in (1, 3, 4) or shape[0] in (1, 3, 4))
 
 
 def summarize(values: np.ndarray) -> ColumnStatistics:
-    """The statistics of all values at once, along the first axis; exact, quantiles included."""
+    """The exact statistics of values that fit into memory, quantiles included.
+
+    Parameters
+    ----------
+    values
+        The values, along the first axis.
+
+    Returns
+    -------
+    ColumnStatistics
+        The statistics of each entry.
+    """
     summary = _Summary(math.prod(values.shape[1:]), None, len(values), most_rows=len(values))
     summary.add(values, 0)
     return summary.result(values.shape[1:])

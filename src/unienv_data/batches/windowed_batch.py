@@ -24,7 +24,16 @@ __all__ = ["Seconds", "WindowedBatch", "seconds"]
 
 @dataclass(frozen=True)
 class Seconds:
-    """Times from each sample, instead of offsets; `seconds` makes them.
+    """The frames of a window by time, as `seconds` makes them.
+
+    Attributes
+    ----------
+    times
+        The seconds from each sample.
+    tolerance
+        How many seconds a frame may be apart from its time.
+    timestamp
+        The column of timestamps.
 
     Examples
     --------
@@ -38,7 +47,7 @@ class Seconds:
 
 
 def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Sequence[Any] = "timestamp") -> Seconds:
-    """The frames of a window by time: seconds from the sample itself, for `WindowedBatch`.
+    """The frames of a window by time: seconds from the sample itself.
 
     A frame is the sample of the episode whose timestamp is nearest to the wanted time. It is valid if it is no farther
     from it than the tolerance, so frames beyond the episode, or in a gap of the recording, are not.
@@ -51,6 +60,16 @@ def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Se
         How many seconds a frame may be apart from its time.
     timestamp
         The column of timestamps in seconds, which rise within an episode.
+
+    Returns
+    -------
+    Seconds
+        The times, for `WindowedBatch`.
+
+    Raises
+    ------
+    ValueError
+        There are no times, one is not finite, or the tolerance is negative.
 
     Examples
     --------

@@ -129,7 +129,20 @@ class NewRecording:
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """The result of `convert`; `episodes` is None if the recording keeps none.
+    """The result of `convert`.
+
+    Attributes
+    ----------
+    source, target : str
+        The folder that was read, and the new one.
+    format : str
+        The format of the new recording.
+    samples : int
+        How many samples it has.
+    episodes : int or None
+        How many episodes it has; None if the recording keeps none.
+    bytes_on_disk : int
+        How many bytes its files take.
 
     Examples
     --------
@@ -172,6 +185,23 @@ def convert(
         For LeRobot datasets, as for `export_lerobot`.
     progress
         Called as ``progress(done, total)`` with numbers of samples.
+
+    Returns
+    -------
+    ConvertReport
+        What was written.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no recording in it.
+    FileExistsError
+        There is something at `target`.
+    ValueError
+        `to` is no format, `fps` or `task` is given for another format than "lerobot", or that cannot hold the
+        recording.
+    RuntimeError
+        Samples were dropped by a writer while they were copied.
 
     Examples
     --------

@@ -39,7 +39,16 @@ REWARD_NAMES = ("reward", "next/reward")
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """A leaf of the samples: its name, the keys that lead to it, and its space in words, and how frames are kept.
+    """A column of a recording.
+
+    Attributes
+    ----------
+    name : str
+        The name, such as "obs/rgb".
+    keys : list of str
+        The keys that lead to the column in a sample.
+    space : str
+        Its space in words, and how frames are kept.
 
     Examples
     --------
@@ -54,9 +63,16 @@ class ColumnInfo:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of numbers, one per episode; `curve` has their means over equal spans of time, oldest first.
+    """A summary of numbers, one per episode.
 
-    All figures are of the finite numbers, None if there is none; `not_finite` counts the others.
+    Attributes
+    ----------
+    min, mean, max : float or None
+        Of the finite numbers; None if there is none.
+    curve : list of float
+        The means over equal spans of time, oldest first.
+    not_finite : int
+        How many numbers are not finite.
 
     Examples
     --------
@@ -76,9 +92,40 @@ class Summary:
 class InfoReport:
     """A description of a buffer on disk.
 
-    `written` counts all samples that were ever written, those dropped since included. `episodes` are those that were
-    closed; None, like `lengths` and `returns`, where episodes are not kept. There are returns if there are rewards.
-    With `shares_next_obs` each observation is stored once.
+    Attributes
+    ----------
+    path : str
+        The folder.
+    storage : str
+        The registered name of its storage.
+    samples : int
+        How many samples it holds.
+    capacity : int or None
+        For how many there is room; None if it grows.
+    written : int
+        How many samples were ever written, those dropped since included.
+    lanes : int
+        How many environments record side by side.
+    episodes, unfinished_episodes : int or None
+        How many episodes are closed, and how many are not; None where episodes are not kept.
+    lengths, returns : Summary or None
+        Of the closed episodes; None where episodes are not kept, and without rewards no returns.
+    is_durable : bool
+        Whether a closed episode survives a power cut.
+    is_being_written : bool
+        Whether another process writes.
+    bytes_per_sample : int
+        How many bytes a sample takes.
+    shares_next_obs : bool
+        Whether each observation is stored once.
+    bytes_on_disk : int
+        How many bytes the files take.
+    last_written : str
+        When they were written last: UTC, in ISO 8601.
+    format_version : int
+        The version of the format.
+    columns : list of ColumnInfo
+        The columns of the samples.
 
     Examples
     --------
@@ -116,6 +163,18 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
         The folder.
     progress
         Called as ``progress(done, total)`` with numbers of samples.
+
+    Returns
+    -------
+    InfoReport
+        The description.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
+    StorageCorruptedError
+        The buffer cannot be opened.
 
     Examples
     --------
@@ -195,7 +254,17 @@ def _column_info(column: Column, rule: ColumnRule | None) -> ColumnInfo:
 
 
 def space_in_words(space: Space) -> str:
-    """A leaf in a few words, such as "float32 (4,)" or "uint8 (96, 96, 3) in [0, 255]".
+    """The space of a column in a few words.
+
+    Parameters
+    ----------
+    space
+        The space.
+
+    Returns
+    -------
+    str
+        Such as "float32 (4,)".
 
     Examples
     --------
@@ -214,7 +283,17 @@ def space_in_words(space: Space) -> str:
 
 
 def describe_difference(recorded: Space, given: Space) -> str:
-    """Say which column of the samples differs from the recorded one.
+    """Say how the samples of two spaces differ.
+
+    Parameters
+    ----------
+    recorded, given
+        The space of a recording, and that of new samples for it.
+
+    Returns
+    -------
+    str
+        A clause that names the first column that differs, for a message.
 
     Examples
     --------
@@ -249,7 +328,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Head:
-    """Some samples one after the other, of `samples` in all.
+    """Some samples of a recording, one after the other.
+
+    Attributes
+    ----------
+    path : str
+        The folder.
+    samples : int
+        How many samples the recording has.
+    shown : list of Sample
+        The samples that were read.
 
     Examples
     --------
@@ -274,6 +362,18 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
         How many samples.
     start
         The index of the first one; a negative one counts from the end.
+
+    Returns
+    -------
+    Head
+        The samples, fewer than `count` at the end of the recording.
+
+    Raises
+    ------
+    ValueError
+        `count` is negative, or `start` lies behind the last sample.
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
 
     Examples
     --------

@@ -32,7 +32,20 @@ _SHEET_WIDTH, _TILE_WIDTH, _GAP, _LINE = 1600, 320, 4, 14
 
 @dataclass(frozen=True)
 class ShowReport:
-    """What was written of which episode.
+    """The result of `show`.
+
+    Attributes
+    ----------
+    path : str
+        The folder of the recording.
+    episode : int
+        The episode, as it was asked for.
+    samples : int
+        How many samples it has.
+    columns : list of str
+        The columns of images that are shown.
+    files : list of str
+        The files that were written.
 
     Examples
     --------
@@ -76,10 +89,18 @@ def show(
     frames
         How many frames the sheet has, spread over the episode.
 
+    Returns
+    -------
+    ShowReport
+        What was written.
+
     Raises
     ------
     ValueError
-        There are no images, a column holds none, or there is no such episode.
+        Neither `mp4` nor `png` is given, there are no images, a column holds none, there is no such episode, or
+        `frames` is below 1.
+    FileNotFoundError
+        There is no such folder, or no recording in it.
 
     Examples
     --------

@@ -18,12 +18,22 @@ from .reading import Column, ProgressCallback, chunks, columns_of, open_folder, 
 class ColumnStats:
     """The numbers of a column, all entries of its arrays taken together.
 
-    Least, greatest, mean and standard deviation are of the finite ones, of which there are `count`; None if there is
-    none, if a figure is beyond the range of floats, or if the values are no real numbers. The counts are None if they
-    are no numbers at all. `shape` is None if it differs from sample to sample.
-
-    `dimensions` has the figures and quantiles of each dimension as `column_stats` gives them, those of images by
-    channel, as nested lists; None where there are no arrays of one shape.
+    Attributes
+    ----------
+    name : str
+        The name of the column.
+    dtype : str or None
+        The dtype of its values; None if they are no numbers.
+    shape : list of int or None
+        The shape of its values; None if it differs from sample to sample, or if they are no numbers.
+    count, nan, infinite : int or None
+        How many numbers are finite, NaN and infinite; None if they are no numbers.
+    min, max, mean, std : float, int or None
+        Of the finite numbers; None if there is none, if a figure is beyond the range of floats, or if they are no real
+        numbers.
+    dimensions : dict or None
+        The figures and quantiles of each dimension as `column_stats` gives them, those of images by channel, as nested
+        lists; None where there are no arrays of one shape.
 
     Examples
     --------
@@ -48,6 +58,15 @@ class ColumnStats:
 @dataclass(frozen=True)
 class StatsReport:
     """The statistics of all columns of a recording.
+
+    Attributes
+    ----------
+    path : str
+        The folder.
+    samples : int
+        How many samples it has.
+    columns : list of ColumnStats
+        The statistics of each column.
 
     Examples
     --------
@@ -75,7 +94,15 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
 
     Returns
     -------
-    The statistics of each column.
+    StatsReport
+        The statistics of each column.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such folder, or no replay buffer in it.
+    StorageCorruptedError
+        The buffer cannot be opened, or a sample cannot be read.
 
     Examples
     --------

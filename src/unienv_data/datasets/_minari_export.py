@@ -62,7 +62,7 @@ def export_minari(
     requirements: Sequence[str] | None = None,
     progress: bool = True,
 ) -> Any:
-    """Write the episodes of a recording as a local Minari dataset, and return the dataset.
+    """Write the episodes of a recording as a local Minari dataset.
 
     Only closed episodes are written, one at a time. The dataset is there when all of it is, or not at all. Minari keeps
     each observation once, so within an episode the observation after a step must be that before the next. Further
@@ -81,6 +81,11 @@ def export_minari(
         What the dataset says about itself.
     progress
         Whether to show the progress.
+
+    Returns
+    -------
+    minari.MinariDataset
+        The dataset.
 
     Raises
     ------

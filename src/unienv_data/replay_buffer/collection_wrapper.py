@@ -482,7 +482,8 @@ class ReplayBufferCollectionWrapper(
 
         Returns
         -------
-        The number of dropped samples; 0 if no episode is open.
+        int
+            The number of dropped samples; 0 if no episode is open.
 
         Raises
         ------
@@ -657,7 +658,8 @@ class ReplayBufferCollectionWrapper(
 
         Returns
         -------
-        The buffers that were replaced.
+        list of ReplayBuffer
+            The buffers that were replaced.
 
         Raises
         ------

@@ -59,7 +59,8 @@ def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
 
     Returns
     -------
-    The path and the reason, such as "obs/rgb: dtype float64, the space wants uint8", or None.
+    str or None
+        The path and the reason, such as "obs/rgb: dtype float64, the space wants uint8"; None if the value fits.
 
     Examples
     --------

@@ -411,7 +411,8 @@ class RowLayout:
 
         Returns
         -------
-        One value for an int, else a batch.
+        value
+            One value for an int, else a batch.
         """
         if not self._is_gathered_whole or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))

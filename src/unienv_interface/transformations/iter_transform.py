@@ -37,7 +37,8 @@ def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
 
     Returns
     -------
-    The function.
+    callable
+        The function.
 
     Examples
     --------

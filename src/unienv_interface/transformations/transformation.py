@@ -78,8 +78,9 @@ class DataTransformation(abc.ABC):
 
         Returns
         -------
-        The keys that lead to the fields of the source that it takes, and a transformation of a source that has nothing
-        but these, whose results have the wanted fields; None if it takes all of the source.
+        tuple or None
+            The keys that lead to the fields of the source that it takes, and a transformation of a source that has
+            nothing but these, whose results have the wanted fields; None if it takes all of the source.
         """
         return None
 

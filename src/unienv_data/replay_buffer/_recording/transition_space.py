@@ -67,7 +67,8 @@ def transition_space(
 
     Returns
     -------
-    A dict space with these keys.
+    DictSpace
+        The space, with these keys.
 
     Raises
     ------
