@@ -133,7 +133,7 @@ def test_options_go_to_their_part(tmp_path: Path) -> None:
 
 
 def test_parts_in_memory_beside_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="would be in memory and get lost"):
+    with pytest.raises(ValueError, match="would be kept in memory and lost"):
         DictStorage.create(robot_space(), {"act": ListStorage, "*": PackedStorage}, cache_path=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

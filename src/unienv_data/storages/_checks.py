@@ -1,16 +1,16 @@
 """A checksum for every row, bound to the number of the sample in it.
 
-An entry of `sums.bin` is a checksum of 32 bits beside the sample's number plus one; 0 while the row was never written.
-A writer stores the entry behind the row, in one aligned store. Pages reach the disk in any order, so after a power cut
-a row and its entry may be of different writes: then the entry does not match, or has the number of another sample. No
-other row is drawn into doubt, and nothing is sealed, unsealed or computed again.
+An entry of `sums.bin` holds a checksum of 32 bits and the sample's number plus one; 0 if the row was never written. A
+writer stores the entry after the row, in one aligned store. Pages reach the disk in any order, so after a power cut a
+row and its entry may be of different writes: the entry then does not match, or has the number of another sample. Other
+rows are not affected, and no checksum is ever computed again.
 
-The checksum is the upper half of a sum modulo 2^64: of the row's words, each times an odd constant of its own. NumPy
-computes it for one row or for many in one call. Every flip of a single bit shows, as no constant has 31 equal bits in
-a row; other damage shows but for one case in 2^32.
+The checksum is the upper half of a sum modulo 2^64 of the row's words, each multiplied by an odd constant of its own.
+NumPy computes the sums of one row or of many rows in one call. The checksum detects every flip of a single bit, as no
+constant has 31 equal bits in a row, and misses other damage in one case of 2^32.
 
-Folders of earlier versions have a CRC32 for each block of rows instead (`checks.bin`). These are read, and replaced
-when the folder is opened to be written.
+Folders of earlier versions have a CRC32 for each block of rows instead (`checks.bin`), which is read, and replaced when
+the folder is opened for writing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUMS_FILE, BLOCKS_FILE = "sums.bin", "checks.bin"
 _ENTRY = np.dtype("<u8")
 _LOW, _ALL = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 _HALF = np.uint64(32)
-_PIECE = 4096  # so many rows are checked at a time
+_PIECE = 4096  # rows checked at a time
 _SCAN = 2**20
 
 
@@ -68,7 +68,7 @@ class RowSums:
         return RowSums, (self._memory, self.file)
 
     def _hold(self, entries: np.ndarray) -> None:
-        # one entry is stored much quicker through a memoryview
+        # a memoryview stores one entry much faster
         self._array, self._entries = entries, memoryview(entries)  # type: ignore[arg-type]
 
     def fit(self) -> None:
@@ -79,7 +79,7 @@ class RowSums:
         self._map()
 
     def _map(self) -> None:
-        """Map the entries that are in the file, of at most as many rows as there are."""
+        """Map the entries in the file, at most one for each row."""
         records, count = self._memory.rows.records, len(self._memory.rows)
         if records is not self._records:  # the memory has grown or was trimmed
             as_bytes = records.view(np.uint8).reshape(count, records.itemsize)
@@ -94,7 +94,7 @@ class RowSums:
         self._map()
 
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
-        """Make sure that the entries of rows [start, stop) can be written; those around them that can be."""
+        """Allocate the entries of rows [start, stop), and return the range around them that can be written."""
         self.fit()
         return self.file.reserve(start, stop)
 
@@ -105,7 +105,7 @@ class RowSums:
     # -- writing ---------------------------------------------------------------------------------------------
 
     def put(self, slots: int | slice, number: int) -> None:
-        """Store the checksums of rows that were just written, for samples with consecutive numbers."""
+        """Store the checksums of rows just written, for samples with consecutive numbers."""
         if type(slots) is int:
             total = int(self._words[slots].dot(self._constants))
             if not self._is_simple:
@@ -117,9 +117,9 @@ class RowSums:
             self._put(slots, np.arange(number + 1, number + 1 + count, dtype=np.uint64), None)
 
     def put_at(self, slots: np.ndarray, numbers: np.ndarray, heap_sums: np.ndarray | None = None) -> None:
-        """The same for any rows, each with its number.
+        """Store the checksums of any rows, each with its sample's number.
 
-        `heap_sums` are those of what the rows should refer to in the heap, where it may be lost by now.
+        `heap_sums` are the known sums of the rows' values in the heap, which may be damaged by now.
         """
         self._put(slots, (numbers + 1).astype(np.uint64), heap_sums)
 
@@ -130,7 +130,7 @@ class RowSums:
         self._array[slots] = entries
 
     def forget(self, head: int) -> bool:
-        """Remove the checksums of samples with numbers from `head` on; whether there was one."""
+        """Remove the checksums of samples from number `head` on; return whether one was found."""
         self._map()
         had_any = False
         for start in range(0, len(self._array), _SCAN):
@@ -143,14 +143,14 @@ class RowSums:
         return had_any
 
     def adopt(self, slots: np.ndarray, numbers: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Store the checksums of rows that another writer wrote; wrong rows get one that does not match.
+        """Store the checksums of rows of an earlier version; wrong rows get a checksum that does not match.
 
-        `numbers` and `is_wrong` are by slot.
+        `numbers` and `is_wrong` are indexed by slot.
         """
         try:
             self.put_at(slots, numbers[slots])
             self.call_wrong(slots[is_wrong[slots]])
-        except ValueError:  # a row refers to what the heap does not have: which one is found out
+        except ValueError:  # one row has an invalid reference to the heap: find it
             if len(slots) > 1:
                 for slot in slots:
                     self.adopt(np.array([slot]), numbers, is_wrong)
@@ -158,11 +158,11 @@ class RowSums:
                 self._array[slots] = (numbers[slots] + 1).astype(np.uint64) << _HALF
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Store checksums that these rows do not match, since they are copies of damaged rows."""
+        """Store checksums that do not match these rows: they are copies of damaged rows."""
         self._array[slots] ^= np.uint64(1)
 
     def heap_sums(self, records: np.ndarray) -> np.ndarray:
-        """What each of these records adds to its row's checksum for what it refers to in the heap."""
+        """For each record, the share of its values in the heap in the row's checksum."""
         ones = [records[row : row + 1] for row in range(len(records))]
         return np.array([self._sum_of_heap(one) & _ALL for one in ones], np.uint64)
 
@@ -180,7 +180,7 @@ class RowSums:
         return totals
 
     def _sum_of_blocks(self, slot: int) -> int:
-        """What the blocks of a row add to its checksum."""
+        """The share of a row's blocks in its checksum."""
         total = 0
         for block in self._memory.rows.blocks.values():
             raw = block[slot].reshape(-1).view(np.uint8)
@@ -189,7 +189,7 @@ class RowSums:
         return total
 
     def _sum_of_heap(self, record: np.ndarray) -> int:
-        """What an array of one record adds to its row's checksum for what it refers to in the heap."""
+        """The share of one record's values in the heap in its row's checksum."""
         heap, total = self._memory.heap, 0
         if isinstance(heap, FileHeap):
             for index, leaf in enumerate(self._memory.layout.heap_leaves):
@@ -201,10 +201,10 @@ class RowSums:
     # -- checking --------------------------------------------------------------------------------------------
 
     def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
-        """Of each row whether it is whole, wrong, or unknown for want of a checksum.
+        """For each row whether it is whole, wrong, or unknown for lack of a checksum.
 
-        With `numbers` a row that holds another sample or was never written is wrong, and with `numbers_only` nothing
-        else is looked at. A writer elsewhere may be at work: rows that change meanwhile are looked at again.
+        With `numbers`, a row with another sample or without any is wrong; `numbers_only` compares nothing else. Rows
+        that a writer changes meanwhile are checked again.
         """
         self._memory.adopt_all()
         self._map()
@@ -221,7 +221,7 @@ class RowSums:
             entries = self._array[slots[pending]]
             seeds = entries >> _HALF
             wanted = seeds if numbers is None else (numbers[pending].astype(np.uint64) + np.uint64(1)) & np.uint64(_LOW)
-            is_whole = (seeds == wanted) & (entries != 0)  # a row that was never written may be a hole
+            is_whole = (seeds == wanted) & (entries != 0)  # a row never written may be a hole
             if not numbers_only:
                 is_whole[is_whole] = self._matches(slots[pending[is_whole]], entries[is_whole])
             never_written = ROW_UNKNOWN if numbers is None else ROW_WRONG
@@ -233,7 +233,7 @@ class RowSums:
         try:
             matches: np.ndarray = self._sums(slots) == entries & np.uint64(_LOW)
             return matches
-        except ValueError:  # a row refers to what the heap does not have: which one is found out
+        except ValueError:  # one row has an invalid reference to the heap: find it
             if len(slots) == 1:
                 return np.zeros(1, bool)
             ones = [slice(index, index + 1) for index in range(len(slots))]
@@ -252,7 +252,7 @@ class RowSums:
 
 
 def _word_dtype(nbytes: int) -> np.dtype:
-    """The widest words that so many bytes are made of."""
+    """The widest words whose size divides `nbytes`."""
     return next(np.dtype(f"<u{size}") for size in (8, 4, 2, 1) if nbytes % size == 0)
 
 
@@ -271,7 +271,7 @@ def _constants(count: int) -> np.ndarray:
 
 
 class BlockSums:
-    """The checksums of a folder of an earlier version: of blocks of 64 KiB of rows. They are only read."""
+    """The checksums of an earlier version, of blocks of 64 KiB of rows; read-only."""
 
     def __init__(self, memory: RowMemory, file: MappedFile) -> None:
         self._memory, self.file = memory, file
@@ -286,7 +286,7 @@ class BlockSums:
         return BlockSums, (self._memory, self.file)
 
     def check(self, slots: np.ndarray, numbers: np.ndarray | None = None, *, numbers_only: bool = False) -> np.ndarray:
-        """Of each row whether its block is whole, wrong, or unknown since the block was being written."""
+        """For each row whether its block is whole, wrong, or unknown since it was being written."""
         blocks = slots // self._rows_per_block
         states = {block: self._state_of(block) for block in np.unique(blocks).tolist()}
         return np.array([states[block] for block in blocks.tolist()], np.int8)
@@ -296,7 +296,7 @@ class BlockSums:
             return ROW_UNKNOWN
         try:
             crc = self._crc(block)
-        except ValueError:  # a row refers to what the heap does not have
+        except ValueError:  # an invalid reference to the heap
             return ROW_WRONG
         return ROW_WHOLE if crc << 32 | crc ^ 0xFFFFFFFF == int(self._sums[block]) else ROW_WRONG
 
@@ -308,7 +308,7 @@ class BlockSums:
             present = column[part]
             missing = (self._rows_per_block - len(present)) * column.strides[0]
             crc = zlib.crc32(present.reshape(-1).view(np.uint8), crc)  # type: ignore[arg-type]
-            crc = zlib.crc32(bytes(missing), crc)  # as if the file did not end within the block: it might have grown
+            crc = zlib.crc32(bytes(missing), crc)  # as if the file were longer than the block
         heap = self._memory.heap
         if isinstance(heap, FileHeap):
             for leaf in self._memory.layout.heap_leaves:
@@ -321,12 +321,12 @@ class BlockSums:
         return min(length, int(np.count_nonzero(self._sums)) * self._rows_per_block)
 
     def replace(self, folder: Path, numbers: np.ndarray) -> RowSums:
-        """Checksums for each row in their place; of rows in a wrong block none matches.
+        """Replace the checksums of blocks by one for each row, which does not match in wrong blocks.
 
-        Rows with a number of -1 hold no sample, and get none.
+        Rows with the number -1 hold no sample, and get no checksum.
         """
         states = self.check(np.arange(len(numbers)))
-        (folder / SUMS_FILE).unlink(missing_ok=True)  # of an attempt that was killed
+        (folder / SUMS_FILE).unlink(missing_ok=True)  # left by a killed attempt
         sums = RowSums.create(self._memory, folder)
         present = np.flatnonzero(numbers >= 0)
         for start in range(0, len(present), _PIECE):

@@ -1,4 +1,4 @@
-"""Storages that are made of storages, and the folders that they lie in."""
+"""Storages composed of other storages, their parts, and their folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..base.storage import SpaceStorage, StorageCorruptedError
 from .registry import current_name, name_of
 
 FORMAT_VERSION = 1
-# Batches tend to be of few sizes; where they are not, the oldest entry makes room.
+# Batches tend to have few sizes; beyond this number the oldest entry is dropped.
 _MOST_BATCH_SPACES = 64
 
 PathLike = str | os.PathLike[str]
@@ -33,7 +33,7 @@ ComposedT = TypeVar("ComposedT", bound="ComposedStorage")
 
 
 class BatchSpaces:
-    """The space of one sample, and the spaces of batches of it, each made when it is first asked for."""
+    """The space of one sample, and the spaces of batches of it, each made at its first use."""
 
     def __init__(self, space: Space) -> None:
         self.single = space
@@ -114,7 +114,7 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     # -- the verbs -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return min(map(len, self.parts))  # one may be longer: a kill may come when only some have grown
+        return min(map(len, self.parts))  # a kill may leave some parts longer than others
 
     def get(self, index: Any) -> Any:
         length = len(self)
@@ -172,7 +172,7 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     # -- how a replay buffer writes --------------------------------------------------------------------------
 
     def _checked(self, value: Any, count: int | None) -> Any:
-        """The value if it fits the space, its Python numbers as arrays; a ValueError with the path if it does not."""
+        """The value with its Python numbers as arrays; a ValueError with the path if it does not fit the space."""
         encoded = self.layout.encode(value, () if count is None else (count,))
         if count is not None or not _has_numbers(value):
             return value
@@ -297,7 +297,7 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         self.has_row_sums = all(part.has_row_sums for part in self.parts)
 
     def forget_rows(self, head: int) -> bool:
-        were_any = [part.forget_rows(head) for part in self.parts]  # of every one
+        were_any = [part.forget_rows(head) for part in self.parts]  # a list, so that every part is called
         return any(were_any)
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
@@ -318,7 +318,7 @@ class ComposedStorage(RowStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
         if sizes is not None and sizes != self.sizes():
-            raise StorageCorruptedError(f"{self.cache_filename}: its files have not the sizes that they were left with")
+            raise StorageCorruptedError(f"{self.cache_filename}: its files have changed in size since the last close")
         for part in self.parts:
             part.fit_to(length, None if sizes is None else part.sizes())
 
@@ -352,12 +352,12 @@ def _common_capacity(parts: Mapping[str, SpaceStorage]) -> int | None:
     capacities = {part.capacity for part in parts.values()}
     if len(capacities) != 1:
         by_name = {name: part.capacity for name, part in parts.items()}
-        raise ValueError(f"storages of one capacity make a storage, not of these: {by_name}")
+        raise ValueError(f"the parts of a storage must have one capacity, they have {by_name}")
     return capacities.pop()
 
 
 def _has_numbers(value: Any) -> bool:
-    """Whether there are Python numbers in a value, which a scalar leaf of an array space takes."""
+    """Whether a value contains Python numbers, which scalar leaves of array spaces accept."""
     if isinstance(value, Mapping):
         return any(map(_has_numbers, value.values()))
     if isinstance(value, tuple):
@@ -373,7 +373,7 @@ def build(
     make_parts: Callable[[Path | None], Parts],
     compose: Callable[[Parts, Path | None], ComposedT],
 ) -> ComposedT:
-    """A new storage of new parts, in a new folder if there is a path and the parts have files."""
+    """A new storage of new parts, in a new folder if a path is given and the parts have files."""
     if path is None:
         return compose(make_parts(None), None)
     with new_folder(path) as folder:
@@ -385,13 +385,13 @@ def build(
 
 
 def _folder_in_use(folder: Path, parts: Parts) -> Path | None:
-    """The folder in which parts have their files; None, and it is gone, if all of them are in memory."""
+    """The folder of the parts' files; None if all parts are in memory, and then the folder is removed."""
     in_memory = [name for name, part in parts.items() if part.cache_filename is None]
     if not in_memory:
         return folder
     if len(in_memory) < len(parts):
         raise ValueError(
-            f"{folder}: the parts {in_memory} would be in memory and get lost, while the others have files"
+            f"{folder}: the parts {in_memory} would be kept in memory and lost, while the others have files"
         )
     folder.rmdir()
     return None
@@ -403,7 +403,7 @@ def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]
     content = read_json(path, checksum=False)
     format_version(content, path, FORMAT_VERSION, default=FORMAT_VERSION)
     name = json_field(content, "storage_type", str, path)
-    # the reference's name of the class may stand there, with its module or without
+    # in a folder of the reference: the name of its class, with or without the module
     if name != cls.__name__ and current_name(name) != cls.registered_name:
         raise StorageCorruptedError(f"{path}: of storage type {name!r}, wanted {name_of(cls)!r}")
     return content
@@ -412,10 +412,7 @@ def read_description(cls: type[ComposedStorage], folder: Path) -> dict[str, Any]
 def check_parts(
     folder: Path, parts: Mapping[str, SpaceStorage], capacity: int | None, *, accept_damaged: bool = False
 ) -> None:
-    """A StorageCorruptedError unless the parts that were loaded can make up one storage.
-
-    With `accept_damaged` some may be shorter: all have the slots of the shortest.
-    """
+    """A StorageCorruptedError if the loaded parts differ in capacity, or in length unless `accept_damaged`."""
     wrong = {name: part.capacity for name, part in parts.items() if part.capacity != capacity}
     if wrong:
         raise StorageCorruptedError(f"{folder}: parts of capacities {wrong}, the storage has {capacity}")

@@ -1,6 +1,6 @@
 """The default storage: packed rows in memory, in shared memory, or in mapped files.
 
-A batch is one gather of rows, and its columns are views of that. On disk a random sample touches one page.
+A batch is one gather of rows, and its columns are views of the gathered rows. On disk a random sample touches one page.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .row_memory import (
 
 _COPY_BYTES = 2**20
 _POPULATE_BYTES = 2**18
-# Windows of fewer samples, or of more bytes, gain nothing from being read in one piece.
+# Windows of fewer samples, or of more bytes, are not read faster in one piece.
 _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 
 
@@ -47,12 +47,12 @@ _SHORT_SPAN, _SPAN_BYTES = 8, 2**20
 class PackedStorage(RowStorage):
     """Samples as packed rows (see `RowLayout`).
 
-    In memory by default; in a folder of mapped files with `cache_path`; in memory that forked and spawned processes
-    share with `multiprocessing=True`. With a capacity of None it grows. What `set` has written to files survives the
-    death of the process, and `flush` makes it survive a power cut.
+    The rows lie in memory by default; with `cache_path` in a folder of mapped files; with `multiprocessing=True` in
+    memory that forked and spawned processes share. With a capacity of None the storage grows. Rows written to files
+    survive the death of the process, and after `flush` a power cut.
 
-    Values without a fixed size (see `RowLayout`) go to a heap. In files and shared memory it only grows: what an
-    overwritten value took is not reused, only `dumps` to another path leaves it behind.
+    Values without a fixed size (see `RowLayout`) go to a heap. In files and shared memory the heap only grows: the
+    bytes of overwritten values are not reused, and only `dumps` to another path leaves them behind.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class PackedStorage(RowStorage):
         self.is_mutable = mutable
         self.is_multiprocessing_safe = isinstance(memory, MappedMemory)
         self.survives_kill = path is not None
-        self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # its values have one owner: they are not moved
+        self.has_raw_rows = not isinstance(memory.heap, PrivateHeap)  # whose values have one owner
         self._memory = memory
         self._sums = sums
         self.has_row_sums = isinstance(sums, RowSums)
@@ -142,10 +142,10 @@ class PackedStorage(RowStorage):
         accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PackedStorage:
-        """The storage in a folder; without a capacity, all rows that the files have room for are in use.
+        """Load the storage in a folder; without a capacity, all rows of the files are in use.
 
-        `accept_damaged`, to read only, opens files that were cut or are too long, with the rows that all of them have,
-        and does without the file of the checksums.
+        With `accept_damaged`, for reading only, files may be too short or too long, or the checksums missing: the
+        storage has the rows that all files have.
         """
         return cls._load(RowLayout(single_instance_space), Path(path), capacity, read_only, accept_damaged)
 
@@ -180,7 +180,7 @@ class PackedStorage(RowStorage):
         return storage
 
     def replace_block_sums(self, numbers: np.ndarray) -> None:
-        """Have a checksum for each row where the folder is of an earlier version; `numbers` are those of all rows."""
+        """Replace the checksums of an earlier version by one for each row; `numbers` are the samples of all rows."""
         if isinstance(self._sums, BlockSums) and isinstance(self.cache_filename, Path):
             self._sums = self._sums.replace(self.cache_filename, numbers)
             self.has_row_sums = True
@@ -213,7 +213,7 @@ class PackedStorage(RowStorage):
             return self.layout.gather(memory.rows, slots, "wrap")
         except StorageCorruptedError:
             raise
-        except ValueError as error:  # bytes that are no text, or no value of the heap's
+        except ValueError as error:  # invalid text, or an invalid reference to the heap
             if self.cache_filename is None:
                 raise
             raise StorageCorruptedError(f"{self.cache_filename}: {error}") from error
@@ -273,7 +273,7 @@ class PackedStorage(RowStorage):
         self._memory.used = length
 
     def _make_rows(self, length: int, *, exactly: bool = False) -> None:
-        """Have so many rows at least, which need not all be slots yet."""
+        """Grow to at least `length` rows, some of which may not be slots yet."""
         self._memory.grow(length, exactly=exactly)
         if isinstance(self._sums, RowSums):
             self._sums.fit()
@@ -309,7 +309,7 @@ class PackedStorage(RowStorage):
         return self._memory.rows
 
     def column_with_holes(self, place: int) -> np.ndarray:
-        """The column of a leaf that lies in the rows, zeros where a row was never written; not to be written to."""
+        """The column of a leaf in the rows, read-only, with zeros in rows that were never written."""
         return self._memory.records_with_holes(len(self))[self.layout.names[place]]
 
     def encode(self, value: Any, count: int | None) -> Sequence[Any]:
@@ -326,7 +326,7 @@ class PackedStorage(RowStorage):
         if memory.is_private:
             self.reserved = (0, len(memory.rows))
             return
-        piece = max(1, _POPULATE_BYTES // self.layout.nbytes)  # so that pages are had before they are touched
+        piece = max(1, _POPULATE_BYTES // self.layout.nbytes)  # rows whose pages are allocated ahead
         first, last = start // piece * piece, min(-(-stop // piece) * piece, len(memory.rows))
         bounds = [memory.reserve(first, last)]
         if isinstance(self._sums, RowSums):
@@ -355,7 +355,7 @@ class PackedStorage(RowStorage):
             self._sums.put_at(slots, numbers)
 
     def _assign(self, slots: Any, leaves: Sequence[Any]) -> None:
-        """Write leaves, and give back what the overwritten values have in the heap, where that is possible."""
+        """Write leaves, and free the heap's values of the overwritten rows if the heap can."""
         memory, layout = self._memory, self.layout
         heap = memory.heap
         if not isinstance(heap, PrivateHeap):
@@ -367,16 +367,16 @@ class PackedStorage(RowStorage):
             heap.free(references, kept=memory.rows.records[name][slots])
 
     def adopt_length(self, length: int) -> None:
-        """Use `length` slots, as another process has made the storage grow or shrink."""
+        """Use `length` slots, after another process has made the storage grow or shrink."""
         self._memory.adopt_length(length)
 
     def adopt_all(self) -> None:
-        """Use all slots of the files, also those that another process has added."""
+        """Use all slots of the files, also slots that another process has added."""
         self._memory.adopt_all()
         self._memory.used = len(self._memory.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:
-        """Make sure that any slots of those that there are can be written."""
+        """Allocate the rows of any present slots."""
         if self._memory.used > len(self._memory.rows):
             self._grow(self._memory.used)  # another process has made it grow
         if not len(slots):
@@ -403,7 +403,7 @@ class PackedStorage(RowStorage):
 
     @property
     def _has_heap_sums(self) -> bool:
-        """Whether a raw row has the checksum of what it refers to, which a power cut may take from the heap."""
+        """Whether a raw row includes a checksum of its values in the heap, which a power cut may damage."""
         return self.layout.has_heap and isinstance(self._sums, RowSums)
 
     @property
@@ -472,7 +472,7 @@ class PackedStorage(RowStorage):
         return self._sums.check(slots, numbers, numbers_only=numbers_only)
 
     def call_wrong(self, slots: np.ndarray) -> None:
-        """Store checksums that these rows do not match, since they are copies of damaged rows."""
+        """Store checksums that do not match these rows: they are copies of damaged rows."""
         if isinstance(self._sums, RowSums):
             self._sums.call_wrong(slots)
 
@@ -481,7 +481,7 @@ class PackedStorage(RowStorage):
         return 0 if self._sums is None else self._sums.count(self._memory.used)
 
     def find_wrong(self) -> list[tuple[int, int]]:
-        """The ranges [start, stop) of rows that are not as they were written, as far as there are checksums."""
+        """The ranges [start, stop) of rows that do not match their checksums."""
         if self._sums is None:
             return []
         is_wrong = self._sums.check(np.arange(self._memory.used)) == ROW_WRONG

@@ -1,6 +1,6 @@
-"""The memory that rows lie in, and the heaps beside it: this process's own, or files that processes map.
+"""The memory of rows and their heaps: private to this process, or mapped files.
 
-Files have names, or none where processes share memory.
+Memory that processes share without a folder is a file without a name.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from unienv_interface.space.row_layout import Heap, RowLayout, RowLeaf, Rows
 from ..base.files import check_disk, check_memory, reserve
 from ..base.mapped import RESERVE_CHUNK, MappedFile, populate_pages, unmap_pages
 
-# Pages of blocks are resident memory once they are read, and would be all of a large file some time.
+# Reading makes the pages of blocks resident; they are unmapped after so many bytes.
 _MOST_READ = 128 * 2**20
 
 
 class RowMemory:
-    """Rows of one layout. `rows` is replaced when the memory grows; what was read before stays valid."""
+    """Rows of one layout. Growing replaces `rows`; arrays read before stay valid."""
 
     rows: Rows
-    #: Whether all of it is there, to be written by this process alone, without more ado.
+    #: Whether rows can be written without `reserve`, by this process alone.
     is_private = False
     #: How many of the rows are slots of the storage.
     used: int
@@ -37,41 +37,41 @@ class RowMemory:
         raise NotImplementedError
 
     def adopt_length(self, length: int) -> None:
-        """Use `length` slots, as another process has made the storage grow or shrink."""
+        """Use `length` slots, after another process has made the storage grow or shrink."""
         self.grow(length)
         self.used = length
 
     def adopt_all(self) -> None:
-        """Use all rows of the files, also those that another process has added."""
+        """Map all rows of the files, also rows that another process has added."""
 
     def records_with_holes(self, count: int) -> np.ndarray:
-        """The first `count` records, some of which may never have been written: to map those takes room on a tmpfs."""
+        """The first `count` records, read without mapping holes of a file, which would take room on a tmpfs."""
         return self.rows.records[:count]
 
     def check_room(self, length: int) -> None:
-        """Raise a StorageCorruptedError unless there are at least `length` rows."""
+        """Raise a StorageCorruptedError if the files have fewer than `length` rows."""
 
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
-        """Make sure that rows [start, stop) can be written; those around them that can be."""
+        """Allocate rows [start, stop), and return the range around them that can be written."""
         return 0, len(self.rows)
 
     def reserve_at(self, slots: np.ndarray) -> None:
-        """The same for any rows."""
+        """Allocate the rows of any slots."""
 
     def populate(self, start: int, stop: int) -> None:
         """Have the pages of rows [start, stop), which are reserved, in memory."""
 
     def prefetch(self, leaves: Sequence[RowLeaf], slots: np.ndarray, count: int = 1) -> None:
-        """Say which blocks are read next: `count` rows from each of these slots on, modulo their number."""
+        """Start reading blocks ahead: `count` rows from each slot on, modulo the number of rows."""
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make all written rows durable."""
 
     def close(self) -> None:
         """Release the memory."""
 
     def _generously(self, length: int) -> int:
-        """How many rows to have when `length` are wanted: half as many more, so that growing is rare."""
+        """The number of rows to allocate for `length`: half as many more, so that growing is rare."""
         present = len(self.rows)
         return max(length, present + present // 2, 1024)
 
@@ -94,7 +94,7 @@ class PrivateMemory(RowMemory):
         self.rows = Rows(self.layout, records, blocks, self.heap)
 
     def _zeroed(self, length: int) -> Rows:
-        # zeros cost nothing before a page is touched
+        # the system allocates pages of zeros when they are first written
         blocks = {leaf.name: np.zeros(length, leaf.codec.dtype) for leaf in self.layout.block_leaves}
         return Rows(self.layout, np.zeros(length, self.layout.dtype), blocks, self.heap)
 
@@ -138,7 +138,7 @@ class MappedMemory(RowMemory):
     def open(
         cls, layout: RowLayout, heap: Heap | None, folder: Path, length: int | None, *, writable: bool
     ) -> MappedMemory:
-        """The files that are there: with just so many rows, or with None as many as all of them have."""
+        """Open existing files with exactly `length` rows, or for None with the rows that all files have."""
         files: list[MappedFile] = []
         try:
             for name, dtype in file_parts(layout):
@@ -169,7 +169,7 @@ class MappedMemory(RowMemory):
             try:
                 self._extend(present)
             except OSError:
-                present = length  # there may be a limit to the size of files
+                present = length  # the size of files may be limited
                 self._extend(present)
         self._map(max(length, present))  # another process may have made the files longer
 
@@ -191,7 +191,7 @@ class MappedMemory(RowMemory):
             file.check_length(length, exactly=False)
 
     def check_lengths(self, length: int) -> None:
-        """A StorageCorruptedError unless every file has just so many rows."""
+        """A StorageCorruptedError unless every file has exactly `length` rows."""
         for file in self.files:
             file.check_length(length, exactly=True)
 
@@ -202,7 +202,7 @@ class MappedMemory(RowMemory):
     def reserve_at(self, slots: np.ndarray) -> None:
         near = np.sort(slots)
         apart = np.flatnonzero(np.diff(near) > max(1, RESERVE_CHUNK // self.layout.nbytes)) + 1
-        for group in np.split(near, apart):  # holes between rows that lie far apart stay holes
+        for group in np.split(near, apart):  # not the holes between distant rows
             self.reserve(int(group[0]), int(group[-1]) + 1)
 
     def populate(self, start: int, stop: int) -> None:
@@ -223,7 +223,7 @@ class MappedMemory(RowMemory):
                 unmap_pages(column)
 
     def trim(self, length: int) -> None:
-        """Cut the files to so many rows, the first ones."""
+        """Cut the files to their first `length` rows."""
         for file in self.files:
             file.trim(length)
         self._map(length)
@@ -238,7 +238,7 @@ class MappedMemory(RowMemory):
 
 
 def file_parts(layout: RowLayout) -> list[tuple[str, np.dtype]]:
-    """The files that rows lie in, each with the dtype of its items."""
+    """The names of the files of rows, each with the dtype of its items."""
     blocks = [(f"block-{number}.bin", leaf.codec.dtype) for number, leaf in enumerate(layout.block_leaves)]
     return [("rows.bin", layout.dtype), *blocks]
 
@@ -247,9 +247,9 @@ def file_parts(layout: RowLayout) -> list[tuple[str, np.dtype]]:
 
 
 class PrivateHeap:
-    """A heap in this process's memory that gives back what is no longer referred to.
+    """A heap in this process's memory that frees values without references.
 
-    What it calls an offset is a number of its own for each value; 0 is none, as in a row that was never written.
+    An "offset" is a number of the value; 0 means no value, as in a row that was never written.
     """
 
     def __init__(self) -> None:
@@ -265,7 +265,7 @@ class PrivateHeap:
         return memoryview(self._values[offset])
 
     def free(self, references: np.ndarray, kept: np.ndarray | None = None) -> None:
-        """Forget the values of these references, but for those of others that are kept."""
+        """Free the values of `references`, except for the values of `kept` references."""
         offsets = set(references["offset"].ravel().tolist())
         for offset in offsets if kept is None else offsets.difference(kept["offset"].ravel().tolist()):
             self._values.pop(offset, None)
@@ -276,10 +276,10 @@ class PrivateHeap:
 
 
 class FileHeap:
-    """An append-only file, with a name or without. Its end is the end of the file.
+    """An append-only file of values.
 
-    Bytes are written before the row that refers to them, so a row never points past what is there. What a row that
-    was overwritten referred to stays in the file.
+    A value is written before the row that refers to it, so no row points past the end of the file. The values of
+    overwritten rows stay in the file.
     """
 
     def __init__(self, file: MappedFile) -> None:
@@ -308,18 +308,18 @@ class FileHeap:
 
 
 def check_references(rows: Rows, slots: Any) -> None:
-    """A ValueError if rows refer to more than their heap has: then several refer to the same bytes, again and again."""
+    """A ValueError if rows refer to more bytes than their heap has, as a hostile file does to fill the memory."""
     heap = rows.heap
     if isinstance(heap, FileHeap):
         distinct = np.unique(slots) % max(1, len(rows.records))
         lengths = [rows.records[leaf.name][distinct]["length"] for leaf in rows.layout.heap_leaves]
-        total = sum(float(some.sum(dtype=np.float64)) for some in lengths)
+        total = sum(float(length.sum(dtype=np.float64)) for length in lengths)
         if total > heap.nbytes:
             raise ValueError(f"{len(distinct)} rows refer to {total:.0f} bytes, the heap has {heap.nbytes}")
 
 
 def copy_references(references: np.ndarray, source: Any, target: Any) -> np.ndarray:
-    """The references to copies, in another heap, of what these refer to."""
+    """Copy the values of references to another heap, and return references to the copies."""
     copied = np.zeros_like(references)
     for index in np.ndindex(references.shape):
         offset, length = (int(number) for number in references[index])
