@@ -141,7 +141,7 @@ def test_parts_in_memory_beside_files_are_refused(tmp_path: Path) -> None:
 def test_parts_of_different_capacities_are_refused() -> None:
     space = DictSpace(NUMPY, {"a": box(), "b": box()})
     parts = {"a": PackedStorage.create(box(), capacity=3), "b": PackedStorage.create(box(), capacity=4)}
-    with pytest.raises(ValueError, match="storages of one capacity"):
+    with pytest.raises(ValueError, match="must have one capacity"):
         DictStorage(space, parts)
     with pytest.raises(ValueError, match="the part 'a' holds"):
         DictStorage(space, {"a": PackedStorage.create(box(9), capacity=4), "b": parts["b"]})
