@@ -75,6 +75,19 @@ def test_the_same_on_the_buffer_of_stable_baselines3(name: str, options: dict[st
     assert recipe.main(**options, seed=0, curve=tmp_path / "curve.png") > SHORT[name][1]
 
 
+def test_curves_side_by_side_have_names(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("ours", "theirs"):
+        Image.new("RGB", (680, 440), "white").save(tmp_path / f"{name}.png")
+    learn().side_by_side(tmp_path / "ours.png", tmp_path / "theirs.png", tmp_path / "both.png")
+    with Image.open(tmp_path / "both.png") as both:
+        assert both.size == (1360, 440)
+        for left in (0, 680):
+            assert both.crop((left, 0, left + 680, 40)).convert("L").getextrema()[0] < 128
+        assert both.crop((0, 40, 1360, 440)).getextrema() == ((255, 255),) * 3
+
+
 def test_every_recipe_is_run_by_make_learn_and_short() -> None:
     files = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"demo", "imitation"}
     assert files == set(learn().RECIPES)

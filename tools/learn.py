@@ -112,14 +112,17 @@ def put_on_sb3(recipe: ModuleType) -> None:
     recipe.make_replay = make_replay  # type: ignore[attr-defined]
 
 
-def side_by_side(left: Path, right: Path, path: Path) -> None:
-    """Two pictures as one."""
-    from PIL import Image
+def side_by_side(ours: Path, theirs: Path, path: Path) -> None:
+    """Two curves in one picture, each under the name of its buffer."""
+    from PIL import Image, ImageDraw
 
-    with Image.open(left) as one, Image.open(right) as other:
-        both = Image.new("RGB", (one.width + other.width, one.height), "white")
-        both.paste(one, (0, 0))
-        both.paste(other, (one.width, 0))
+    with Image.open(ours) as left, Image.open(theirs) as right:
+        both = Image.new("RGB", (left.width + right.width, left.height), "white")
+        both.paste(left, (0, 0))
+        both.paste(right, (left.width, 0))
+    draw = ImageDraw.Draw(both)
+    draw.text((270, 20), "buffer of UniEnv", fill="black")
+    draw.text((left.width + 270, 20), "buffer of Stable-Baselines3", fill="black")
     both.save(path, format="png")
 
 
