@@ -22,7 +22,18 @@ _REWARD: Key = ("next", "reward")
 
 
 class EpisodeSummary(NamedTuple):
-    """An episode of a dataset: its number there, its steps [start, stop) in the replay, and how it went.
+    """An episode of a dataset.
+
+    Attributes
+    ----------
+    number
+        The number of the episode in the dataset.
+    start, stop
+        Its steps [start, stop) in the replay.
+    total_return
+        The sum of its rewards.
+    terminated, truncated
+        How it ended.
 
     Examples
     --------

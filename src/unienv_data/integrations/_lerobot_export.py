@@ -50,7 +50,17 @@ ProgressCallback = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class LeRobotExport:
-    """What was written where."""
+    """The result of `export_lerobot`.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    episodes, frames
+        How many of them were written.
+    features
+        The names of the features.
+    """
 
     path: str
     episodes: int
@@ -96,6 +106,11 @@ def export_lerobot(
         What encodes images that are not video yet: "h264" or "av1".
     progress
         Called with how many samples are written of how many in all.
+
+    Returns
+    -------
+    LeRobotExport
+        What was written.
 
     Raises
     ------

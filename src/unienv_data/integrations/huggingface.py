@@ -32,6 +32,13 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
     Columns are read from Arrow with the dtype they are stored in; what is decoded on the way (images, audio) comes as
     the dataset's own NumPy format gives it. Reading a column reads only that.
 
+    Parameters
+    ----------
+    hf_dataset
+        The dataset.
+    space
+        The space of one row; `create` finds it.
+
     Examples
     --------
     >>> import datasets
@@ -52,7 +59,15 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     @staticmethod
     def create(hf_dataset: Any, backend: BackendLike, device: Any = None) -> HFAsUniEnvDataset:
-        """A batch over the dataset, its space found from rows spread over it, and from all texts for their length."""
+        """A batch over the dataset, its space found from rows spread over it, and from all texts for their length.
+
+        Parameters
+        ----------
+        hf_dataset
+            The dataset.
+        backend, device
+            Where the arrays of samples are to be.
+        """
         if not len(hf_dataset):
             raise ValueError("the dataset is empty: its space is found from its rows")
         looked_at = np.unique(np.linspace(0, len(hf_dataset) - 1, _LOOKED_AT).astype(np.int64))

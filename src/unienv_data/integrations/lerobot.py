@@ -289,9 +289,22 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 class LeRobotWindows(BatchBase):
     """A LeRobot dataset in which some features are windows, as LeRobot's `delta_timestamps` gives them.
 
-    `delta_timestamps` has for a feature the seconds from a sample to the frames of its window, in any order; they must
-    be multiples of the time between two frames, up to `tolerance_s`. A frame beyond the episode is the first or the
-    last of the episode, and true in `NAME_is_pad` of the metadata. Other features are those of the sample itself.
+    A frame beyond the episode is the first or the last of the episode, and true in `NAME_is_pad` of the metadata. Other
+    features are those of the sample itself.
+
+    Parameters
+    ----------
+    batch
+        The dataset.
+    delta_timestamps
+        For some features the seconds from a sample to the frames of its window, in any order.
+    tolerance_s
+        By how many seconds they may differ from multiples of the time between two frames.
+
+    Raises
+    ------
+    ValueError
+        There is no such feature, or its seconds are no list, or no multiples of the time between two frames.
 
     Examples
     --------

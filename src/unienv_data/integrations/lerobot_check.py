@@ -24,19 +24,51 @@ _SHOWN = 3
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: its kind, as `unienv_data.checking.KINDS` has them, and a sentence."""
+    """One thing that is wrong with a dataset.
+
+    Attributes
+    ----------
+    kind
+        One of `unienv_data.checking.KINDS`.
+    text
+        What is wrong, and where, in one sentence.
+    """
 
     kind: str
     text: str
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a folder holds a LeRobot dataset, or what is left of one."""
+    """Whether a folder holds a LeRobot dataset, or what is left of one.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Returns
+    -------
+    bool
+        Whether there is a `meta/info.json`.
+    """
     return (path / INFO).exists()
 
 
 def dataset_problems(root: Path, progress: Callable[[int, int], object]) -> tuple[int | None, list[Problem]]:
-    """How many samples a dataset has, None if it cannot be opened, and all that is wrong with it."""
+    """All that is wrong with a LeRobot dataset.
+
+    Parameters
+    ----------
+    root
+        The folder of the dataset.
+    progress
+        Called as ``progress(done, total)`` with numbers of samples.
+
+    Returns
+    -------
+    tuple
+        How many samples there are, None if the dataset cannot be opened; and the list of problems.
+    """
     unreadable = [Problem("unreadable", text) for text in broken_tables(root)]
     try:
         meta = load_meta(root)

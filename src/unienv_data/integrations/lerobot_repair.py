@@ -39,7 +39,19 @@ _DECODED_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class SavedDataset:
-    """What was kept of a dataset, and what was left out and why."""
+    """The result of `repair_dataset`.
+
+    Attributes
+    ----------
+    frames_before, frames
+        How many frames there were, and how many of them are in the new dataset.
+    episodes
+        How many episodes the new dataset has.
+    left_out
+        Which episodes are lost, and why, one sentence each.
+    notes
+        Further remarks, such as what was worked around, and how.
+    """
 
     frames_before: int
     frames: int
@@ -58,12 +70,28 @@ def repair_dataset(
     they are. An episode is left out if rows or frames of it are missing, if a frame cannot be decoded, or if its task
     is not known.
 
+    Parameters
+    ----------
+    source
+        The folder of the damaged dataset.
+    target
+        The folder to write, which must not be there yet.
+    progress
+        Called as ``progress(done, total)`` with numbers of samples.
+
+    Returns
+    -------
+    SavedDataset
+        What was kept, and what was left out and why.
+
     Raises
     ------
     FileNotFoundError
         There is no `meta/info.json`, without which nobody knows what the features are.
     ValueError
         No episode can be kept.
+    FileExistsError
+        There is something at `target`.
     """
     root = Path(source)
     notes: list[str] = []

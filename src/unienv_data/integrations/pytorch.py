@@ -24,13 +24,32 @@ else:
 
 
 class Collated(NamedTuple):
-    """A batch that was read as a whole, which a `DataLoader` passes on unchanged."""
+    """A batch that was read as a whole, which a `DataLoader` passes on unchanged.
+
+    Attributes
+    ----------
+    batch
+        The samples, as tensors with a leading axis.
+    """
 
     batch: Any
 
 
 def collate_batch(items: Sequence[Collated], **_: Any) -> Any:
-    """Return the batch as it is: `UniEnvAsPyTorchDataset` has collated it already."""
+    """The collate function of a `DataLoader` over a `UniEnvAsPyTorchDataset`, which has collated the batch already.
+
+    Parameters
+    ----------
+    items
+        One `Collated`.
+    **_
+        Ignored; the default collate function passes a table of its own.
+
+    Returns
+    -------
+    batch
+        The batch as it is.
+    """
     (item,) = items
     return item.batch
 
@@ -44,8 +63,14 @@ class UniEnvAsPyTorchDataset(Dataset):
 
     A batch of the loader is one read (`__getitems__`), which the loader's default collate function does not take apart
     and stack again. With workers the data goes to them by fork or by pickling, lambdas among it; a replay buffer whose
-    samples they are to see as they are added is one with `multiprocessing=True`, or on disk. With `include_metadata` an
-    item is a pair of a sample and its metadata.
+    samples they are to see as they are added is one with `multiprocessing=True`, or on disk.
+
+    Parameters
+    ----------
+    batch
+        The samples.
+    include_metadata
+        Whether an item is a pair of a sample and its metadata.
 
     Examples
     --------
@@ -108,6 +133,18 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
 
     Its space is found from the first item: dicts and tuples of tensors, arrays, numbers and texts, as the default
     collate function of a `DataLoader` has them. An item of another shape is an error when it is read with others.
+
+    Parameters
+    ----------
+    dataset
+        The dataset, with items by index and a length.
+
+    Raises
+    ------
+    TypeError
+        The dataset has no items by index, or no length.
+    ValueError
+        The dataset is empty, or no space holds its first item.
 
     Examples
     --------

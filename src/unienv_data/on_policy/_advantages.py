@@ -14,7 +14,14 @@ from unienv_interface.backends.base import ComputeBackend
 
 
 class Advantages(NamedTuple):
-    """The result of `gae`: how much better than expected each step was, and the return to fit its value to.
+    """The result of `gae`.
+
+    Attributes
+    ----------
+    advantages
+        How much better than expected each step was.
+    returns
+        The return to fit the value of each step to.
 
     Examples
     --------
@@ -79,7 +86,7 @@ def gae(
 
 
 def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_values: Any, gamma: float) -> Any:
-    """The discounted sum of rewards from each step to the end of its episode, in the dtype of `next_values`.
+    """The discounted sum of rewards from each step to the end of its episode.
 
     Parameters
     ----------
@@ -88,6 +95,18 @@ def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_value
         the rewards to come; pass zeros to leave them out.
     gamma
         The discount of one step.
+
+    Returns
+    -------
+    array
+        One return for each step, in the dtype of `next_values`.
+
+    Raises
+    ------
+    ValueError
+        An array has another shape than `next_values`, or there are no steps.
+    TypeError
+        `next_values` are no floats, the flags are no booleans, or the arrays are of different libraries.
 
     Examples
     --------

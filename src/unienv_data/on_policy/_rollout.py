@@ -18,9 +18,18 @@ from unienv_interface.wrapper.autoreset import autoreset_mode
 class Rollout(NamedTuple):
     """Steps of an environment: (T, N, ...) of a batched one, (T, ...) of a single one.
 
-    `next_obs` is what each step led to: at the end of an episode its last observation, not the first of the next.
-    `extras` are those of the policy, and `context` is None without a `context_space`. `last_obs` and `last_context`
-    are where the environment stands now, after the reset of what has ended: the next rollout begins there.
+    Attributes
+    ----------
+    obs, action, reward, terminated, truncated
+        What each step was given and returned.
+    next_obs
+        What each step led to: at the end of an episode its last observation, not the first of the next.
+    extras
+        What the policy returned besides actions, by name.
+    context
+        The context of each step; None without a `context_space`.
+    last_obs, last_context
+        Where the environment stands now, after the reset of what has ended: the next rollout begins there.
 
     Examples
     --------

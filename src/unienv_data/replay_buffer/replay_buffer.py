@@ -48,7 +48,20 @@ _VERIFY_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class BufferStats:
-    """Figures of a buffer: samples, capacity, samples ever written, bytes, closed segments; None if unknown.
+    """The result of `ReplayBuffer.stats`.
+
+    Attributes
+    ----------
+    count
+        How many samples the buffer holds.
+    capacity
+        How many samples it has room for; None if it grows.
+    written
+        How many samples were ever written.
+    nbytes
+        How many bytes the samples take; None if unknown.
+    segments
+        How many episodes are closed; None if the buffer keeps no episodes.
 
     Examples
     --------
@@ -101,7 +114,36 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         lanes: int = 1,
         state: BufferState | None = None,
     ) -> None:
-        """Wrap a storage; users call `create` or `load_from`. Without a `state`, counters are kept in memory."""
+        """Wrap a storage; users call `create` or `load_from`.
+
+        Parameters
+        ----------
+        storage
+            The storage of the samples.
+        storage_path_relative
+            The path of the storage in the folder.
+        count, offset
+            How many samples the storage holds, and the slot of the oldest.
+        cache_path
+            The folder of the buffer; None in memory.
+        multiprocessing
+            Whether several processes write.
+        maintain_segment_metadata
+            Whether the buffer keeps episodes.
+        physical_segments
+            The closed episodes that the storage holds, as [start, stop) of slots.
+        active_segment_start_physical, active_segment_length
+            The first slot of the open episode, and how many samples it has.
+        durable, lanes
+            As for `create`.
+        state
+            The counters and the options of a buffer on disk; without it they are those above, in memory.
+
+        Raises
+        ------
+        ValueError
+            `active_segment_start_physical` is given without `active_segment_length`.
+        """
         super().__init__(storage.single_instance_space)
         self.storage = rows_of(storage).original
         self._storage_path_relative = storage_path_relative

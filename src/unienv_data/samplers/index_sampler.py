@@ -114,11 +114,28 @@ class IndexSampler(abc.ABC):
 
 
 def numbers_of(source: Source) -> range:
-    """The numbers of the samples in a source."""
+    """The numbers of the samples in a source, which they keep when older ones are dropped.
+
+    Parameters
+    ----------
+    source
+        The source.
+
+    Returns
+    -------
+    range
+        Its `sample_numbers`; without these the indices.
+    """
     numbers: range | None = getattr(source, "sample_numbers", None)
     return range(len(source)) if numbers is None else numbers
 
 
 def nothing_to_draw_from() -> ValueError:
-    """The error for a source without samples."""
+    """The error for a source without samples.
+
+    Returns
+    -------
+    ValueError
+        The error.
+    """
     return ValueError("there are no samples to draw from: add some first")

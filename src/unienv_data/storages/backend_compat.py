@@ -46,6 +46,17 @@ class ToBackendOrDeviceStorage(
     The samples are those of `single_instance_space`, on its backend and device; the storage inside has the same on
     its own. A backend that would keep a dtype with fewer bits is refused.
 
+    Parameters
+    ----------
+    single_instance_space
+        The space of one sample, as it is written and read.
+    inner_storage
+        The storage inside.
+    inner_storage_path
+        Where it lies in the folder `cache_filename`.
+    cache_filename
+        The folder of the storage; None in memory.
+
     Examples
     --------
     >>> space = transition_space(env).to("jax")

@@ -49,6 +49,11 @@ def storages_of_columns(
     rest, options
         The storage of the leaves that no pattern names, and its options.
 
+    Returns
+    -------
+    dict
+        The options.
+
     Raises
     ------
     ValueError
@@ -83,7 +88,18 @@ def storages_of_columns(
 
 
 def column_rules(storage: SpaceStorage) -> dict[str, ColumnRule]:
-    """The rules by which a storage keeps its columns, by the names of these; empty if it has none."""
+    """The rules by which a storage keeps its columns.
+
+    Parameters
+    ----------
+    storage
+        The storage.
+
+    Returns
+    -------
+    dict
+        The rule of each column by its name; empty if there is none.
+    """
     if not isinstance(storage, DictStorage):
         return {}
     names = {leaf.path: leaf.name for leaf in storage.layout.leaves}

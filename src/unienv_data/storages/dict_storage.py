@@ -30,7 +30,29 @@ ByType = Mapping[type[SpaceStorage], Mapping[str, Any]]
 
 
 def get_chained_space(space: Space, key_chain: str, all_keys: Sequence[str], nested_separator: str = "/") -> Space:
-    """The space of the part that is named `key_chain`, where `all_keys` are those of all parts."""
+    """The space of one part of a `DictStorage`.
+
+    Parameters
+    ----------
+    space
+        The space of a sample.
+    key_chain
+        The key of the part.
+    all_keys
+        The keys of all parts.
+    nested_separator
+        What joins the keys that lead to a field.
+
+    Returns
+    -------
+    Space
+        The space of the part.
+
+    Raises
+    ------
+    ValueError
+        There is no such part, or the parts do not hold all of a sample.
+    """
     plan = DictPlan(space, all_keys, nested_separator)
     if key_chain not in plan.keys:
         raise ValueError(f"there is no part {key_chain!r}, the parts are {plan.keys}")
@@ -40,7 +62,24 @@ def get_chained_space(space: Space, key_chain: str, all_keys: Sequence[str], nes
 def get_chained_residual_space(
     space: Space, all_keys: Sequence[str], prefix: str = "", nested_separator: str = "/"
 ) -> Space | None:
-    """What the parts named `all_keys` leave of a space, or of the field at `prefix`; None if nothing is left."""
+    """What the parts of a `DictStorage` leave of a space.
+
+    Parameters
+    ----------
+    space
+        The space of a sample.
+    all_keys
+        The keys of the parts.
+    prefix
+        The field to look at; by default the whole sample.
+    nested_separator
+        What joins the keys that lead to a field.
+
+    Returns
+    -------
+    Space or None
+        The space of what is left; None if that is nothing.
+    """
     rest = f"{prefix}{nested_separator}{REST}" if prefix else REST
     plan = DictPlan(space, dict.fromkeys([*all_keys, REST, rest]), nested_separator)
     return plan.spaces()[plan.keys.index(rest)] if rest in plan.keys else None
@@ -72,7 +111,26 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         nested_separator: str = "/",
         storage_paths: Mapping[str, str] | None = None,
     ) -> None:
-        """`storage_paths` says where the parts lie in the folder `cache_filename`, if they do."""
+        """Join parts that exist; `create` and `load_from` make them.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        storage_map
+            The part for each key.
+        cache_filename
+            The folder of the storage; None in memory.
+        nested_separator
+            What joins the keys that lead to a field.
+        storage_paths
+            Where the part of each key lies in that folder.
+
+        Raises
+        ------
+        ValueError
+            A part holds another space than that of its key.
+        """
         plan = DictPlan(single_instance_space, storage_map, nested_separator)
         paths = storage_paths or _part_names({key: type(storage_map[key]) for key in plan.keys})
         super().__init__(single_instance_space, {paths[key]: storage_map[key] for key in plan.keys}, cache_filename)

@@ -34,6 +34,17 @@ class FlattenedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeTy
     Flat reads and writes go straight to the storage inside. The leaves of a sample get one common dtype there, so
     that integers beside floats are exact only as far as that dtype is.
 
+    Parameters
+    ----------
+    single_instance_space
+        The space of one sample.
+    inner_storage
+        The storage of the flat samples.
+    inner_storage_path
+        Where it lies in the folder `cache_filename`.
+    cache_filename
+        The folder of the storage; None in memory.
+
     Examples
     --------
     >>> buffer = ReplayBuffer.create("flattened", transition_space(env, episode_id=True), capacity=1_000)

@@ -75,9 +75,27 @@ class HDF5Storage(ColumnStorage):
         is_mutable: bool | None = None,
         path: Path | None = None,
     ) -> None:
-        """Samples in a group of a file of the caller's; `create` and `load_from` have files of their own.
+        """Samples in a group of a file that the caller has opened; `create` and `load_from` open their own.
 
-        With `reduce_io`, samples that lie close together in a dataset without chunks are read in one go.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        root
+            The group of the samples.
+        capacity
+            How many slots there are; None for a storage that grows.
+        reduce_io
+            Read samples that lie close together in a dataset without chunks in one go.
+        is_mutable
+            Whether samples can be written; by default whether the file can be.
+        path
+            The path of the storage; by default the caller keeps the file.
+
+        Raises
+        ------
+        StorageCorruptedError
+            The datasets differ in length, or from `capacity`.
         """
         file_name = str(path or root.file.filename)
         mutable = root.file.mode != "r" if is_mutable is None else is_mutable

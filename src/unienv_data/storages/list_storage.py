@@ -31,6 +31,18 @@ class ListStorage(RowStorage):
     `load_from` reads all of them. A batch costs a step of Python per sample, so a `PackedStorage` is the quicker
     choice; this one suits samples that differ much in size, or few of them.
 
+    Parameters
+    ----------
+    single_instance_space
+        The space of one sample.
+    capacity
+        How many slots there are; None for a storage that grows.
+
+    Raises
+    ------
+    ValueError
+        `capacity` is below 1.
+
     Examples
     --------
     >>> buffer = ReplayBuffer.create("list", transition_space(env, episode_id=True), capacity=None)  # grows
@@ -60,7 +72,22 @@ class ListStorage(RowStorage):
         cache_path: str | os.PathLike[str] | None = None,
         multiprocessing: bool = False,
     ) -> ListStorage:
-        """A new storage in this process's memory; `multiprocessing` is a ValueError."""
+        """Create a new storage in the memory of this process.
+
+        Parameters
+        ----------
+        single_instance_space, capacity
+            As for every storage.
+        cache_path
+            Ignored.
+        multiprocessing
+            Must be False.
+
+        Raises
+        ------
+        ValueError
+            `multiprocessing` is True, or `capacity` is below 1.
+        """
         if multiprocessing:
             raise ValueError("a list is the memory of one process: use a PackedStorage with multiprocessing=True")
         return cls(single_instance_space, capacity)

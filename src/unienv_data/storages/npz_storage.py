@@ -79,7 +79,23 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         capacity: int | None = None,
         length: int = 0,
     ) -> None:
-        """The samples in a folder that is there."""
+        """The samples in a folder that exists; `create` makes a new one.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        compressed
+            Whether files that are written are compressed.
+        cache_filename
+            The folder.
+        mutable
+            Whether samples can be written.
+        capacity
+            How many slots there are; None for a storage that grows.
+        length
+            How many slots are in use, without a capacity.
+        """
         folder, length = Path(cache_filename), length if capacity is None else capacity
         super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=mutable)
         self.compressed = compressed

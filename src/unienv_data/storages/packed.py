@@ -103,7 +103,22 @@ class PackedStorage(RowStorage):
         cache_path: str | os.PathLike[str] | None = None,
         multiprocessing: bool = False,
     ) -> PackedStorage:
-        """A new storage. With `cache_path` its files lie in that folder, which must be new or empty."""
+        """Create a new storage.
+
+        Parameters
+        ----------
+        single_instance_space, capacity
+            As for every storage.
+        cache_path
+            The folder of its files, new or empty; by default it is in memory.
+        multiprocessing
+            Whether the memory is shared with processes that are forked or spawned.
+
+        Raises
+        ------
+        ValueError
+            `capacity` is below 1.
+        """
         return cls._create(RowLayout(single_instance_space), capacity, cache_path, multiprocessing)
 
     @classmethod

@@ -93,9 +93,28 @@ class ParquetStorage(ColumnStorage):
         cache_bytes: int = 2**28,
         single_file: Path | None = None,
     ) -> None:
-        """The pieces in a folder that is there: `generations` tells which, and how often each was written.
+        """The pieces in a folder that exists; `create` makes a new one.
 
-        A `single_file` stands by itself, and its row groups are the pieces.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample.
+        storage_dir
+            The folder.
+        capacity
+            How many slots there are; None for a storage that grows.
+        piece_size
+            How many rows a piece has.
+        length
+            How many slots are in use, without a capacity.
+        generations
+            How often each piece was written, by its number; a piece that is not there was never written.
+        read_only
+            Refuse to be written.
+        compression, cache_bytes
+            As for `create`.
+        single_file
+            A file by itself, whose row groups are the pieces.
         """
         folder, length = Path(storage_dir), length if capacity is None else capacity
         super().__init__(single_instance_space, capacity=capacity, length=length, path=folder, mutable=not read_only)

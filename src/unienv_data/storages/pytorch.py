@@ -63,9 +63,25 @@ class PytorchTensorStorage(RowStorage):
         path: Path | None = None,
         file: TensorFile | None = None,
     ) -> None:
-        """Over tensors of the caller's: a batch of the space, of as many samples as the capacity.
+        """A storage over tensors of the caller's.
 
-        `file` is the one that they lie in, or that all which is written goes to as well.
+        Parameters
+        ----------
+        single_instance_space
+            The space of one sample, on PyTorch.
+        data
+            A batch of the space, of as many samples as the capacity.
+        mutable
+            Whether samples can be written.
+        path
+            The path of the storage; None in memory.
+        file
+            The file that the tensors lie in, or that all that is written goes to as well.
+
+        Raises
+        ------
+        ValueError
+            A tensor has another shape or dtype than the space wants.
         """
         super().__init__(single_instance_space)
         self.layout = _array_layout(single_instance_space)

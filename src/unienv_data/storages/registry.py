@@ -57,7 +57,22 @@ StorageT = TypeVar("StorageT", bound=type[SpaceStorage])
 
 
 def register_storage(name: str) -> Callable[[StorageT], StorageT]:
-    """Register a storage class under a name; use as a decorator.
+    """Register a storage class under a name.
+
+    Parameters
+    ----------
+    name
+        The name, by which `ReplayBuffer.create` and the metadata of folders refer to the class.
+
+    Returns
+    -------
+    callable
+        A decorator of the class.
+
+    Raises
+    ------
+    ValueError
+        By the decorator, if the name stands for another class.
 
     Examples
     --------
@@ -79,7 +94,23 @@ def register_storage(name: str) -> Callable[[StorageT], StorageT]:
 
 
 def name_of(cls: type[SpaceStorage]) -> str:
-    """The name that a class is registered under; a ValueError if it has none, since nobody could open its folders."""
+    """The name that a storage class is registered under.
+
+    Parameters
+    ----------
+    cls
+        The class.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Raises
+    ------
+    ValueError
+        The class has none, so nobody could open its folders.
+    """
     name = cls.__dict__.get("registered_name", "")  # its own: a subclass of one that is registered is not
     if _registered.get(name) is not cls:
         raise ValueError(f"{cls.__qualname__} is not registered: put @register_storage(name) over it")
@@ -94,6 +125,11 @@ def _declared() -> Any:
 
 def storage_names() -> list[str]:
     """The names of all storages that can be opened.
+
+    Returns
+    -------
+    list of str
+        The names, sorted.
 
     Examples
     --------
@@ -110,9 +146,24 @@ def current_name(name: str) -> str:
 
 
 def storage_by_name(name: str, path: str | os.PathLike[str] | None = None) -> type[SpaceStorage]:
-    """The storage of that name, or of that class name in a folder of the reference; a ValueError if unknown.
+    """The storage class of a name.
 
-    `path` is the file that names it, which the error names.
+    Parameters
+    ----------
+    name
+        The name, or the name of a class in a folder of the reference.
+    path
+        The file that has the name, for the message.
+
+    Returns
+    -------
+    class
+        The class; its module is imported.
+
+    Raises
+    ------
+    UnsupportedFormatError
+        No storage has that name; the message says which one is near.
 
     Examples
     --------

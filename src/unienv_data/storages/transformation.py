@@ -30,11 +30,23 @@ _PICKLED = "data_transformation.pkl"
 class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Stores transformed samples, and applies the inverse transformation when they are read.
 
-    `data_transformation` leads from `single_instance_space` to the space of the storage inside. What is read is what
-    the inverse gives, which is the sample that was written if the transformation loses nothing. Moving samples, as
-    `remove_at` of a buffer does, moves the stored form and loses nothing.
+    What is read is what the inverse gives, which is the sample that was written if the transformation loses nothing.
+    Moving samples, as `remove_at` of a buffer does, moves the stored form and loses nothing.
 
     On disk the transformation is kept as JSON, so it must be a registered one (see `register_transformation`).
+
+    Parameters
+    ----------
+    single_instance_space
+        The space of one sample, as it is written and read.
+    data_transformation
+        Leads from `single_instance_space` to the space of the storage inside, and has an inverse.
+    inner_storage
+        The storage of the transformed samples.
+    inner_storage_path
+        Where it lies in the folder `cache_filename`.
+    cache_filename
+        The folder of the storage; None in memory.
 
     Examples
     --------

@@ -46,8 +46,14 @@ class FrameTimestampError(ValueError):
 class FrameForm(NamedTuple):
     """The form in which frames are wanted.
 
-    `pixels` is a pixel format of FFmpeg that NumPy arrays have: "rgb24", "rgba", "gray", "gray16le". `crop` is (top,
-    left, height, width), and `resize` (height, width), of what is left then.
+    Attributes
+    ----------
+    pixels
+        A pixel format of FFmpeg that NumPy arrays have: "rgb24", "rgba", "gray", "gray16le".
+    crop
+        (top, left, height, width) of the part that is wanted; None for all.
+    resize
+        (height, width) to which that part is resized; None for as it is.
     """
 
     pixels: str = "rgb24"
@@ -96,7 +102,24 @@ class FrameTable(NamedTuple):
 
 
 class VideoFile:
-    """One open video, and where its decoder stands. `table` is what an earlier one of the same file has found."""
+    """One open video, and where its decoder stands.
+
+    Parameters
+    ----------
+    path
+        The file.
+    form
+        The form in which frames are wanted.
+    table
+        The `table` of an earlier `VideoFile` of the same file, which is then not searched again.
+
+    Raises
+    ------
+    ValueError
+        There is no video in the file, nothing decodes it, or it has no frames.
+    ImportError
+        PyAV is not installed.
+    """
 
     def __init__(self, path: Path, form: FrameForm | None = None, table: FrameTable | None = None) -> None:
         av = need("av", extra="video")
@@ -270,12 +293,26 @@ _FILES: dict[str, type[VideoFile]] = {"auto": VideoFile, "pyav": VideoFile, "tor
 
 
 class FrameRequest(NamedTuple):
-    """The frames wanted of one camera: of which file, at which second of it, how far off it may be."""
+    """The frames wanted of one camera.
+
+    Attributes
+    ----------
+    paths
+        The file of each frame.
+    seconds
+        The time of each frame in its file.
+    tolerances
+        How many seconds each frame may be apart from its time.
+    shape
+        The shape of a frame as it is wanted, such as (height, width, 3).
+    form
+        The form of a frame.
+    """
 
     paths: Sequence[Path]
     seconds: np.ndarray
     tolerances: np.ndarray
-    shape: tuple[int, ...]  # of a frame as it is wanted, such as (height, width, 3)
+    shape: tuple[int, ...]
     form: FrameForm = FrameForm()
 
 
@@ -295,6 +332,13 @@ class FrameReader:
 
     Requests are grouped by file and by group of pictures, each of which is decoded once, by a few threads. Open videos
     are left behind in pickles and in processes that are forked.
+
+    Parameters
+    ----------
+    most_open
+        How many videos are kept open.
+    backend
+        What decodes: "pyav", which "auto" stands for, or "torchcodec".
 
     Raises
     ------

@@ -140,12 +140,26 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
         cache_path: PathLike | None = None,
         multiprocessing: bool = False,
     ) -> VideoStorage:
-        """A new storage in the folder `cache_path`; the other parameters are those of `Video`.
+        """Create a new storage.
+
+        Parameters
+        ----------
+        single_instance_space
+            The space of one frame.
+        codec, fps, gop, crf, pixel_format, raw_bytes
+            As for `Video`.
+        capacity
+            As for every storage.
+        cache_path
+            The folder of its files, which is needed.
+        multiprocessing
+            Must be False.
 
         Raises
         ------
         ValueError
-            The codec does not keep the frames of the space, or there is no folder.
+            The codec does not keep the frames of the space, `cache_path` is missing, `multiprocessing` is True, or
+            `capacity` is below 1.
         """
         space = frame_space(single_instance_space)
         settings = settings_for(space, codec, fps, gop, crf, pixel_format)
