@@ -415,6 +415,15 @@ def test_a_file_of_arrays(tmp_path: Path, flags: bool) -> None:
                 data.windows(after=1)
 
 
+def test_what_data_are_shown_as(tmp_path: Path) -> None:
+    unienv.record(batch(), tmp_path / "r", 40).close()
+    with unienv.load(tmp_path / "r") as data:
+        text = repr(data.windows(after=1))
+        assert text == f"<Data: 40 samples of <FrameStackedBatch of {data.batch!r}>>"
+    with unienv.load(LEROBOT) as data:
+        assert repr(data) == "<Data: 60 samples of <LeRobotAsUniEnvDataset>>"
+
+
 @pytest.mark.parametrize("name", ["pt", "hdf5", "parquet", "npz"])
 def test_recordings_of_each_format(tmp_path: Path, name: str) -> None:
     unienv.record(batch(), tmp_path / "r", 40).close()

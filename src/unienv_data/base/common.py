@@ -100,6 +100,9 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     # -- the verbs -----------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
     @abc.abstractmethod
     def __len__(self) -> int: ...
 

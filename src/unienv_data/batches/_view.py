@@ -27,6 +27,9 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
     def __len__(self) -> int:
         return len(self.batch)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.batch!r}>"
+
     @property
     def may_grow(self) -> bool:
         return self.batch.may_grow
