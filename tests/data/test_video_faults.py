@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from frames import frame, frames
 
-from unienv_data import ReplayBuffer, StorageCorruptedError, repair
+from unienv_data import Image, ReplayBuffer, StorageCorruptedError, Video, repair
 from unienv_data.storages import _episode_encoder, _raw_frames, row_memory
 from unienv_data.storages.video_storage import VideoStorage
 from unienv_interface.backends import NumpyComputeBackend
@@ -392,12 +392,20 @@ def test_a_snapshot_by_a_reader_of_a_ring_that_is_written(tmp_path: Path, monkey
 
 
 def test_the_rule_that_does_not_fit_names_its_column(tmp_path: Path) -> None:
-    from unienv_data import Video
-
     state = BoxSpace(NumpyComputeBackend, -1, 1, "float32", shape=(3,))
     space = DictSpace(NumpyComputeBackend, {"obs": {"state": state}, "action": state})
     with pytest.raises(ValueError, match="obs/state: frames are uint8 or uint16"):
         ReplayBuffer.create(space, columns={"obs/*": Video()}, cache_path=tmp_path / "a")
+
+
+def test_a_warning_names_the_column(tmp_path: Path, broken_codec: Callable[[], None]) -> None:
+    camera = BoxSpace(NumpyComputeBackend, 0, 255, "uint8", shape=SHAPE)
+    space = DictSpace(NumpyComputeBackend, {"obs": {"cam_a": camera, "cam_b": camera}})
+    rules = {"obs/cam_a": Image("png"), "obs/cam_b": Video("ffv1")}
+    buffer = ReplayBuffer.create(space, columns=rules, cache_path=tmp_path / "a")
+    buffer.extend({"obs": {"cam_a": frames(4, SHAPE), "cam_b": frames(4, SHAPE)}})
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / 'a' / 'storage'}, column 'obs/cam_b': frames could not"):
+        buffer.close()
 
 
 def file_pages() -> int:

@@ -150,6 +150,9 @@ class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         """Wait at most `timeout` seconds for what the storage does in the background; how many samples are left."""
         return 0
 
+    def be_called(self, name: str) -> None:
+        """Have warnings call the storage so: by the column that it keeps, and the folder of all columns."""
+
     # -- moving samples --------------------------------------------------------------------------------------
 
     def raw_rows(self, slots: Any) -> Any:

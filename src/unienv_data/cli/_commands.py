@@ -125,6 +125,8 @@ def check(
     missed ends of episodes, and time that runs backwards. Prints one line per finding. The exit status is 0 without
     findings, 1 with findings, and 2 if the recording could not be examined.
 
+    The videos and images of LeRobot datasets have no checksums, and are not decoded: repair decodes them.
+
     Example: unienv check data/ && python train.py data/
     """
     with ProgressBar("checking", None) as bar:

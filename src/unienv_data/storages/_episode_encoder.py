@@ -73,6 +73,7 @@ class EpisodeEncoder:
         bound: int,
     ) -> None:
         """`pixels` are the pixel format and the shape of raw frames, `bound` the bytes of them that may wait."""
+        self.name = str(folder)  # what warnings call the storage
         self._folder, self._settings, (self._format, self._shape) = folder, settings, pixels
         self._places, self._raw, self._clips = state
         self._capacity, self._bound = capacity, bound
@@ -195,7 +196,7 @@ class EpisodeEncoder:
         while self._raw.nbytes >= self._bound:
             if self._failed:
                 if has_retried:
-                    raise OSError(f"{self._folder}: frames cannot be encoded, and no more may wait: {self._failure}")
+                    raise OSError(f"{self.name}: frames cannot be encoded, and no more may wait: {self._failure}")
                 self._retry()
                 has_retried = True
             if not self._jobs and not self._split_open_episode(slot):
@@ -203,7 +204,7 @@ class EpisodeEncoder:
             if not self._has_warned:
                 self._has_warned = True
                 warnings.warn(
-                    f"{self._folder}: frames are written faster than they are encoded, so the writer waits: "
+                    f"{self.name}: frames are written faster than they are encoded, so the writer waits: "
                     f"{self._bound:,} bytes of frames wait to be encoded, which is the bound (raw_bytes); a larger "
                     f"one, smaller frames, or codec='h264' helps",
                     RuntimeWarning,
@@ -402,7 +403,7 @@ class EpisodeEncoder:
         failure, self._unreported = self._unreported, None
         if failure is not None:
             warnings.warn(
-                f"{self._folder}: frames could not be encoded, and are kept as they are until flush(), or whoever "
+                f"{self.name}: frames could not be encoded, and are kept as they are until flush(), or whoever "
                 f"opens the folder to write, can encode them: {failure}",
                 RuntimeWarning,
                 stacklevel=2,

@@ -134,9 +134,10 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         plan = DictPlan(single_instance_space, storage_map, nested_separator)
         paths = storage_paths or _part_names({key: type(storage_map[key]) for key in plan.keys})
         super().__init__(single_instance_space, {paths[key]: storage_map[key] for key in plan.keys}, cache_filename)
-        for key, space in zip(plan.keys, plan.spaces(), strict=True):
-            if storage_map[key].single_instance_space != space:
-                raise ValueError(f"the part {key!r} holds {storage_map[key].single_instance_space}, not {space}")
+        for key, space, part in zip(plan.keys, plan.spaces(), self.parts, strict=True):
+            if part.single_instance_space != space:
+                raise ValueError(f"the part {key!r} holds {part.single_instance_space}, not {space}")
+            part.be_called(f"{cache_filename}, column {key!r}")
         self.storage_map = {key: storage_map[key] for key in plan.keys}
         self.nested_separator = nested_separator
         self._plan = plan

@@ -382,6 +382,9 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
     def end_episode(self, slots: np.ndarray, number: int) -> None:
         self._encoder.end_episode(slots, number)
 
+    def be_called(self, name: str) -> None:
+        self._encoder.name = name
+
     def settle(self, timeout: float | None = None) -> int:
         return self._encoder.settle(timeout)
 
