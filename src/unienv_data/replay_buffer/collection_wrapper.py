@@ -1,14 +1,14 @@
 """An environment that records every transition into replay buffers.
 
-The field `obs` is the observation that the action was chosen on, and `next_obs` the one that the step returned: at an
-episode's end that is its last observation, since no step that ends an episode restarts the environment. Where the step
-after it does (an `AutoresetWrapper` in the mode "next_step"), that step has no transition of the slot.
+The field `obs` is the observation before the action, and `next_obs` the observation that the step returned. At an
+episode's end `next_obs` is its last observation, since the step that ends an episode does not restart the environment.
+If the next step restarts it (an `AutoresetWrapper` in the mode "next_step"), that step has no transition.
 
 Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): a slot is
 recorded when its step has finished.
 
 After a step that fails, or whose transition cannot be recorded, the observation of the environment is unknown, and the
-environment has to be reset. What was recorded before stays.
+environment has to be reset. The samples recorded before stay.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ReplayBufferCollectionWrapper(
         self._clock = clock
         self._slots = 1 if env.batch_size is None else env.batch_size
         self._every_slot = np.ones(self._slots, bool)
-        self._batch_size, self._env_backend = env.batch_size, env.backend  # each a call through every wrapper
+        self._batch_size, self._env_backend = env.batch_size, env.backend  # properties that call every wrapper
         self._is_batched = env.batch_size is not None
         self._has_context = env.context_space is not None
         self._to_numpy = env.backend.to_numpy
@@ -156,17 +156,17 @@ class ReplayBufferCollectionWrapper(
             first_episode_id = next_episode_id(self._buffers)
         self._counts = EpisodeCounts(self._slots, first_episode_id)
         self._recorder: Any = None  # a Recorder from the first step on
-        self._partial_recorders: PartialRecorders | None = None  # from the first step of some slots on
-        self._observation: Any = None  # the last one of all slots, in memory of our own
+        self._partial_recorders: PartialRecorders | None = None  # from the first step of a subset of slots on
+        self._observation: Any = None  # the last observation of all slots, in memory of our own
         self._context: Any = None
         self._is_known = False  # whether `_observation` and `_context` are those of the environment
         self._ended: set[int] = set()  # slots whose episodes have ended, until they are reset
         self._in_doubt = False  # whether the last step or reset has failed
         self._overwrites = is_plain(env)
         self._resetting: np.ndarray | None = None
-        # The action and the extras of the step under way; of some slots.
+        # The action and the extras of the step under way, or the slots that are stepping.
         self._stepping: tuple[Any, Any] | PendingSteps | None = None
-        self._extra_names: set[str] | None = set()  # from the first step on; None if a builder takes any
+        self._extra_names: set[str] | None = set()  # set by the first step; None if a builder takes any
 
     @classmethod
     def shared(cls, env: Env, replay_buffer: ReplayBuffer, **kwargs: Any) -> ReplayBufferCollectionWrapper:
@@ -185,12 +185,12 @@ class ReplayBufferCollectionWrapper(
 
     @property
     def replay_mode(self) -> ReplayMode:
-        """The mode that is in use; never "auto"."""
+        """The resolved mode; never "auto"."""
         return self._mode
 
     @property
     def replay_buffers(self) -> list[ReplayBuffer]:
-        """The buffers that are recorded into."""
+        """The buffers that samples are written to."""
         return list(self._buffers)
 
     # -- reset ---------------------------------------------------------------------------------------------
@@ -205,14 +205,14 @@ class ReplayBufferCollectionWrapper(
         return result
 
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
-        """Begin a reset, where the environment has this; `reset_wait` completes it."""
+        """Begin a reset, if the environment has `reset_async`; `reset_wait` completes it."""
         begin = self._asynchronous("reset_async")
         slots = self._begin_reset(mask)
         begin(*args, mask=mask, seed=seed, **kwargs)
         self._resetting = slots.copy()  # the caller may reuse the mask meanwhile
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Wait for the reset that was begun."""
+        """Wait for the reset under way, and return its results."""
         wait = self._asynchronous("reset_wait")
         slots, self._resetting = self._resetting, None
         if slots is None:
@@ -222,7 +222,7 @@ class ReplayBufferCollectionWrapper(
         return result
 
     def _begin_reset(self, mask: Any) -> np.ndarray:
-        """The mask of the slots to be reset, on the host; from here on the observations count as unknown."""
+        """Mark the observations as unknown, and return the mask of the slots to be reset, on the host."""
         if self._stepping is not None:
             raise RuntimeError("reset while a step is under way: call step_wait first")
         if self._resetting is not None:
@@ -233,8 +233,8 @@ class ReplayBufferCollectionWrapper(
             slots = parse_mask(mask, self._batch_size, self._env_backend)
         if not self._is_known and not slots.all():
             raise RuntimeError(
-                f"reset of slots {np.flatnonzero(slots)} alone: the observations of the others are not known, so "
-                f"the first reset, and the one after a step that has failed, must be of all slots"
+                f"reset of slots {np.flatnonzero(slots)} alone: the observations of the others are unknown, so "
+                f"the first reset, and the reset after a failed step, must be of all slots"
             )
         self._in_doubt = not self._is_known
         self._is_known = False
@@ -257,7 +257,7 @@ class ReplayBufferCollectionWrapper(
             self._dump(slots)
 
     def _merge(self, context: Any, observation: Any, slots: np.ndarray, chosen: list[int]) -> None:
-        """Replace the known rows of the slots that were reset."""
+        """Replace the observations and contexts of the slots that were reset."""
         if self._overwrites and len(observation) == len(chosen):
             kept = self._kept_for(observation)
             for row, slot in enumerate(chosen):  # most often there is just one
@@ -275,9 +275,9 @@ class ReplayBufferCollectionWrapper(
         return values if backend is NumpyComputeBackend else backend.from_numpy(values, device=self.env.device)
 
     def _kept_for(self, observation: np.ndarray) -> np.ndarray:
-        """The array of our own that keeps the last observations, with the dtype and the shape to take these rows."""
+        """The array that keeps the last observations, converted to a dtype that holds these rows."""
         kept: np.ndarray = self._observation
-        if observation.dtype != kept.dtype:  # an environment may give less than its space says, and more next time
+        if observation.dtype != kept.dtype:  # an environment may return a narrower dtype than its space has
             kept = self._observation = kept.astype(np.result_type(kept, observation))
         return kept
 
@@ -303,7 +303,7 @@ class ReplayBufferCollectionWrapper(
         return result
 
     def step_async(self, action: Any, index: Any = None, *, extras: Mapping[str, Any] | None = None) -> None:
-        """Begin a step, where the environment has this; `step_wait` completes it.
+        """Begin a step, if the environment has `step_async`; `step_wait` completes it.
 
         With `index` (slots, in any order) only these slots step, with one action each; other slots may still be
         stepping. This works in the modes per_env and shared, and without `extras`.
@@ -337,7 +337,7 @@ class ReplayBufferCollectionWrapper(
         return result
 
     def _prepare_step(self) -> None:
-        """Make sure that a step can be recorded, before the environment is asked to take it."""
+        """Check that a step can be recorded, before the environment steps."""
         if not self._is_known:
             raise RuntimeError(_UNKNOWN)
         if self._recorder is None:
@@ -347,12 +347,12 @@ class ReplayBufferCollectionWrapper(
             self._extra_names = None if is_function else names_of("extras", self._buffers)
 
     def _check_extras(self, extras: Mapping[str, Any] | None) -> None:
-        """Raise a KeyError, before the environment steps, if these extras cannot be recorded."""
+        """Raise a KeyError, before the environment steps, if the extras do not fit the buffers' columns."""
         if self._extra_names is not None:
             check_extras(extras, self._extra_names)
 
     def _refuse_ended(self, ended: set[int]) -> None:
-        """Raise a RuntimeError if there are any of these slots, which are to step after the end of their episodes."""
+        """Raise a RuntimeError that names the slots about to step after the end of their episodes."""
         if not ended or not self._refuses_ended:
             return
         what = f"slots {sorted(ended)}, whose episodes have ended" if self._is_batched else "an episode that has ended"
@@ -368,7 +368,7 @@ class ReplayBufferCollectionWrapper(
         extras: Mapping[str, Any] | None = None,
         part: StepOfSome | None = None,
     ) -> None:
-        """Record a step of all slots, or of some of them."""
+        """Record a step of all slots, or of a subset."""
         if self._env_restarts and self._ended:
             restarted = self._ended.intersection(range(self._slots) if part is None else part.slots)
             if restarted:
@@ -429,7 +429,7 @@ class ReplayBufferCollectionWrapper(
         extras: Mapping[str, Any] | None,
         part: StepOfSome | None,
     ) -> None:
-        """Record a step in which some slots were restarted instead, and so have no transition."""
+        """Record a step in which slots were restarted and have no transition."""
         observation, *signals, info = result
         stepped = list(range(self._slots)) if part is None else part.slots
         was_restarted = np.isin(stepped, list(restarted))
@@ -459,7 +459,7 @@ class ReplayBufferCollectionWrapper(
             self._dump(np.isin(np.arange(self._slots), list(restarted)))
 
     def _counted(self, needs: frozenset[str], slots: list[int] | None) -> tuple[Any, Any, Any]:
-        """The episode number, step number and time of all slots or of some; None where not needed."""
+        """Episode numbers, step numbers and times of all slots or of a subset; None for fields not needed."""
         count = self._slots if slots is None else len(slots)
         ids = self._counts.ids(slots) if "episode_id" in needs else None
         steps = self._counts.steps(slots) if "step" in needs else None
@@ -577,7 +577,7 @@ class ReplayBufferCollectionWrapper(
         return StepOfSome(slots, self._partial_recorders.of(slots), observation, context)
 
     def _keep_observations(self, slots: list[int], observation: Any) -> None:
-        """Keep the new observations of some slots, one row for each."""
+        """Keep the new observations of a subset of slots, one row for each."""
         if self._overwrites:
             self._kept_for(observation)[slots] = observation
         else:
@@ -588,8 +588,8 @@ class ReplayBufferCollectionWrapper(
 
     def close(self) -> None:
         """Close the environment. Open episodes are closed as cut; the buffers stay open."""
-        self._is_known = False  # a step from here on would go on with an episode that has ended
-        with contextlib.ExitStack() as everything:  # each call is made even if another one fails
+        self._is_known = False  # refuses steps: the episodes have ended
+        with contextlib.ExitStack() as everything:  # makes each call even if another one fails
             everything.callback(super().close)
             for buffer in self._buffers:
                 everything.callback(_end_recording, buffer)
@@ -603,12 +603,12 @@ class ReplayBufferCollectionWrapper(
         return method
 
     def _may_be_open(self) -> bool:
-        """Whether the caller may have added samples to a buffer that keeps episodes one after the other."""
+        """Whether the caller may have added samples of its own to a buffer without lanes."""
         recorder = self._recorder
         return self._mode != "interleaved" and (recorder is None or recorder.may_be_open)
 
     def _end_segments(self, slots: np.ndarray | None = None, *, cut: bool) -> None:
-        """Close the open segments of these slots; as `cut` unless a reset of the caller ended them."""
+        """Close the open segments of the slots, as `cut` unless the caller's reset has ended them."""
         if self._mode == "interleaved":
             self._buffers[0].mark_segment_end(slots, cut=cut)
             return
@@ -617,7 +617,7 @@ class ReplayBufferCollectionWrapper(
                 buffer.mark_segment_end(cut=cut)
 
     def _dump(self, slots: np.ndarray) -> None:
-        """Dump the buffers that hold rows of these slots."""
+        """Dump the buffers of the slots."""
         if len(self._buffers) == 1:
             chosen = [0] if slots.any() else []
         else:
@@ -705,14 +705,14 @@ class ReplayBufferCollectionWrapper(
 
 
 def _is_first(name: str, value: str, allowed: tuple[str, str]) -> bool:
-    """Whether an option has the first of two allowed values; a ValueError if it has neither."""
+    """Whether an option has the first of its two allowed values; a ValueError for any other value."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}, it must be {allowed[0]!r} or {allowed[1]!r}")
     return value == allowed[0]
 
 
 def _end_recording(buffer: ReplayBuffer) -> None:
-    """End the episodes of a buffer that are under way."""
+    """Close the open episodes of a buffer as cut."""
     if not buffer.is_closed:
-        with contextlib.suppress(PermissionError):  # in a fork, where the other process goes on with it
+        with contextlib.suppress(PermissionError):  # in a fork, whose parent goes on recording
             buffer.mark_segment_end(cut=True)

@@ -1,7 +1,7 @@
 """The fields of a step, and how their values become those of a buffer's columns.
 
-The data of a step is a plain tuple in the order of `FIELDS`, of one slot or of a whole batch. What does not change from
-step to step is prepared once, in a function for each column.
+The data of a step is a tuple in the order of `FIELDS`, of one slot or of a whole batch. For each column, a function is
+prepared once that converts the value of a step.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What transitions are built for: an environment, the space of a sample, and what the data of a step looks like."""
+    """An environment, the space of a sample, and the form of the data of a step."""
 
     env: Env
     space: Space
-    count: int | None  # of samples in what is built: None for one, without a leading axis
+    count: int | None  # of samples to build; None for one sample without a leading axis
     has_env_index: bool
 
     @property
     def target(self) -> Space:
-        """The space of what is built."""
+        """The space of the sample, or batch of samples, to build."""
         return self.space if self.count is None else batch_space(self.space, self.count)
 
     def env_space(self, field: str) -> Space:
-        """The environment's space of a field, as the data of a step has it."""
+        """The environment's space of a field in the data of a step."""
         env = self.env
         spaces = {"context": env.context_space, "action": env.action_space}
         space = spaces.get(field, env.observation_space)
@@ -75,7 +75,7 @@ class Setting:
 
 
 def known_field(setting: Setting, key: str) -> str:
-    """The key, if it can be filled."""
+    """Return the key; a KeyError if no field of a step has this name."""
     if key not in FIELDS:
         raise KeyError(
             f"{key}: the buffer's space has this key, and no field of a step has this name; those are "
@@ -89,7 +89,7 @@ def known_field(setting: Setting, key: str) -> str:
 
 
 def plain_form(setting: Setting, space: Space) -> tuple[np.dtype | None, tuple[int, ...]]:
-    """The dtype and the shape of an array that is a value of the space, or a batch, as it is; None if none is."""
+    """Dtype and shape of a NumPy array that needs no conversion; dtype None if every value needs one."""
     if not isinstance(space, ArraySpace) or space.backend is not NumpyComputeBackend:
         return None, ()
     return space.dtype, tuple(space.shape) if setting.count is None else (setting.count, *space.shape)
@@ -105,9 +105,9 @@ def converter(setting: Setting, key: str, space: Space, as_arrays: bool) -> Conv
 
 
 def number_converter(space: Space, count: int | None, as_arrays: bool, path: str) -> Convert:
-    """A function that makes numbers, or arrays of them, values of a space, or a batch of `count` of it.
+    """A function that converts numbers or arrays to values of a space, or to a batch of `count` values.
 
-    A column of integers takes only what it holds as it is: a fraction, or a number too large for it, is a ValueError.
+    For a column of integers, a fraction or a number out of its range is a ValueError.
     """
     if not isinstance(space, ArraySpace):
         return _unchanged if count is None else lambda value: _as_batch(space, value)
@@ -117,17 +117,17 @@ def number_converter(space: Space, count: int | None, as_arrays: bool, path: str
 
     def check_whole(value: Any) -> None:
         host = backend.to_numpy(value) if backend.is_backendarray(value) else np.asarray(value)
-        with np.errstate(invalid="ignore"):  # of values that are not finite, which the comparison finds
+        with np.errstate(invalid="ignore"):  # non-finite values fail the comparison
             if not (host.astype(backend.dtype_name(dtype)) == host).all():
                 raise ValueError(f"{path}: {host!r:.100} is no value of {space}, give the buffer a dtype that holds it")
 
     def whole(value: Any) -> int:
-        if type(value) is not int:  # of which the storage knows what fits
+        if type(value) is not int:  # the storage checks the range of integers
             check_whole(value)
         return int(value)
 
     if not shape and not as_arrays:
-        scalar = _python_type(space)  # the quickest for storages, too
+        scalar = _python_type(space)  # storages write Python numbers fastest
         if scalar is not None:
             return whole if is_integer else scalar
 
@@ -155,7 +155,7 @@ def _unchanged(value: Any) -> Any:
 
 
 def _as_batch(space: Space, value: Any) -> Any:
-    """What is no array, such as texts: vector environments give a list of these."""
+    """A batch of values other than arrays, such as texts: vector environments return a list."""
     return concatenate(space, value) if isinstance(value, list) else value
 
 
@@ -172,7 +172,7 @@ def _python_type(space: ArraySpace) -> type | None:
 
 
 class _InfoReader:
-    """Picks out the infos that a dict space asks for."""
+    """Reads the infos that a dict space has keys for."""
 
     def __init__(self, setting: Setting, space: Space, as_arrays: bool, path: str) -> None:
         if not isinstance(space, DictSpace):
@@ -190,7 +190,7 @@ class _InfoReader:
             self._plan.append((name, convert, blank))
 
     def _blank(self, name: str, space: Space) -> Any:
-        """What is recorded where an info that may be missing is."""
+        """The value recorded for a missing info."""
         if not isinstance(space, ArraySpace):
             path = self._path
             raise KeyError(f"{path}/_{name}: only arrays and numbers may be missing, {path}/{name} is of {space}")
@@ -224,7 +224,7 @@ class _InfoReader:
         return self._count is None or f"_{name}" not in info or bool(info[f"_{name}"].all())
 
     def _where_there(self, info: dict[str, Any], name: str, convert: Convert, blank: Any) -> Any:
-        """An info where it is flagged as there, or not flagged at all; zeros elsewhere, whatever lies there."""
+        """An info in the slots that have it, by its flags; zeros in the other slots."""
         flags, backend = info.get(f"_{name}", True), self._backend
         there = backend.to_numpy(flags) if backend.is_backendarray(flags) else np.asarray(flags)
         if there.all():

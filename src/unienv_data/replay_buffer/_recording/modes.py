@@ -1,4 +1,4 @@
-"""Which buffers go with which environment, in which way they are recorded into, and where they are dumped to."""
+"""The modes of recording, checks of environment and buffers, and dumps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ReplayMode = Literal["auto", "shared", "per_env", "interleaved"]
 
 
 def as_list(buffers: ReplayBuffer | Sequence[ReplayBuffer]) -> list[ReplayBuffer]:
-    """One buffer or several as a list of them, checked one by one."""
+    """One buffer or several as a list of checked buffers."""
     listed = [buffers] if isinstance(buffers, ReplayBuffer) else list(buffers)
     for index, buffer in enumerate(listed):
         if not isinstance(buffer, ReplayBuffer):
@@ -35,7 +35,7 @@ def as_list(buffers: ReplayBuffer | Sequence[ReplayBuffer]) -> list[ReplayBuffer
 
 
 def resolve_mode(mode: ReplayMode, env: Env, buffers: Sequence[ReplayBuffer]) -> ReplayMode:
-    """The mode that is meant, once it is known that environment and buffers fit it; a ValueError if they do not."""
+    """Resolve "auto"; a ValueError if environment and buffers do not fit the mode."""
     if mode not in get_args(ReplayMode):
         raise ValueError(f"replay_mode is {mode!r}, it must be one of {', '.join(get_args(ReplayMode))}")
     resolved = _auto_mode(env, buffers) if mode == "auto" else mode
@@ -115,7 +115,7 @@ def _check_interleaved(batch_size: int | None, buffers: Sequence[ReplayBuffer]) 
 
 
 def warn_if_mixed(mode: ReplayMode, env: Env) -> None:
-    """Warn of recording several environments into one buffer that does not keep them apart."""
+    """Warn of recording several environments into one buffer that mixes them."""
     slots = env.batch_size or 1
     if mode == "shared" and slots > 1:
         warnings.warn(
@@ -137,7 +137,7 @@ def _check_no_lanes(buffers: Sequence[ReplayBuffer]) -> None:
 
 
 def check_same_space(old: Sequence[ReplayBuffer], new: Sequence[ReplayBuffer]) -> None:
-    """A ValueError unless buffers that take the place of others are of the same space."""
+    """A ValueError unless new buffers have the space of the buffers that they replace."""
     for index, buffer in enumerate(new):
         known = old[index if len(old) == len(new) else 0].single_space
         if buffer.single_space != known:
@@ -161,9 +161,9 @@ def check_steps_of_some(mode: ReplayMode, slots: int, what: str) -> None:
 
 
 def dump(buffers: Sequence[ReplayBuffer], chosen: Iterable[int], path: PathLike | None) -> None:
-    """Dump the chosen buffers: a single one to the path itself, of several each to a folder of its own under it.
+    """Dump the chosen buffers: a single buffer to the path itself, several to a folder each under the path.
 
-    A buffer without samples is left out: there is nothing to keep, and a dump of an earlier run may be in the place.
+    Empty buffers are left out, so that they do not replace the dump of an earlier run.
     """
     if path is None:
         raise ValueError("dump_path must be provided to dump replay buffers: assign wrapper.dump_path")

@@ -1,4 +1,4 @@
-"""Columns of another precision than the environment's values, which are converted when they are written."""
+"""Columns with another precision than the environment's values, which are converted at the write."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from unienv_interface.space.spaces.array import parse_dtype
 
 
 def with_dtype(space: Space, dtype: Any, path: str) -> Space:
-    """The space with another dtype in the arrays of its kind, floats or integers; a ValueError where there are none.
+    """The space with another dtype in its arrays of the same kind (floats or integers); a ValueError if it has none.
 
-    `dtype` is one for all of them, or of a dict space a mapping with those of some keys.
+    `dtype` is one dtype, or for a dict space a mapping from keys to dtypes.
     """
     if isinstance(dtype, Mapping):
         if not isinstance(space, DictSpace):
@@ -39,7 +39,7 @@ def with_dtype(space: Space, dtype: Any, path: str) -> Space:
 
 
 def _converted(space: Space, dtype: Any, path: str) -> Space | None:
-    """The space with arrays of this dtype where they were of its kind; None if none were."""
+    """The space with this dtype in its arrays of the same kind; None if it has none."""
     if isinstance(space, CompositeSpace):
         found = [(child, _converted(child, dtype, f"{path}/{key}")) for key, child in space.child_items()]
         if all(new is None for _, new in found):
@@ -67,9 +67,9 @@ def _kind(backend: Any, dtype: Any) -> str | None:
 
 
 def precision_converter(source: Space, target: Space, path: str) -> Callable[[Any], Any] | None:
-    """A function that gives values of one space the precision of another; None where both have the same.
+    """A function that converts values of one space to the precision of another; None if both are equal.
 
-    Structures, shapes and kinds that differ stay as they are: a storage names them.
+    Differences in structure, shape or kind stay for the storage, which raises an error with the path.
     """
     if isinstance(source, CompositeSpace) and type(source) is type(target):
         keys = [key for key, _ in source.child_items()]

@@ -54,7 +54,7 @@ class Builder:
 
 
 def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformation | None, validate: bool) -> Builder:
-    """The builder for what the caller has chosen; a KeyError for a key that it cannot fill."""
+    """The builder for the caller's choice; a KeyError for a key of the space that it cannot fill."""
     if chosen is not None and not isinstance(chosen, DataTransformation):
         builder: Builder = CallableBuilder(setting, chosen)
     elif chosen is not None:
@@ -67,7 +67,7 @@ def make_builder(setting: Setting, chosen: Callable[..., Any] | DataTransformati
 
 
 def check_builder(chosen: object) -> None:
-    """A TypeError unless this can build transitions."""
+    """A TypeError if the argument cannot build transitions."""
     if not (chosen is None or callable(chosen) or isinstance(chosen, DataTransformation)):
         raise TypeError(f"transition_builder is {chosen!r:.80}, wanted a function or a DataTransformation")
 
@@ -76,9 +76,9 @@ class DictBuilder(Builder):
     """Fills exactly the keys of a dict space."""
 
     def __init__(self, setting: Setting, keys: DictSpace, *, as_arrays: bool, keeps_precision: bool = False) -> None:
-        """With `as_arrays` numbers become arrays of the backend; storages also take Python's own, which are quicker.
+        """With `as_arrays` numbers become arrays of the backend instead of Python numbers, which storages write faster.
 
-        With `keeps_precision` the values of the environment's spaces stay as they are, whatever the columns' dtypes.
+        With `keeps_precision` the environment's values keep their dtypes, whatever the columns' dtypes.
         """
         self._plan = [
             (
@@ -104,7 +104,7 @@ class DictBuilder(Builder):
 
 
 class NextObservationBuilder(Builder):
-    """For a space that is no dict: the sample is the observation that the step led to."""
+    """For a space other than a dict: the sample is the observation after the step."""
 
     needs = frozenset({"next_obs"})
 
@@ -113,7 +113,7 @@ class NextObservationBuilder(Builder):
 
 
 class CallableBuilder(Builder):
-    """Hands everything to a function of the caller's, by keyword."""
+    """Calls a function of the caller's with all fields, by keyword."""
 
     needs = frozenset({*OF_ENV_SPACES, "reward", "terminated", "truncated", "env_index", "extras"})
 
@@ -138,7 +138,7 @@ class CallableBuilder(Builder):
 
 
 class TransformingBuilder(Builder):
-    """Hands the fields that the buffer has keys for, or the usual ones if it has no keys, to a transformation."""
+    """Applies a transformation to the fields that the buffer has keys for, or to the usual fields."""
 
     def __init__(self, setting: Setting, transformation: DataTransformation) -> None:
         space = setting.space
@@ -159,7 +159,7 @@ class TransformingBuilder(Builder):
 
 
 class ValidatingBuilder(Builder):
-    """Checks what another builder makes."""
+    """Checks the samples of another builder."""
 
     def __init__(self, setting: Setting, inner: Builder) -> None:
         self._inner, self._target, self.needs = inner, setting.target, inner.needs
@@ -184,13 +184,13 @@ class Recorder(abc.ABC):
     may_be_open: bool = True
 
     def __init__(self, needs: frozenset[str]) -> None:
-        """`needs` are the fields that have to be given; the others may be None."""
+        """`needs` are the fields that `record` reads; the others may be None."""
         self.needs = needs
         self.needs_counts = not needs.isdisjoint(COUNTED)
 
     @abc.abstractmethod
     def record(self, data: Sequence[Any], ended: list[int]) -> None:
-        """Write one step, in the order of `FIELDS`, and end the episodes of the rows `ended`, in ascending order."""
+        """Write one step, its data in the order of `FIELDS`, and end the episodes of the rows `ended`, ascending."""
 
 
 def make_recorder(
@@ -297,7 +297,7 @@ def _slot_numbers(env: Env) -> Any:
 
 
 def _info_of_slot(info: dict[str, Any], names: Iterable[str], slot: int, count: int) -> dict[str, Any]:
-    """The infos with these names that one slot has; of infos with an entry per slot, the entry of the slot."""
+    """The infos of one slot with these names; of infos with an entry per slot, the slot's entry."""
     infos = {}
     for name in names:
         if name not in info:
@@ -321,7 +321,7 @@ def _has_one_each(value: Any, count: int) -> bool:
 
 
 class StepOfSome(NamedTuple):
-    """A step of some slots: their recorder, and the observations and contexts before it, one row for each."""
+    """A step of a subset of slots: their recorder, and observations and contexts before it, one row for each."""
 
     slots: list[int]
     recorder: Recorder
@@ -330,7 +330,7 @@ class StepOfSome(NamedTuple):
 
 
 class PartialRecorders:
-    """Makes recorders for some slots of a batch, into the buffers of the whole batch."""
+    """Makes recorders for subsets of the slots of a batch, into the buffers of the whole batch."""
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class PartialRecorders:
         self._builder = builder
 
     def of(self, slots: list[int]) -> Recorder:
-        """The recorder for rows of these slots, in this order."""
+        """The recorder for rows of these slots, in order."""
         if self._of_slots:
             buffers, builders = [self._buffers[slot] for slot in slots], [self._builder(slot, None) for slot in slots]
             recorder: Recorder = _SlotRecorder(self._env, buffers, builders, self._is_per_env)
@@ -367,12 +367,12 @@ class PartialRecorders:
 
 
 def names_of(field: str, buffers: Sequence[ReplayBuffer]) -> set[str]:
-    """The names under a field of several values, in any of these buffers."""
+    """The names under a field of several values, in all buffers together."""
     return {name for buffer in buffers for name in _children(_children(buffer.single_space).get(field))}
 
 
 def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
-    """Raise a KeyError unless the extras of a step have just the names of the buffers' columns."""
+    """Raise a KeyError unless the extras of a step have exactly the names of the buffers' columns."""
     given = {} if extras is None else extras
     missing = [name for name in names if name not in given]
     missing = [name for name in missing if f"_{name}" not in names and not (name[:1] == "_" and name[1:] in names)]
@@ -389,7 +389,7 @@ def check_extras(extras: Mapping[str, Any] | None, names: set[str]) -> None:
 
 
 def _children(space: Space | None) -> Mapping[str, Space]:
-    """The spaces under the keys of a dict space; none of any other."""
+    """The children of a dict space; none for other spaces."""
     return space.spaces if isinstance(space, DictSpace) else {}
 
 
@@ -397,7 +397,7 @@ def _children(space: Space | None) -> Mapping[str, Space]:
 
 
 def owned_copy(value: Any) -> Any:
-    """A copy that only the recorder can change: environments reuse their arrays, and callers write to theirs."""
+    """A copy for the recorder: environments reuse their arrays, and callers write to them."""
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     if value is None or is_jax_array(value):  # which never changes

@@ -18,19 +18,19 @@ _ROWS_AT_ONCE = 65536
 
 
 class EpisodeCounts:
-    """Counts the episodes and the steps of each slot. It costs time only where an episode begins.
+    """Counts the episodes and the steps of each slot, with work only where an episode begins.
 
     Episodes are numbered in the order of their first steps, and within one step in that of the slots.
     """
 
     def __init__(self, slots: int, first_id: int) -> None:
-        self.recorded = 0  # steps of all slots; the caller counts
+        self.recorded = 0  # steps of all slots; incremented by the caller
         self._next_id = first_id
         self._begun = [-1] * slots
         self._ids: list[int | None] = [None] * slots
 
     def begin(self, slots: Sequence[int]) -> bool:
-        """Begin an episode in each of these slots that does not begin one already; whether there was any."""
+        """Begin an episode in each slot that has made a step in its episode; return whether any has."""
         begun, recorded, cuts = self._begun, self.recorded, False
         for slot in slots:
             if begun[slot] != recorded:
@@ -38,21 +38,21 @@ class EpisodeCounts:
         return cuts
 
     def skip_to(self, number: int) -> None:
-        """Give the episodes to come, and those under way, no smaller number than this."""
+        """Raise the numbers of later episodes, and of episodes under way, to at least `number`."""
         self._next_id = max(self._next_id, number)
         self._ids = [None if own is None or own < number else own for own in self._ids]
 
     def doubt(self) -> None:
-        """Count a step that may have been recorded in part; all slots begin anew after it."""
+        """Count a step that may have been recorded in part; a reset of all slots follows."""
         self.recorded += 1
 
     def advance(self, slots: Sequence[int]) -> None:
-        """Count a step of these slots alone, by moving the begin of their episodes one step back."""
+        """Count a step of these slots only, by moving the begin of their episodes one step back."""
         for slot in slots:
             self._begun[slot] -= 1
 
     def ids(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """The episode of the next step of each slot, or of each of these slots."""
+        """The episode number of each slot's next step."""
         ids = self._ids
         chosen = range(len(ids)) if slots is None else slots
         for slot in chosen:
@@ -61,7 +61,7 @@ class EpisodeCounts:
         return np.array(ids if slots is None else [ids[slot] for slot in slots])
 
     def steps(self, slots: Sequence[int] | None = None) -> np.ndarray:
-        """The number, in its episode, of the next step of each slot, or of each of these slots."""
+        """The step number, within its episode, of each slot's next step."""
         begun = self._begun if slots is None else [self._begun[slot] for slot in slots]
         return self.recorded - np.array(begun)
 
@@ -100,7 +100,7 @@ class PendingSteps:
 
     def __init__(self, action_space: Space) -> None:
         """`action_space` is that of the whole batch."""
-        self.is_sound = True  # whether the observations of the slots that are not stepping are known
+        self.is_sound = True  # whether the observations of the other slots are known
         self._space = action_space
         self._actions: dict[int, Any] = {}
 
@@ -108,7 +108,7 @@ class PendingSteps:
         return len(self._actions)
 
     def actions_for(self, slots: Sequence[int], action: Any) -> dict[int, Any]:
-        """The action of each of these slots, out of a batch; an error if one of them is stepping already."""
+        """The action of each slot, out of a batch; an error if a slot is stepping already."""
         busy = sorted(self._actions.keys() & set(slots))
         if busy:
             raise RuntimeError(f"environments {busy} are stepping already: call step_wait first")
@@ -118,11 +118,11 @@ class PendingSteps:
         return dict(zip(slots, rows, strict=True))
 
     def add(self, actions: dict[int, Any]) -> None:
-        """Add slots that have begun to step."""
+        """Add slots that begin to step."""
         self._actions.update(actions)
 
     def take(self, slots: Sequence[int]) -> Any:
-        """Remove slots that have finished their step, and return their actions as a batch in this order."""
+        """Remove slots that have finished their step, and return their actions as a batch, in order."""
         return batch_utils.concatenate(self._space, [self._actions.pop(slot) for slot in slots])
 
     @contextlib.contextmanager
