@@ -106,12 +106,10 @@ class Subject:
         ]
 
     def go_on(self) -> Any:
-        """What is found after each of some more writes."""
-        found = []
+        """What is found after some more writes."""
         for write in self.writes_after():
             write()
-            found.append(self.look())
-        return found
+        return self.look()
 
     def reopen(self) -> None:
         """After a close, as another process would; in memory, where nothing is left, a new one."""
@@ -169,13 +167,13 @@ def interrupt_everywhere(
     subject = kind(place, capacity, leaves, verb.lanes, folder)
     subject.fill(is_open=verb.is_open)
     before = subject.look()
-    wanted = {False: [before, *subject.go_on()]}
+    wanted = {False: [before, subject.go_on()]}
     subject.fill(is_open=verb.is_open)
     with Interrupter(OURS, 0, press) as points:
         verb.act(subject)
     if subject.buffer.is_closed:
         subject.reopen()
-    wanted[True] = [subject.look(), *subject.go_on()]
+    wanted[True] = [subject.look(), subject.go_on()]
     step = max(1, points.count // most)
     for at in itertools.count(1 + len(place) % step, step):
         what = f"{place}, {form}, point {at}"
@@ -213,7 +211,7 @@ def _check_after(subject: Subject, wanted: dict[bool, list[Any]], what: str) -> 
     try:
         has_happened = found != wanted[False][0]
         assert found == wanted[has_happened][0]
-        assert subject.go_on() == wanted[has_happened][1:]
+        assert subject.go_on() == wanted[has_happened][1]
     except Exception as error:
         raise AssertionError(f"{what}: {found}, wanted {wanted[False][0]} or {wanted[True][0]}") from error
 
