@@ -1,6 +1,6 @@
 """Writers that are killed at random instants, and what is then found. Run as a program, so that it may fork.
 
-    python tests/data/kill_loop.py --kills 100 --seed 0 [--storage npz] [--boots]
+    python tests/data/kill_loop.py --kills 100 --seed 0 [--storage npz] [--then boot]
 
 Each writer goes on where the last one was killed, does a stream of operations that follows from its seed, and sends a
 byte up a pipe when one has returned. The oracle does the same operations on a list: what is found must be the state
@@ -177,11 +177,11 @@ def is_state(found: tuple[list[int], Any], before: Model, after: Model) -> bool:
 
 
 def run(
-    kills: int, seed: int, capacity: int | None, folder: Path, storage: str = "packed", *, boots: bool = False
+    kills: int, seed: int, capacity: int | None, folder: Path, storage: str = "packed", then: str | None = None
 ) -> int:
     """Kill so many writers of one buffer; the number of operations that were acknowledged.
 
-    With `boots` the machine boots after each kill, or the folder goes to another machine.
+    After each kill the machine may boot ("boot"), or the folder be copied, to another machine every other time ("copy").
     """
     chance = random.Random(seed)
     model = Model(capacity)
@@ -223,7 +223,9 @@ def run(
         dumped = operations.dumped or dumped
         before = copy.deepcopy(operations.model)
         operations.next()(None)
-        if boots:
+        if then == "copy":
+            _copy(folder / "buffer")
+        if then == "boot" or (then == "copy" and kill % 2):
             _boot(folder / "buffer", chance)
         found = found_in(folder / "buffer")
         if not is_state(found, before, operations.model):
@@ -241,13 +243,15 @@ def run(
     return acknowledged
 
 
+def _copy(path: Path) -> None:
+    copied = path.with_name("other machine")
+    shutil.copytree(path, copied)
+    shutil.rmtree(path)
+    copied.rename(path)
+
+
 def _boot(path: Path, chance: random.Random) -> None:
-    """Have the writer's machine another boot id than this one; every other time, the folder a copy."""
-    if chance.random() < 0.5:
-        copied = path.with_name("other machine")
-        shutil.copytree(path, copied)
-        shutil.rmtree(path)
-        copied.rename(path)
+    """Have the writer's machine another boot id than this one."""
     with open(path / "header.bin", "r+b") as file:
         if any(file.read()[-8:]):
             return  # closed in order, and not opened again before the kill
@@ -272,14 +276,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--storage", default="packed")
-    parser.add_argument("--boots", action="store_true")
+    parser.add_argument("--then", choices=["boot", "copy"])
     arguments = parser.parse_args()
-    total, per_buffer = 0, 10 if arguments.boots else 25
+    total, per_buffer = 0, 10 if arguments.then else 25
     for number in range(-(-arguments.kills // per_buffer)):
         folder = Path(tempfile.mkdtemp(prefix="kills"))
         try:
             capacity, count = (None, 7, 40, 1)[number % 4], min(per_buffer, arguments.kills - number * per_buffer)
-            total += run(count, arguments.seed + number, capacity, folder, arguments.storage, boots=arguments.boots)
+            total += run(count, arguments.seed + number, capacity, folder, arguments.storage, arguments.then)
         finally:
             shutil.rmtree(folder)
     print(f"{arguments.kills} kills, {total} operations acknowledged, none lost")
