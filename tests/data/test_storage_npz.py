@@ -70,6 +70,18 @@ def test_a_dictionary_has_an_array_per_leaf_and_a_column_reads_its_own(tmp_path:
     assert len(storage.verify()) == 1
 
 
+def test_files_that_have_changed_places_are_found(tmp_path: Path) -> None:
+    storage = filled(tmp_path / "a")
+    one, other = tmp_path / "a" / "1.npz", tmp_path / "a" / "3.npz"
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    with pytest.raises(StorageCorruptedError, match=r"1\.npz: it was written as another file, b'slot 3'"):
+        storage.get([0, 1])
+    assert np.array_equal(storage.get([0, 2]), ROWS[[0, 2]])
+    assert len(storage.verify()) == 2
+
+
 def test_a_missing_file_is_an_error_and_never_zeros(tmp_path: Path) -> None:
     storage = filled(tmp_path / "a")
     (tmp_path / "a" / "2.npz").unlink()

@@ -54,7 +54,7 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
     A sample of a dictionary has an array per leaf ("obs/rgb"), any other the array `data`. A file is replaced as a
     whole, so what was written survives a kill, and any number of processes read and write at the same time. Reading a
     slot whose file is missing, never written or lost, is a StorageCorruptedError. Files are checked as they are read,
-    against their checksums and against the space.
+    against their checksums, the space, and the number of the slot, which each has as its comment.
 
     A sample costs a file, some 100 us to read or write: for many small ones use PackedStorage.
 
@@ -199,6 +199,8 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         fd = open_regular(path, writable=False)
         try:
             with os.fdopen(fd, "rb") as file, zipfile.ZipFile(file) as archive:
+                if archive.comment not in (b"", _comment(slot)):  # the reference writes none
+                    raise ValueError(f"it was written as another file, {archive.comment!r}")
                 if sorted(archive.namelist()) != sorted(self._members):
                     raise ValueError(f"it has {archive.namelist()}, wanted {self._members}")
                 return [
@@ -216,12 +218,13 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         for row, slot in enumerate(slots.tolist()):
             self._unsynced.add(slot)
             with replacing(self._path(slot), durable=False) as file:
-                file.write(self._archive([column[row, ...] for column in columns]))
+                file.write(self._archive(slot, [column[row, ...] for column in columns]))
 
-    def _archive(self, values: list[np.ndarray]) -> bytes:
+    def _archive(self, slot: int, values: list[np.ndarray]) -> bytes:
         buffer = io.BytesIO()
         method = zipfile.ZIP_DEFLATED if self.compressed else zipfile.ZIP_STORED
         with zipfile.ZipFile(buffer, "w") as archive:
+            archive.comment = _comment(slot)
             for name, value in zip(self._members, values, strict=True):
                 info = zipfile.ZipInfo(name)
                 info.compress_type = method
@@ -296,6 +299,11 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
     def close(self) -> None:
         if self.is_mutable and self._folder.exists():
             self.flush()
+
+
+def _comment(slot: int) -> bytes:
+    """What tells the file of a slot from those of the others."""
+    return f"slot {slot}".encode()
 
 
 def _slots_in(folder: Path) -> list[int]:
