@@ -181,7 +181,7 @@ def run(
 ) -> int:
     """Kill so many writers of one buffer; the number of operations that were acknowledged.
 
-    After each kill the machine may boot ("boot"), or the folder be copied, to another machine every other time ("copy").
+    After a kill the machine may boot ("boot"), or the folder be copied, every other time to another machine ("copy").
     """
     chance = random.Random(seed)
     model = Model(capacity)

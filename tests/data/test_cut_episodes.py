@@ -196,6 +196,36 @@ def test_samples_in_no_episode_are_in_none_of_a_copy(chunk_size: int) -> None:
     assert copy.cut_episodes() == []
 
 
+@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+def test_a_part_without_episodes_adds_none_and_the_others_keep_theirs(chunk_size: int) -> None:
+    known, unknown = ReplayBuffer.create(number_space()), ReplayBuffer.create(number_space(), keep_episodes=False)
+    write(known, [(2, False), (3, True)])
+    unknown.extend(numbers(range(20, 24)))
+    combined = CombinedBatch([known, CombinedBatch([unknown, known]), unknown])
+    copy = ReplayBuffer.create(number_space())
+    copy.extend_from(combined, chunk_size=chunk_size)
+    assert contents(copy) == contents(combined)
+    assert copy.get_segments() == [(0, 2), (2, 5), (9, 11), (11, 14)]
+    assert cut_numbers(copy) == [[2, 3, 4], [2, 3, 4]]
+    plain = ReplayBuffer.create(number_space(), keep_episodes=False)
+    plain.extend_from(combined.get_slice(slice(1, 7)))
+    assert len(plain) == 6
+    with pytest.raises(ValueError, match="SubIndexedBatch is a view over several batches, of which some know"):
+        copy.extend_from(combined.get_slice(slice(1, 7)))
+    assert len(copy) == len(combined)
+
+
+def test_nothing_is_copied_if_one_part_has_no_lanes() -> None:
+    lanes = ReplayBuffer.create(number_space(), lanes=2)
+    lanes.extend_lanes(numbers([1, 2]))
+    plain = ReplayBuffer.create(number_space(), keep_episodes=False)
+    plain.extend(numbers([3, 4]))
+    copy = ReplayBuffer.create(number_space(), lanes=2)
+    with pytest.raises(ValueError, match="the batch has 1 lanes, the buffer 2"):
+        copy.extend_from(CombinedBatch([lanes, plain]))
+    assert len(copy) == 0
+
+
 # -- files --------------------------------------------------------------------------------------------------
 
 

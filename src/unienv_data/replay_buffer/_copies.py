@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..base.common import BatchBase, chunks_of
 from ..base.files import is_temporary, remove_leftovers, replace_folder, sync_folder
 from ..base.row_storage import rows_of
 from ..base.storage import StorageCorruptedError
+from ..batches.combined_batch import CombinedBatch
 from ..storages.backend_compat import in_stored_form
 from ._folder import write_description
 from ._locks import FolderLock
@@ -124,20 +125,44 @@ class _Episodes(NamedTuple):
 
 def extend_from(buffer: ReplayBuffer, other: BatchBase, chunk_size: int, *, show_progress: bool) -> None:
     """Add all samples of another batch with its episodes, `chunk_size` at a time; see `ReplayBuffer.extend_from`."""
-    lanes, writer = buffer.lanes, buffer._writer
-    positions, starts, ends, is_cut = _episodes_of(buffer, other)
-    size = max(lanes, min(chunk_size, buffer.capacity or chunk_size) // lanes * lanes)
-    first = buffer._counters.head
+    size = max(buffer.lanes, min(chunk_size, buffer.capacity or chunk_size) // buffer.lanes * buffer.lanes)
+    copies = [(source, _episodes_of(buffer, source)) for source in _sources_of(other)]
+    for source, episodes in copies:
+        _extend_from(buffer, source, episodes, size, show_progress=show_progress)
+
+
+def _extend_from(
+    buffer: ReplayBuffer, other: BatchBase, episodes: _Episodes, size: int, *, show_progress: bool
+) -> None:
+    writer, first = buffer._writer, buffer._counters.head
+    positions, starts, ends, is_cut = episodes
     for part in chunks_of(len(other), size, show_progress=show_progress):
         start, count = part.start, part.stop - part.start
         batch = other.get_at(part if positions is None else positions[part])
         closing = np.flatnonzero(ends[part]).tolist()
         are_cut = is_cut[part][closing].tolist()
-        if lanes > 1:
+        if buffer.lanes > 1:
             buffer._locked(writer.extend_all_lanes, batch, count, closing, are_cut)
         else:
             ended = [(first + int(starts[start + index]), first + start + index + 1) for index in closing]
             buffer._locked(writer.extend_episodes, batch, count, ended, are_cut)
+
+
+def _sources_of(batch: BatchBase) -> list[BatchBase]:
+    """The batches of a combination, of which one may know its episodes and another not."""
+    if not isinstance(batch, CombinedBatch):
+        return [batch]
+    return [source for part in batch._sources for source in _sources_of(part)]
+
+
+def _has_sources_with_episodes(batch: BatchBase) -> bool:
+    """Whether a view lies over a combination in which some batches know their episodes."""
+    under: Any = batch
+    while not isinstance(under, CombinedBatch):
+        under = getattr(under, "batch", None)
+        if under is None:
+            return False
+    return any(source.is_segment_aware for source in _sources_of(under))
 
 
 def _episodes_of(buffer: ReplayBuffer, other: BatchBase) -> _Episodes:
@@ -145,6 +170,11 @@ def _episodes_of(buffer: ReplayBuffer, other: BatchBase) -> _Episodes:
     count, lanes, numbers = len(other), buffer.lanes, np.arange(len(other))
     episodes = other.episodes_of(numbers) if buffer.maintain_segment_metadata else None
     if episodes is None:
+        if buffer.maintain_segment_metadata and _has_sources_with_episodes(other):
+            raise ValueError(
+                f"extend_from: {type(other).__name__} is a view over several batches, of which some know their "
+                f"episodes and some do not: copy the same view of each of these batches by itself"
+            )
         if lanes > 1:
             raise _wrong_lanes(1, lanes)
         return _Episodes(None, np.zeros(count, np.int64), np.zeros(count, bool), np.zeros(count, bool))

@@ -599,9 +599,9 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Copy all samples of another batch, with its episodes.
 
         Episodes of several lanes go to the lanes of this buffer if it has the same number, and one after the other into
-        a buffer without lanes. A batch without episodes adds none. Samples between two episodes of the batch stay
-        between them. An episode is cut in the copy (`cut_episodes`) if its end is not in the batch: because it is open,
-        was cut, or a slice leaves the end out.
+        a buffer without lanes. A batch without episodes adds none, also as a part of a `CombinedBatch`. Samples between
+        two episodes of the batch stay between them. An episode is cut in the copy (`cut_episodes`) if its end is not in
+        the batch: because it is open, was cut, or a slice leaves the end out.
 
         Parameters
         ----------
@@ -617,7 +617,8 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         RuntimeError
             An episode of `append` is open.
         ValueError
-            The batch has another number of lanes than this buffer.
+            The batch has another number of lanes than this buffer, or is a view over several batches of which only
+            some know their episodes.
         """
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")
