@@ -141,6 +141,8 @@ def load(source: PathLike, backend: BackendLike = "numpy", device: Any = None) -
     ------
     FileNotFoundError
         The path does not exist; the message names a similar one.
+    ValueError
+        The file is of another kind, or its arrays are not of one length.
 
     Notes
     -----

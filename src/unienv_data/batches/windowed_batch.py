@@ -130,16 +130,18 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         Whether the metadata also contain `slice_padding` for each entry of `windows`, as in `SliceStackedBatch`. Not
         possible with `seconds`.
 
-    Warns
-    -----
-    UnknownEpisodesWarning
-        The batch knows no episodes, so every existing frame is valid. `episodes="ignore"` silences the warning.
-
     Raises
     ------
     ValueError
         A path names no column, offsets are invalid, `episodes` has an unknown value, or `padding` is used with windows
         by time or without episodes.
+    TypeError
+        `windows` is no mapping, or empty.
+
+    Warns
+    -----
+    UnknownEpisodesWarning
+        The batch knows no episodes, so every existing frame is valid. `episodes="ignore"` silences the warning.
 
     Examples
     --------

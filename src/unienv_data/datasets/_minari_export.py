@@ -93,6 +93,8 @@ def export_minari(
         If there is a dataset of this name.
     ValueError
         If the samples or their episodes are none that Minari can store; the text says which and why.
+    TypeError
+        Minari has no counterpart of a space.
 
     Examples
     --------

@@ -74,6 +74,13 @@ class ExperienceReplay(SampleAccess):
     priority_key
         The entry of samples that holds their priority.
 
+    Raises
+    ------
+    TypeError
+        The storage, sampler or writer is none that a replay can use.
+    ValueError
+        `batch_size` is missing for a sampler that drops the last batch, or below 1.
+
     Examples
     --------
     >>> import torch

@@ -98,6 +98,10 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         If it could not be downloaded.
     StorageCorruptedError
         If the dataset, or its converted copy, is damaged; the text says which, and what to do.
+    ValueError
+        `dataset_id` has no version, or `download` has an unknown value.
+    FileExistsError
+        There is something else at the place of the converted copy.
 
     Examples
     --------

@@ -41,6 +41,13 @@ class TensorDictStorage(RingStorage):
         A new folder for the samples, which `open` opens again, in any process, after `flush` or `close`. Without it
         the samples are in memory.
 
+    Raises
+    ------
+    ValueError
+        `max_size` is below 1.
+    FileExistsError
+        The folder `cache_path` is not empty.
+
     Examples
     --------
     >>> replay = ExperienceReplay(storage=TensorDictStorage(max_size=1_000), batch_size=32)

@@ -142,7 +142,7 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
     Raises
     ------
     TypeError
-        The dataset has no items by index, or no length.
+        The dataset has no items by index or no length, or its items are none that PyTorch collates.
     ValueError
         The dataset is empty, or no space holds its first item.
 

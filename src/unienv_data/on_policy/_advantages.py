@@ -61,6 +61,13 @@ def gae(
     Advantages
         `advantages` and `returns`, their sum with `values`, in the dtype of `values`.
 
+    Raises
+    ------
+    ValueError
+        An array has another shape than `values`, or there are no steps.
+    TypeError
+        `values` are no floats, the flags are no booleans, or the arrays are of different libraries.
+
     Examples
     --------
     >>> batch = rollout(envs, policy, 128)

@@ -102,6 +102,18 @@ class ReplayBufferCollectionWrapper(
         In shared mode, mixing several environments in one buffer issues an `UnknownEpisodesWarning`; "ignore" silences
         it.
 
+    Raises
+    ------
+    ValueError
+        The buffers do not fit the environment or the mode, an option has an unknown value, `dump_path` is missing, or
+        `env` restarts in the step that ends an episode.
+    TypeError
+        A buffer is no `ReplayBuffer`, or `transition_builder` cannot build transitions.
+    RuntimeError
+        A buffer is closed.
+    PermissionError
+        A buffer is read-only.
+
     Examples
     --------
     >>> buffer = ReplayBuffer.create(transition_space(env), capacity=1_000_000)

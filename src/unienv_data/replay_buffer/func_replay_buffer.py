@@ -53,6 +53,11 @@ class FuncReplayBuffer:
     batch
         How many environments add rows side by side.
 
+    Raises
+    ------
+    ValueError
+        `capacity` is no multiple of `batch` or too large for JAX, or the space is not of arrays of JAX of fixed shape.
+
     Examples
     --------
     >>> import jax

@@ -48,6 +48,11 @@ class TransformedStorage(WrappingStorage[BatchT, BArrayType, BDeviceType, BDtype
     cache_filename
         The folder of the storage; None in memory.
 
+    Raises
+    ------
+    ValueError
+        The transformation has no inverse, or one that does not lead back.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", -1, 1, np.float32, shape=(3,))

@@ -59,6 +59,13 @@ def check_storage(
     **options
         Further arguments for `create`.
 
+    Raises
+    ------
+    StorageContractError
+        The storage breaks a clause: which one, what was found, and what the contract wants.
+    ValueError
+        `skip` has a name that is no clause.
+
     Examples
     --------
     >>> check_storage(ListStorage, "probe")

@@ -74,6 +74,11 @@ def serialize_backend(backend: BackendLike) -> str:
     str
         "numpy", "pytorch" or "jax".
 
+    Raises
+    ------
+    ValueError, TypeError
+        There is no such backend.
+
     Examples
     --------
     >>> serialize_backend(parse_backend("torch"))

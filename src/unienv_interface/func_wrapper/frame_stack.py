@@ -75,6 +75,13 @@ class FuncFrameStackWrapper(
     obs_stack_size, action_stack_size, action_default_value
         As for `FrameStackWrapper`.
 
+    Raises
+    ------
+    ValueError
+        A stack size is negative, or `action_default_value` is no action.
+    TypeError
+        A stack size is no integer.
+
     Examples
     --------
     >>> env = FuncEnvBasedEnv(FuncFrameStackWrapper(Countdown(), obs_stack_size=2))  # the example of `FuncEnv`

@@ -59,6 +59,13 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        `shape` has a negative size, or no backend has this name.
+    TypeError
+        `shape` is no sequence of integers, or `backend` is none.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,))

@@ -37,6 +37,8 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
     ------
     EnvContractError
         The environment breaks a clause: which one, what was found, and what the contract wants.
+    ValueError
+        `skip` has a name that is no clause.
 
     Examples
     --------

@@ -40,6 +40,13 @@ class CropTransformation(DataTransformation):
         Numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For integers, ends
         between two whole numbers are rounded inwards.
 
+    Raises
+    ------
+    ValueError
+        `crop_low` is above `crop_high`, they do not broadcast, or one is NaN.
+    TypeError
+        `crop_low` or `crop_high` is no number and no array.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", -9.0, 9.0, "float32", shape=(2,))

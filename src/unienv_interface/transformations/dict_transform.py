@@ -92,6 +92,13 @@ class DictTransformation(DataTransformation):
     nested_separator
         What joins the keys of nested dictionaries.
 
+    Raises
+    ------
+    ValueError
+        A key lies below another one, or `nested_separator` is empty.
+    TypeError
+        A value is no `DataTransformation`.
+
     Examples
     --------
     >>> space = DictSpace("numpy", {"cam": BoxSpace("numpy", 0, 255, "uint8", shape=(2,))})

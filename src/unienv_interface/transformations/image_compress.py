@@ -85,6 +85,13 @@ class ImageCompressTransformation(DataTransformation):
     last_channel
         Whether the last axis is that of the channels.
 
+    Raises
+    ------
+    ValueError
+        Two options exclude each other, or `max_size_bytes` is needed for this format.
+    TypeError
+        `mode` or `format` is no text, or a size no integer.
+
     Examples
     --------
     >>> images = BoxSpace("numpy", 0, 255, np.uint8, shape=(64, 64, 3))
@@ -220,6 +227,13 @@ class ImageDecompressTransformation(DataTransformation):
         The mode of Pillow's to convert images to.
     format
         The only format that is read; any that Pillow knows if it is None.
+
+    Raises
+    ------
+    ValueError
+        `target_channels` is none of 1, 3 and None.
+    TypeError
+        `mode` or `format` is no text, or a size no integer.
 
     Examples
     --------

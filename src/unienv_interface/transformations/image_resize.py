@@ -43,6 +43,13 @@ class ImageResizeTransformation(DataTransformation):
     new_height, new_width
         The size of the new images, in pixels.
 
+    Raises
+    ------
+    ValueError
+        A size is below 1.
+    TypeError
+        A size is no integer.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(96, 96, 3))

@@ -40,6 +40,11 @@ def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
     callable
         The function.
 
+    Raises
+    ------
+    ValueError
+        The name stands for another function.
+
     Examples
     --------
     >>> def is_array(space):
@@ -185,6 +190,11 @@ class IterativeTransformation(_LeafTransformation):
     inv_is_leaf_node_fn
         The same for the target, which the inverse starts from.
 
+    Raises
+    ------
+    TypeError
+        `transformation` is no `DataTransformation`.
+
     Examples
     --------
     >>> space = DictSpace("numpy", {"cam": BoxSpace("numpy", 0, 255, "uint8", shape=(2,))})
@@ -251,6 +261,11 @@ class LeafwiseTransformation(_LeafTransformation):
         One for each leaf, in the order of the leaves.
     is_leaf_node_fn, inv_is_leaf_node_fn
         As for `IterativeTransformation`.
+
+    Raises
+    ------
+    TypeError
+        `transformation` is no `DataTransformation`.
 
     Examples
     --------

@@ -45,6 +45,14 @@ class NormalizeTransformation(DataTransformation):
     low, high
         The bounds of the results; by default those of the source, mapped.
 
+    Raises
+    ------
+    ValueError
+        `offset` is not finite, `scale` is not finite and above 0, only one of `low` and `high` is given, or `new_dtype`
+        is none of real numbers.
+    TypeError
+        A constant is no number and no array.
+
     Examples
     --------
     >>> from unienv_interface.backends import NumpyComputeBackend

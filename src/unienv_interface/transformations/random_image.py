@@ -169,6 +169,11 @@ class RandomShiftTransformation(_RandomImageTransformation):
     seed
         The seed of the draws; by default a random one.
 
+    Raises
+    ------
+    ValueError
+        `pixels` is negative.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(84, 84, 3))
@@ -210,6 +215,11 @@ class ColorJitterTransformation(_RandomImageTransformation):
         The same, for images of three channels: red, green and blue.
     seed
         The seed of the draws; by default a random one.
+
+    Raises
+    ------
+    ValueError
+        A strength is not from 0 to 1.
 
     Examples
     --------

@@ -53,6 +53,13 @@ class RescaleTransformation(DataTransformation):
     nan_to
         What replaces NaN after the mapping; by default NaN stays.
 
+    Raises
+    ------
+    ValueError
+        An end of the new bounds is not finite, `new_low` is above `new_high`, or `new_dtype` is none of real numbers.
+    TypeError
+        A constant is no number and no array.
+
     Examples
     --------
     >>> space = BoxSpace("numpy", 0, 255, "uint8", shape=(2,))

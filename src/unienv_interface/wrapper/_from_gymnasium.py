@@ -53,6 +53,13 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     backend, device
         Where observations, actions and, of a batch, rewards and flags are.
 
+    Raises
+    ------
+    TypeError
+        `env` is no environment of Gymnasium, or there is no counterpart of one of its spaces.
+    ValueError
+        `env` resets in the step that ends an episode, which hides the last observation.
+
     Examples
     --------
     >>> env = FromGymnasiumEnv(gymnasium.make("Pendulum-v1"), backend="torch")

@@ -33,6 +33,11 @@ class ControlFrequencyLimitWrapper(
     sleep
         Waits for so many seconds.
 
+    Raises
+    ------
+    ValueError
+        `control_dt` is not a positive number of seconds, or is missing and `env` has no `control_timestep`.
+
     Examples
     --------
     >>> env = ControlFrequencyLimitWrapper(env, control_dt=0.05)  # at most 20 steps a second

@@ -75,6 +75,12 @@ class FlattenContextObservationWrapper(
     flatten_observation
         Flatten observations.
 
+    Raises
+    ------
+    ValueError
+        The values have no flat form, or observations are to be flattened and `env` restarts by itself in the step that
+        ends an episode.
+
     Examples
     --------
     >>> env = FlattenContextObservationWrapper(env)

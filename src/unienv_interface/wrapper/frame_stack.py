@@ -46,6 +46,14 @@ class FrameStackWrapper(
         The action that stands for those before the first step, a value of the action space; by default the one nearest
         to zero.
 
+    Raises
+    ------
+    ValueError
+        A stack size is negative, `action_default_value` is no action, or `env` restarts by itself; see
+        `AutoresetWrapper`.
+    TypeError
+        A stack size is no integer.
+
     Examples
     --------
     >>> env = FrameStackWrapper(env, obs_stack_size=4)

@@ -138,6 +138,11 @@ class NormalizeRewardWrapper(Wrapper):
     moments : RunningMoments
         The moments of the discounted returns, on the host.
 
+    Raises
+    ------
+    ValueError
+        `gamma` is not from 0 to 1, or `epsilon` is not above 0.
+
     Examples
     --------
     >>> env = NormalizeRewardWrapper(envs, gamma=0.99)

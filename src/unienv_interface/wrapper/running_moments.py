@@ -34,6 +34,11 @@ class RunningMoments:
     count
         The number of rows seen, and the initial weight.
 
+    Raises
+    ------
+    ValueError
+        `count` is not above 0.
+
     Examples
     --------
     >>> moments = RunningMoments((3,))

@@ -27,6 +27,13 @@ class TimeLimitWrapper(
     time_limit
         The number of steps of the longest episode.
 
+    Raises
+    ------
+    ValueError
+        `time_limit` is below 1, or `env` restarts by itself; see `AutoresetWrapper`.
+    TypeError
+        `time_limit` is no integer.
+
     Examples
     --------
     >>> env = TimeLimitWrapper(env, 1)

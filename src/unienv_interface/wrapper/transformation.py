@@ -61,6 +61,11 @@ class TransformWrapper(
     target_action_space
         The action space of this layer; by default what the inverse of the transformation makes of the one below.
 
+    Raises
+    ------
+    ValueError
+        There is an `observation_transformation`, and `env` restarts by itself in the step that ends an episode.
+
     Examples
     --------
     >>> env = TransformWrapper(unienv.make("Pendulum-v1"), observation_transformation=RescaleTransformation(-1.0, 1.0))
@@ -122,6 +127,11 @@ class ContextObservationTransformWrapper(
         The environment below.
     context_transformation, observation_transformation
         Lead from the environment below to this layer.
+
+    Raises
+    ------
+    ValueError
+        There is an `observation_transformation`, and `env` restarts by itself in the step that ends an episode.
 
     Examples
     --------

@@ -46,6 +46,11 @@ class EpisodeRenderStackWrapper(
     nested_separator
         Joins the keys on the way to a frame, where the environment renders mappings.
 
+    Raises
+    ------
+    ValueError
+        `done_index` is no slot of the batch, or `env` restarts by itself; see `AutoresetWrapper`.
+
     Examples
     --------
     >>> env = unienv.make("CartPole-v1", env_kwargs={"render_mode": "rgb_array"})
@@ -261,7 +266,12 @@ class EpisodeVideoWrapper(
     done_index, rendered_index, nested_separator
         As for `EpisodeRenderStackWrapper`.
     overwrite
-        Replace a file of an earlier run; by default it is a FileExistsError.
+        Replace videos of an earlier run.
+
+    Raises
+    ------
+    FileExistsError
+        `store_dir` holds videos of an earlier run, and `overwrite` is False.
 
     Examples
     --------
@@ -327,6 +337,11 @@ class EpisodeWandbVideoWrapper(
         Log the number of the episode beside the video, as `{wandb_log_key}_episode_id`.
     done_index, rendered_index, nested_separator
         As for `EpisodeRenderStackWrapper`.
+
+    Raises
+    ------
+    ImportError
+        Weights & Biases is not installed.
 
     Examples
     --------

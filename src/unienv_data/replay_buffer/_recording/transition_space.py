@@ -74,6 +74,10 @@ def transition_space(
     ------
     ValueError
         The environment does not have what is asked for, such as a context or slots.
+    KeyError
+        `dtype` names no column.
+    TypeError
+        `info` or `extras` is no mapping.
 
     Examples
     --------

@@ -26,6 +26,13 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
     batch_shape
         The shape of the arrays; a size of None stands for any size.
 
+    Raises
+    ------
+    TypeError
+        `single_space` is no space, or `batch_shape` no sequence of sizes.
+    ValueError
+        `batch_shape` has a negative size.
+
     Examples
     --------
     >>> BatchedSpace(TextSpace("numpy", 8), (3,)).contains(np.array(["a", "b", "c"], object))

@@ -27,6 +27,11 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        `dtype` is not that of booleans, or `shape` has a negative size.
+
     Examples
     --------
     >>> space = BinarySpace("numpy", shape=(2,))

@@ -33,6 +33,14 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     shape
         Of every value; by default what the bounds broadcast to.
 
+    Raises
+    ------
+    ValueError
+        `dtype` is that of booleans; a bound is NaN, beyond the range of the dtype or of another shape; or `low` is
+        above `high`.
+    TypeError
+        A bound is no number, or the backend has no such dtype.
+
     Examples
     --------
     >>> from unienv_interface.backends import NumpyComputeBackend

@@ -28,6 +28,13 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        A key is given twice, or a child is on another backend.
+    TypeError
+        A key is no string, or a child no space.
+
     Examples
     --------
     >>> space = DictSpace("numpy", {"speed": BoxSpace("numpy", 0.0, 1.0, "float32", shape=())})

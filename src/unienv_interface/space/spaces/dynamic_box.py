@@ -33,6 +33,14 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         What `pad_data` fills up with. Only where the bounds do not admit it (NaN, for example) can it be told from
         data, and so be stripped again.
 
+    Raises
+    ------
+    ValueError
+        `dtype` is not that of real numbers, no axis varies, a size is negative or above the largest one, or the bounds
+        or `fill_value` do not fit the dtype.
+    TypeError
+        A bound is no number, or a shape no sequence of integers.
+
     Examples
     --------
     >>> points = DynamicBoxSpace("numpy", -1.0, 1.0, (0, 3), (100, 3), "float32")

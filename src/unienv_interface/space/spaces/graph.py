@@ -67,6 +67,14 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        The features are on another backend, there are features of edges without `is_edge`, or a limit is negative or
+        above its maximum.
+    TypeError
+        The features are no boxes, or a limit is no integer.
+
     Examples
     --------
     >>> space = GraphSpace("numpy", BoxSpace("numpy", -1.0, 1.0, "float32", shape=(3,)), is_edge=True, max_nodes=5)

@@ -32,6 +32,13 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
     device
         As for the other spaces; texts are on the host.
 
+    Raises
+    ------
+    ValueError
+        `min_length` is negative or above `max_length`, or `charset` holds no single characters.
+    TypeError
+        A length is no integer.
+
     Examples
     --------
     >>> space = TextSpace("numpy", max_length=8)

@@ -24,6 +24,13 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        A child is on another backend.
+    TypeError
+        A child is no space.
+
     Examples
     --------
     >>> space = TupleSpace("numpy", [BinarySpace("numpy", ()), TextSpace("numpy", 8)])

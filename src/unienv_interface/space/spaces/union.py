@@ -25,6 +25,13 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
     device
         Where the arrays are; None for any.
 
+    Raises
+    ------
+    ValueError
+        There are no alternatives, or one is on another backend.
+    TypeError
+        An alternative is no space.
+
     Examples
     --------
     >>> space = UnionSpace("numpy", [BinarySpace("numpy", ()), TextSpace("numpy", 8)])
