@@ -32,6 +32,13 @@ class Recording:
     the buffer; the environment stays open. A step that has returned survives a kill of this process, with or without
     `close`.
 
+    Parameters
+    ----------
+    env
+        The environment, which does not restart by itself.
+    buffer
+        The buffer to record into, with a lane for each slot.
+
     Attributes
     ----------
     buffer

@@ -88,6 +88,8 @@ def show(
         Frames per second of the video; by default those of the LeRobot dataset or of the columns of video, or 30.
     frames
         How many frames the sheet has, spread over the episode.
+    progress
+        Called as ``progress(done, total)`` with numbers of frames of the video.
 
     Returns
     -------

@@ -304,7 +304,8 @@ class LeRobotWindows(BatchBase):
     Raises
     ------
     ValueError
-        There is no such feature, or its seconds are no list, or no multiples of the time between two frames.
+        There is no such feature, or there are no seconds of it, or they are no multiples of the time between two
+        frames.
 
     Examples
     --------

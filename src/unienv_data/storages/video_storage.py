@@ -196,18 +196,22 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
         frame_cache: int | str = 0,
         **kwargs: Any,
     ) -> VideoStorage | ReferenceVideos:
-        """The storage in a folder.
+        """Load the storage in a folder.
 
         Parameters
         ----------
-        path, single_instance_space, capacity, read_only
-            As of every storage. One process at a time may write.
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage. One process at a time may write.
         resize, crop
             To read only: frames come cropped to (top, left, height, width), and then resized to (height, width). The
             space is that of such frames.
         frame_cache
             Keep decoded frames on disk beside the videos, in at most so many bytes, such as "20GB". Processes share
             them, and they are found again the next time.
+        accept_damaged
+            To read only: rebuild the index of the frames from the video files that are whole.
+        **kwargs
+            Arguments of other storages; ignored.
         """
         folder = Path(path)
         file = folder / VIDEO_METADATA

@@ -35,6 +35,11 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
     A NumPy or PyTorch generator advances in place and is returned as it is; a JAX key is split and the new key
     is returned. Code that always goes on with the returned generator works on all three.
 
+    Parameters
+    ----------
+    backend
+        The backend of the draws.
+
     Examples
     --------
     >>> random = NumpyComputeBackend.random
