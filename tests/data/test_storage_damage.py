@@ -86,7 +86,9 @@ def makers() -> dict[str, Callable[[Path], Any]]:
     found = {
         f"rows {leaves} {capacity}": of_rows(leaves, capacity) for leaves in ("small", "heap") for capacity in (None, 6)
     }
-    found |= {name: of_files(kind) for name, kind in file_storages.KINDS.items() if kind.on_disk}
+    absent = {name for name, package in file_storages._PACKAGE.items() if importlib.util.find_spec(package) is None}
+    kinds = {name: kind for name, kind in file_storages.KINDS.items() if kind.on_disk and kind.storage not in absent}
+    found |= {name: of_files(kind) for name, kind in kinds.items()}
     packages = {"image": "PIL", "video": "av"}
     found |= {name: of_frames(name) for name, package in packages.items() if importlib.util.find_spec(package)}
     found |= {name: of_storages(composed.KINDS[name]) for name in composed.ON_DISK}
@@ -145,9 +147,6 @@ def check_error(error: Exception, folder: Path, what: str) -> None:
 
 def attack(folder: Path, count: int, seed: int) -> None:
     chance, known = random.Random(seed), makers()
-    absent = {name for name, package in file_storages._PACKAGE.items() if importlib.util.find_spec(package) is None}
-    for name in [name for name in known if name in file_storages.KINDS and file_storages.KINDS[name].storage in absent]:
-        del known[name]
     backends = {name: make(folder / name) for name, make in known.items()}
     for _ in range(count):
         name, work = chance.choice(sorted(backends)), folder / "work"
@@ -176,6 +175,30 @@ def test_a_damaged_file_is_one_kind_of_error(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
 def test_many_damaged_files_are_one_kind_of_error(tmp_path: Path) -> None:
     attack(tmp_path, 10_000, seed=1)
+
+
+def is_reported(folder: Path, backend: Any) -> bool:
+    try:
+        with ReplayBuffer.load_from(folder, backend=backend) as buffer:
+            return bool(buffer.verify())
+    except (StorageCorruptedError, ValueError):
+        return True
+
+
+@pytest.mark.parametrize("name", [name for name in makers() if not (REFERENCE / name).exists()])
+def test_files_that_have_changed_places_are_reported(name: str, tmp_path: Path) -> None:
+    backend = makers()[name](tmp_path / "a")
+    assert not is_reported(tmp_path / "a", backend)
+    files = [path for path in sorted((tmp_path / "a").rglob("*")) if path.is_file() and path.name != "lock"]
+    pairs = [pair for pair in itertools.combinations(files, 2) if pair[0].suffix == pair[1].suffix]
+    contents_of = {path: path.read_bytes() for path in files}
+    pairs = [(one, other) for one, other in pairs if contents_of[one] != contents_of[other]]
+    for one, other in random.Random(0).sample(pairs, min(8, len(pairs))):
+        one.write_bytes(contents_of[other])
+        other.write_bytes(contents_of[one])
+        assert is_reported(tmp_path / "a", backend), (one.name, other.name)
+        for path in (one, other):
+            path.write_bytes(contents_of[path])
 
 
 # -- the heap ----------------------------------------------------------------------------------------------
