@@ -94,6 +94,15 @@ def test_every_codec_gives_the_frames_back(codec: str, shape: tuple[int, ...], d
     assert names(tmp_path / "a", "raw-*") == []
 
 
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_grey_frames_keep_their_range(codec: str, tmp_path: Path) -> None:
+    wanted = frames(4, (64, 64))
+    with create(tmp_path / "a", box((64, 64)), codec=codec, crf=1) as buffer:
+        buffer.extend(wanted)
+        found = settled(buffer).get_at(...)
+    assert np.abs(found.astype(int) - wanted).mean() < 1.5
+
+
 @pytest.mark.parametrize(
     ("options", "shape", "dtype", "text"),
     [

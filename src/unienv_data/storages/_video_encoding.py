@@ -156,6 +156,8 @@ def encode_video(path: Path, frames: Iterable[np.ndarray], settings: VideoSettin
                 stream = container.add_stream(_encoder(settings.codec), rate, options=options)
                 stream.height, stream.width = frame.shape[:2]
                 stream.pix_fmt = settings.pixel_format
+                if settings.pixel_format.startswith("gray"):  # FFmpeg decodes grey H.264 as YUV, of half that range
+                    stream.codec_context.color_range = av.video.reformatter.ColorRange.JPEG
                 stream.codec_context.thread_count = 1
             picture = av.VideoFrame.from_ndarray(frame, format=pixels)
             picture.pts, picture.time_base = count, 1 / rate
