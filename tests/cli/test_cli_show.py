@@ -63,6 +63,16 @@ def test_a_column_of_video_is_shown_at_its_rate(run: Any, tmp_path: Path) -> Non
     assert np.abs(frames - 90).max() < 4
 
 
+def test_grey_frames_without_a_channel_are_shown(run: Any, tmp_path: Path) -> None:
+    camera = BoxSpace(NumpyComputeBackend, 0, 255, "uint8", shape=(32, 48))
+    with ReplayBuffer.create(DictSpace(NumpyComputeBackend, {"cam": camera}), cache_path=tmp_path / "r") as buffer:
+        buffer.extend({"cam": np.full((6, 32, 48), 90, np.uint8)})
+    run("show", tmp_path / "r", "--mp4", tmp_path / "out.mp4")
+    frames, _ = frames_of(tmp_path / "out.mp4")
+    assert frames.shape == (6, 32, 48, 3)
+    assert np.abs(frames - 90).max() < 4
+
+
 def test_an_episode_as_a_sheet(recording: Path, run_json: Any, tmp_path: Path) -> None:
     found = run_json("show", recording, "--episode", -2, "--png", tmp_path / "s.png", "--column", "obs/wrist")
     assert (found["samples"], found["columns"]) == (10, ["obs/wrist"])

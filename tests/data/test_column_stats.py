@@ -120,6 +120,21 @@ def test_channels_may_come_first() -> None:
     np.testing.assert_allclose(found.mean, pixels.mean(axis=(0, 2, 3))[:, None, None])
 
 
+def test_depth_is_one_channel_of_some_frames() -> None:
+    depth = BoxSpace(NUMPY, 0, 65535, "uint16", shape=(16, 20))
+    board = BoxSpace(NUMPY, 0, 2, "uint8", shape=(8, 8))
+    pixels = np.random.default_rng(0).integers(0, 65536, (40, 16, 20)).astype(np.uint16)
+    with ReplayBuffer.create(DictSpace(NUMPY, {"depth": depth, "board": board}), capacity=40) as buffer:
+        buffer.extend({"depth": pixels, "board": np.ones((40, 8, 8), np.uint8)})
+        found = column_stats(buffer)
+        some = column_stats(buffer, ["depth"], image_frames=10)["depth"]
+    assert found["board"].mean.shape == (8, 8)
+    assert found["depth"].count.tolist() == [[40 * 320]]
+    assert some.count.tolist() == [[10 * 320]]
+    np.testing.assert_allclose(found["depth"].mean, pixels.mean(keepdims=True)[0])
+    np.testing.assert_allclose(found["depth"].q50, np.median(pixels), rtol=0.05)
+
+
 def test_only_finite_numbers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_BLOCK_VALUES", 50)
     values = data()

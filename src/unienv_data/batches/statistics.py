@@ -15,13 +15,14 @@ from unienv_interface.space.spaces import ArraySpace
 from ..base.common import BatchBase
 from ._kept_statistics import KeptStatistics
 
-__all__ = ["ColumnStatistics", "column_stats", "is_image_shape", "summarize", "usable_columns"]
+__all__ = ["ColumnStatistics", "column_stats", "is_image", "summarize", "usable_columns"]
 
 _CHUNK_BYTES = 4 * 2**20
 _BLOCK_VALUES = 32_768  # what fits the cache of a core as float64
 _QUANTILE_BYTES = 32 * 2**20
 _MOST_QUANTILE_ROWS = 65_536
 _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
+_LEAST_SIDE = 16  # of an image without channels: a smaller array may be a matrix
 
 ProgressCallback = Callable[[int, int], object]
 
@@ -69,7 +70,8 @@ def column_stats(
 ) -> dict[str, ColumnStatistics]:
     """Compute the statistics of columns of numbers in one pass; memory stays bounded whatever the batch's size.
 
-    Count, extremes, mean and standard deviation are exact, but for images, of which `image_frames` are read.
+    Count, extremes, mean and standard deviation are exact, but for images, of which `image_frames` are read. Those of
+    images are by channel.
     Quantiles are those of a sample of up to 65,536 rows spread over the batch.
 
     Statistics of a replay buffer on disk are kept in its folder, if that can be written, and used again until its
@@ -108,7 +110,7 @@ def column_stats(
     count = len(batch)
     if not count:
         raise ValueError("the batch is empty: there is nothing to compute statistics of")
-    wanted = {name: min(count, image_frames) if is_image_shape(usable[name].shape) else count for name in chosen}
+    wanted = {name: min(count, image_frames) if is_image(usable[name]) else count for name in chosen}
     kept = KeptStatistics(batch, image_frames)
     results = {name: ColumnStatistics(**figures) for name, figures in kept.read(chosen).items()}
     done, total = 0, sum(wanted[name] for name in chosen if name not in results)
@@ -116,9 +118,9 @@ def column_stats(
         if name in results:
             continue
         space, keys = usable[name], leaves[name].path
-        reads_images = is_image_shape(space.shape)
-        axes = _entry_axes(space.shape)
-        summary = _Summary(math.prod(axes), space.shape if reads_images else None, count)
+        image = (*space.shape, 1)[:3] if is_image(space) else None
+        axes = _entry_axes(space)
+        summary = _Summary(math.prod(axes), image, count)
         itemsize = np.dtype(dtypes.host_dtype(space.backend.dtype_name(space.dtype))).itemsize
         rows = max(1, _CHUNK_BYTES // (math.prod(space.shape) * itemsize or 1))
         for index in _chunks(count, wanted[name], rows):
@@ -154,19 +156,23 @@ def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
     }
 
 
-def is_image_shape(shape: Sequence[int]) -> bool:
-    """Whether arrays of a shape are taken for images.
+def is_image(space: ArraySpace) -> bool:
+    """Whether the arrays of a space are taken for images.
 
     Parameters
     ----------
-    shape
-        The shape of one array.
+    space
+        The space of one array.
 
     Returns
     -------
     bool
-        Whether there are three axes, of which the first or the last has 1, 3 or 4 channels.
+        Whether there are three axes, of which the first or the last has 1, 3 or 4 channels; or two axes, of 16 or more
+        uint8 or uint16 each, as of grey images and depth.
     """
+    shape = space.shape
+    if len(shape) == 2:
+        return min(shape) >= _LEAST_SIDE and space.backend.dtype_name(space.dtype) in ("uint8", "uint16")
     return len(shape) == 3 and (shape[2] in (1, 3, 4) or shape[0] in (1, 3, 4))
 
 
@@ -215,10 +221,13 @@ def _spread(count: int, wanted: int) -> np.ndarray:
     return ((np.arange(wanted) + shifts) * (count / wanted)).astype(np.int64)
 
 
-def _entry_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _entry_axes(space: ArraySpace) -> tuple[int, ...]:
     """The shape of a column's statistics."""
-    if not is_image_shape(shape):
+    shape = space.shape
+    if not is_image(space):
         return shape
+    if len(shape) == 2:
+        return (1, 1)
     return (1, 1, shape[2]) if shape[2] in (1, 3, 4) else (shape[0], 1, 1)
 
 

@@ -17,7 +17,7 @@ from unienv_interface.utils.optional import need
 
 from ..base.common import BatchBase
 from ..base.files import PathLike
-from ..batches.statistics import is_image_shape, usable_columns
+from ..batches.statistics import is_image, usable_columns
 from ..integrations.lerobot import LeRobotAsUniEnvDataset
 from ..integrations.lerobot_check import is_dataset
 from ..replay_buffer import ReplayBuffer
@@ -157,12 +157,14 @@ class _Cameras:
         images = {
             name: space
             for name, space in usable_columns(batch).items()
-            if is_image_shape(space.shape) and space.backend.dtype_name(space.dtype) == "uint8"
+            if is_image(space) and space.backend.dtype_name(space.dtype) == "uint8"
         }
         unknown = [name for name in wanted if name not in images]
         if unknown or not images:
             what = f"column {unknown[0]!r} holds no images" if unknown else "there are no images"
-            raise ValueError(f"{what}: images are uint8 with 1, 3 or 4 channels, and those are: {sorted(images)}")
+            raise ValueError(
+                f"{what}: images are uint8, grey or with 1, 3 or 4 channels, and those are: {sorted(images)}"
+            )
         self.names = list(wanted) or list(images)
         keys = {column.name: column.keys for column in columns_of(batch.single_space)}
         self._batch, self._keys = batch, [keys[name] for name in self.names]
@@ -176,6 +178,8 @@ class _Cameras:
 
 
 def _as_rgb(images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        images = images[..., None]
     if images.shape[-1] not in (1, 3, 4):
         images = np.moveaxis(images, 1, -1)
     return np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images[..., :3]
