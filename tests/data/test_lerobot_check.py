@@ -152,6 +152,24 @@ def test_damage_is_found_and_named(damage: str, copy: Callable[[str], Path]) -> 
     assert kind not in {finding.kind for finding in check(root, ignore=[kind]).findings}
 
 
+@pytest.mark.parametrize("column", ["action", "next.reward", "episode_index"])
+def test_a_flipped_bit_in_a_table_is_found(column: str, copy: Callable[[str], Path], tmp_path: Path) -> None:
+    repair(copy(V3), tmp_path / "written")  # whose pages have checksums; lerobot writes none
+    path = tmp_path / "written" / DATA
+    group = pq.read_metadata(path).row_group(0)
+    (chunk,) = (
+        group.column(number)
+        for number in range(group.num_columns)
+        if group.column(number).path_in_schema.startswith(column)
+    )
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content = bytearray(path.read_bytes())
+    content[begin + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    assert kinds(tmp_path / "written") == {"unreadable-samples"}
+    assert f"episode 0: {path}: column '{column}' cannot be read" in texts(tmp_path / "written")
+
+
 def test_a_missing_video_of_v21(copy: Callable[[str], Path], tmp_path: Path) -> None:
     root = copy(V21)
     (root / "videos/chunk-000/observation.images.top/episode_000001.mp4").unlink()

@@ -107,7 +107,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
     rows: list[dict[str, Any]] = []
     for path in paths:
         names = [name for name in pq.read_schema(path).names if not name.startswith("stats/")]
-        rows += pq.read_table(path, columns=names).to_pylist()
+        rows += pq.read_table(path, columns=names, page_checksum_verification=True).to_pylist()
     rows.sort(key=lambda row: row["episode_index"])
     starts, ends = (np.array([row[f"dataset_{side}_index"] for row in rows], np.int64) for side in ("from", "to"))
     lengths = _check_lengths(folder, rows, ends - starts)

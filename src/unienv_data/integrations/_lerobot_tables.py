@@ -27,7 +27,7 @@ class TableFile:
             footer = pq.read_metadata(path)
         except FileNotFoundError:
             raise FileNotFoundError(f"{path}: there is no such file, although the episodes lie in it") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, NotImplementedError) as error:
             raise ValueError(f"{path}: not a Parquet file, or one that was never finished: {error}") from None
         counts = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
         self.path = path
@@ -132,8 +132,11 @@ class Tables:
 
 def _decode(path: Path, group: int, name: str) -> np.ndarray:
     pq = need("pyarrow.parquet", extra="lerobot")
-    with pq.ParquetFile(path) as file:
-        column = file.read_row_group(group, columns=[name])[name].combine_chunks()
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        try:
+            column = file.read_row_group(group, columns=[name])[name].combine_chunks()
+        except OSError as error:
+            raise OSError(f"{path}: column {name!r} cannot be read: {error}") from error
     return _as_array(column, f"{path}: column {name!r}")
 
 

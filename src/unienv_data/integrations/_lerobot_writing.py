@@ -63,12 +63,11 @@ class TableWriter:
         self._written = 0
 
     def add(self, columns: dict[str, np.ndarray]) -> Place:
-        pq = need("pyarrow.parquet", extra="lerobot")
         table = as_arrow_table(columns)
         if self._writer is not None and self._written + table.nbytes > Cursor.DATA_BYTES:
             self.close()
         if self._writer is None:
-            self._writer, self._written = pq.ParquetWriter(self._cursor.advance(), table.schema), 0
+            self._writer, self._written = _table_writer(self._cursor.advance(), table.schema), 0
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._written += table.nbytes
         return self._cursor.place()
@@ -79,6 +78,11 @@ class TableWriter:
             self._writer = None
 
     abandon = close
+
+
+def _table_writer(path: Path, schema: Any) -> Any:
+    """A writer of a table whose pages have checksums."""
+    return need("pyarrow.parquet", extra="lerobot").ParquetWriter(path, schema, write_page_checksum=True)
 
 
 class EpisodeTable:
@@ -95,11 +99,11 @@ class EpisodeTable:
             self._write()
 
     def _write(self) -> None:
-        pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
+        pa = need("pyarrow", extra="lerobot")
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             table = pa.Table.from_pylist(self._rows)
-            self._writer = pq.ParquetWriter(self._path, table.schema)
+            self._writer = _table_writer(self._path, table.schema)
         else:
             table = pa.Table.from_pylist(self._rows, schema=self._writer.schema)
         self._writer.write_table(table)

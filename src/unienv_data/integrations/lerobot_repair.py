@@ -175,7 +175,7 @@ def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: li
     for number, path in enumerate(sorted(root.glob("data/**/*.parquet"))):
         try:
             pq.read_metadata(path)
-        except (OSError, ValueError):
+        except (OSError, ValueError, NotImplementedError):
             copy = restored / f"{number}.parquet"
             rows = restore_footer(path, copy, as_arrow_table(one_row_of(info["features"])))
             if not rows:
