@@ -424,7 +424,8 @@ def test_an_edit_that_reaches_out_of_the_buffer_is_refused(
     buffer._state.folder_lock.release()
     monkeypatch.undo()
     forge_journal(path, *edit)
-    with pytest.raises(StorageCorruptedError, match=r"journal\.bin: the edit .* is damaged: .*`unienv repair`"):
+    refusal = r"journal\.bin: the unfinished edit in it is damaged: .*`unienv repair`"
+    with pytest.raises(StorageCorruptedError, match=refusal):
         ReplayBuffer.load_from(path, backend=NUMPY, read_only=False)
     with (
         ReplayBuffer.load_from(path, backend=NUMPY) as reader,
