@@ -182,7 +182,7 @@ def record(
         raise TypeError(f"env is {type(env).__name__}, wanted an environment: unienv.make(env) makes it one")
     if autoreset_mode(env) != "disabled":
         raise ValueError(
-            f"{env!r} restarts by itself, so the last observations are not seen: record what lies under it"
+            f"{env!r} restarts by itself, as a recording does: record the environment under its AutoresetWrapper"
         )
     if policy is not None and steps is None:
         raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")

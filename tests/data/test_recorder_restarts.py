@@ -174,7 +174,6 @@ SETTINGS = [
 ]
 PLACES = [(NUMPY, "memory"), (NUMPY, "disk"), *((backend, "memory") for backend in BACKENDS[1:2])]
 REFUSED = {
-    ("outside", "same_step"): "does not see the restarts: swap them",
     ("inside", "next_step"): "over a recorder of 3 slots, which would record steps of slots that restart",
     ("outside", "next_step", "interleaved"): "all lanes advance together: restart in the step that ends the episode",
 }
@@ -217,20 +216,30 @@ def test_every_mode_records_the_same_episodes(
         assert {episode[-1]["terminated"] for episode in episodes} == {True, False}
 
 
-@pytest.mark.parametrize("replay_mode", ["per_env", "shared"])
-def test_each_environment_of_a_batch_may_restart_by_itself(replay_mode: str) -> None:
-    env = SyncVecEnv([lambda i=i: AutoresetWrapper(RandomEnv(i), "next_step") for i in range(SLOTS)])
+@pytest.mark.parametrize(
+    ("mode", "replay_mode"),
+    [
+        *((mode, way) for mode in ("same_step", "next_step") for way in ("per_env", "shared")),
+        ("same_step", "interleaved"),
+    ],
+)
+@pytest.mark.parametrize("backend", BACKENDS[:2], ids=str)
+def test_each_environment_of_a_batch_may_restart_by_itself(
+    backend: ComputeBackend, mode: Any, replay_mode: str
+) -> None:
+    env = SyncVecEnv([lambda i=i: AutoresetWrapper(RandomEnv(i, backend), mode) for i in range(SLOTS)])
     buffers = buffers_for(replay_mode, env, None)
     recorder = ReplayBufferCollectionWrapper(env, buffers if len(buffers) > 1 else buffers[0], episodes="ignore")
-    run(recorder, 60, "next_step")
+    run(recorder, 60, mode)
     for slot, episodes in enumerate(episodes_of(replay_mode, buffers)):
         assert len(episodes) >= 10
-        assert episodes == [wanted(slot, number + 1, NUMPY) for number in range(len(episodes))]
+        assert episodes == [wanted(slot, number + 1, backend) for number in range(len(episodes))]
     recorder.close()
 
 
-def test_steps_of_the_slots_that_are_ready_first() -> None:
-    env = AsyncVecEnv([lambda i=i: AutoresetWrapper(RandomEnv(i), "next_step") for i in range(SLOTS)])
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_steps_of_the_slots_that_are_ready_first(mode: Any) -> None:
+    env = AsyncVecEnv([lambda i=i: AutoresetWrapper(RandomEnv(i), mode) for i in range(SLOTS)])
     buffers = [ReplayBuffer.create(transition_space(env)) for _ in range(SLOTS)]
     recorder = ReplayBufferCollectionWrapper(env, buffers)
     observation = recorder.reset(seed=0)[1]

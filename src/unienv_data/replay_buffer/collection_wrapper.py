@@ -1,8 +1,9 @@
 """An environment that records every transition into replay buffers.
 
-The field `obs` is the observation before the action, and `next_obs` the observation that the step returned. At an
-episode's end `next_obs` is its last observation, since the step that ends an episode does not restart the environment.
-If the next step restarts it (an `AutoresetWrapper` in the mode "next_step"), that step has no transition.
+The field `obs` is the observation before the action, and `next_obs` the observation that the step led to. At an
+episode's end `next_obs` is its last observation. If the step that ends the episode also restarts it (an
+`AutoresetWrapper` below, in the mode "same_step"), the recorder takes the last observation from the infos. If the next
+step restarts it (in the mode "next_step"), that step has no transition.
 
 Some slots of a batch may step without the others (`step_async` with `index`, `step_wait` with `min_envs`): a slot is
 recorded when its step has finished.
@@ -27,7 +28,7 @@ from unienv_interface.env_base.env import ActType, ContextType, Env, ObsType, Re
 from unienv_interface.env_base.wrapper import SameTypesWrapper
 from unienv_interface.space.space_utils import batch_utils
 from unienv_interface.transformations import DataTransformation
-from unienv_interface.wrapper.autoreset import autoreset_mode, refuse_autoreset
+from unienv_interface.wrapper.autoreset import autoreset_mode
 from unienv_interface.wrapper.slot_infos import rows_of_infos
 
 from ._recording.modes import (
@@ -50,6 +51,7 @@ from ._recording.recorders import (
     names_of,
     owned_copy,
 )
+from ._recording.restarts import last_infos, last_observations
 from ._recording.slots import EpisodeCounts, PendingSteps, next_episode_id
 from .replay_buffer import ReplayBuffer
 
@@ -70,8 +72,8 @@ class ReplayBufferCollectionWrapper(
     Parameters
     ----------
     env
-        The environment below, single or batched. An `AutoresetWrapper` belongs around the recorder; in the mode
-        "next_step", of a batch, below it.
+        The environment below, single or batched. An `AutoresetWrapper` may lie around the recorder or below it; in the
+        mode "next_step", of a batch, below it.
     replay_buffers
         One buffer, or one for each slot.
     replay_mode
@@ -143,15 +145,14 @@ class ReplayBufferCollectionWrapper(
         episodes: Literal["respect", "ignore"] = "respect",
     ) -> None:
         super().__init__(env)
-        refuse_autoreset(env, type(self).__name__, "same_step")
         if (dump_on_episode_end or dump_on_reset_boundary) and dump_path is None:
             raise ValueError("dump_path must be provided with dump_on_episode_end or dump_on_reset_boundary")
         check_builder(transition_builder)
         self.dump_path = dump_path
         self._buffers = as_list(replay_buffers)
         self._mode = resolve_mode(replay_mode, env, self._buffers)
-        self._env_restarts = autoreset_mode(env) == "next_step"
-        self._refuses_ended = _is_first("on_ended", on_ended, ("raise", "ignore")) and not self._env_restarts
+        self._autoreset = autoreset_mode(env)
+        self._refuses_ended = _is_first("on_ended", on_ended, ("raise", "ignore")) and self._autoreset == "disabled"
         self._warns_if_mixed = _is_first("episodes", episodes, ("respect", "ignore"))
         if self._warns_if_mixed:
             warn_if_mixed(self._mode, env)
@@ -381,7 +382,7 @@ class ReplayBufferCollectionWrapper(
         part: StepOfSome | None = None,
     ) -> None:
         """Record a step of all slots, or of a subset."""
-        if self._env_restarts and self._ended:
+        if self._ended and self._autoreset == "next_step":
             restarted = self._ended.intersection(range(self._slots) if part is None else part.slots)
             if restarted:
                 self._record_others(restarted, action, result, extras, part)
@@ -401,6 +402,11 @@ class ReplayBufferCollectionWrapper(
         else:
             done = bool(terminated) or bool(truncated)
             ended = [0] if done else []
+        observation_after, info_after = next_observation, info
+        restarts = bool(ended) and self._autoreset == "same_step"
+        if restarts:
+            next_observation = last_observations(self.env, next_observation, info, done)
+            info = last_infos(self.env, info, done) if "info" in recorder.needs else info
         episode_id, step, now = self._counted(recorder.needs, slots) if recorder.needs_counts else (None, None, None)
         data = (
             observation,
@@ -420,17 +426,21 @@ class ReplayBufferCollectionWrapper(
         )
         recorder.record(data, ended)
         if slots is None:
-            self._observation = owned_copy(next_observation)
+            self._observation = owned_copy(observation_after)
             self._counts.recorded += 1
         else:
-            self._keep_observations(slots, next_observation)
+            self._keep_observations(slots, observation_after)
             self._counts.advance(slots)
+        if restarts:
+            self._keep_contexts(ended, ended if slots is None else [slots[row] for row in ended], info_after)
+        if slots is not None:
             ended = [slots[row] for row in ended]
         if ended:
             self._counts.begin(ended)
-            self._ended.update(ended)
+            if not restarts:
+                self._ended.update(ended)
         self._is_known = slots is None  # for a step of some slots, `_wait_for_some` decides
-        if ended and self._dumps_episodes:
+        if ended and (self._dumps_episodes or (restarts and self._dumps_resets)):
             self._dump(np.isin(np.arange(self._slots), ended))
 
     def _record_others(
@@ -456,15 +466,14 @@ class ReplayBufferCollectionWrapper(
             actions = batch_utils.get_at(self.action_space, action, rows)
             extras = None if extras is None else rows_of_infos(extras, ~was_restarted)
             self._record(actions, rows_of_result, extras, self._step_of_some(others))
+        restarted_rows = np.flatnonzero(was_restarted).tolist()
+        slots = [stepped[row] for row in restarted_rows]
         if self._is_batched:
-            rows = self._as_array(np.flatnonzero(was_restarted))
-            slots = [slot for slot in stepped if slot in restarted]
+            rows = self._as_array(np.array(restarted_rows))
             self._keep_observations(slots, batch_utils.get_at(self.observation_space, observation, rows))
-            if self.context_space is not None:
-                contexts = batch_utils.get_at(self.context_space, info["context"], rows)
-                self._context = batch_utils.set_at(self.context_space, self._context, np.array(slots), contexts)
         else:
-            self._observation, self._context = owned_copy(observation), owned_copy(info.get("context"))
+            self._observation = owned_copy(observation)
+        self._keep_contexts(restarted_rows, slots, info)
         self._ended -= restarted
         self._is_known = part is None
         if self._dumps_resets:
@@ -595,6 +604,16 @@ class ReplayBufferCollectionWrapper(
         else:
             rows, kept = np.array(slots), owned_copy(observation)
             self._observation = batch_utils.set_at(self.observation_space, self._observation, rows, kept)
+
+    def _keep_contexts(self, rows: list[int], slots: list[int], info: dict[str, Any]) -> None:
+        """Keep the contexts of slots that have restarted, which lie in these rows of the infos."""
+        if self.context_space is None:
+            return
+        if self._is_batched:
+            contexts = batch_utils.get_at(self.context_space, info["context"], np.array(rows))
+            self._context = batch_utils.set_at(self.context_space, self._context, np.array(slots), contexts)
+        else:
+            self._context = owned_copy(info["context"])
 
     # -- the end -------------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ class AutoresetWrapper(Wrapper):
     Where there is a context, the infos of a step that restarts slots hold the contexts of all slots in ``context``,
     and in a batch the restarted slots in ``_context``.
 
-    Wrappers that follow episodes (the recorder, `TimeLimitWrapper`, `FrameStackWrapper`) belong below this one, where
-    they see every reset. Only a recorder of a batch, in the mode ``"next_step"``, belongs around it.
+    Wrappers that follow episodes (`TimeLimitWrapper`, `FrameStackWrapper`) belong below this one, where they see every
+    reset. A recorder may lie below or around it; of a batch in the mode ``"next_step"``, only around it.
 
     Parameters
     ----------
