@@ -83,15 +83,34 @@ class Data:
     def sampler(
         self, batch_size: int, seed: int | None = None, *, sampler: IndexSampler | None = None, prefetch: int = 0
     ) -> StepSampler:
-        """A `StepSampler`; its `sample`, `sample_with_metadata` and `epoch_iter` return mini-batches."""
+        """A sampler of mini-batches.
+
+        Parameters
+        ----------
+        batch_size, seed, sampler, prefetch
+            As for `StepSampler`.
+
+        Returns
+        -------
+        StepSampler
+            Its `sample`, `sample_with_metadata` and `epoch_iter` return mini-batches.
+        """
         return StepSampler(self.batch, batch_size, seed, sampler=sampler, prefetch=prefetch)
 
     def windows(self, before: int = 0, after: int = 0) -> Data:
         """A view in which each sample is a window: the sample, those before and those after it, along a new axis.
 
-        `sample_with_metadata` of a sampler returns the mask as `slice_valid_mask`, booleans of shape
-        (batch, before + 1 + after). The mask is False for frames beyond the episode, which repeat its first or last
-        frame.
+        Parameters
+        ----------
+        before, after
+            How many samples before and after each sample belong to its window.
+
+        Returns
+        -------
+        Data
+            The view. `sample_with_metadata` of its samplers returns the mask as `slice_valid_mask`, booleans of shape
+            (batch, before + 1 + after). The mask is False for frames beyond the episode, which repeat its first or last
+            frame.
 
         Raises
         ------

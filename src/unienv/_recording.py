@@ -81,8 +81,16 @@ class Recording:
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every slot once and record the transitions.
 
-        Returns observation, reward, terminated, truncated and infos. If an episode has ended, the observation is the
-        first one of the next episode, and `info["final_obs"]` is the last one.
+        Parameters
+        ----------
+        action
+            The action of each slot.
+
+        Returns
+        -------
+        tuple
+            Observation, reward, terminated, truncated and infos. If an episode has ended, the observation is the first
+            one of the next episode, and `info["final_obs"]` is the last one.
         """
         result = self._env.step(action)
         self.observation, info = result[0], result[4]
@@ -90,10 +98,21 @@ class Recording:
         return result
 
     def run(self, steps: int, policy: Callable[[Any], Any] | None = None, *, progress: bool = True) -> None:
-        """Record until there are `steps` transitions in all, rounded up to a multiple of the batch size.
+        """Record until there is a number of transitions.
 
-        `policy` is a function from the observation of all slots to their actions; by default actions are random.
-        `progress` shows a progress bar if the output is a terminal.
+        Parameters
+        ----------
+        steps
+            How many transitions there are to be in all, rounded up to a multiple of the batch size.
+        policy
+            A function from the observation of all slots to their actions; by default actions are random.
+        progress
+            Show a progress bar if the output is a terminal.
+
+        Raises
+        ------
+        ValueError
+            `steps` is below 1.
         """
         steps = parse_integer(steps, "steps")
         if steps < 1:

@@ -299,7 +299,15 @@ class ExperienceReplay(SampleAccess):
             self._prefetcher.clear()
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Give the samples at these indices new priorities."""
+        """Give some samples new priorities.
+
+        Parameters
+        ----------
+        index
+            The indices of the samples, such as `info["index"]` of a batch.
+        priority
+            The priority of each, or one for all.
+        """
         self._set_priority(index, None, priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
@@ -379,9 +387,21 @@ class ExperienceReplay(SampleAccess):
             return previous.sampler
 
     def set_storage(self, storage: Any, collate_fn: Callable[[Any], Any] | None = None) -> SampleStorage:
-        """Draw from another storage from now on; the previous one is returned.
+        """Draw from another storage from now on.
 
-        If the writer cannot write to the storage, the writer is the default one from now on.
+        If the writer cannot write to the storage, the default writer takes its place.
+
+        Parameters
+        ----------
+        storage
+            As for the constructor.
+        collate_fn
+            As for the constructor.
+
+        Returns
+        -------
+        SampleStorage
+            The previous storage.
         """
         with self._lock:
             previous, self._storage = self._storage, _as_storage(storage)
@@ -400,11 +420,37 @@ class ExperienceReplay(SampleAccess):
             return previous
 
     def append_transform(self, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform at the end; with `invert` it runs when samples are written, and is undone on reading."""
+        """Add a transform at the end.
+
+        Parameters
+        ----------
+        transform
+            A function of a TensorDict; its method `inv`, if it has one, leads back.
+        invert
+            Whether the transform runs when samples are written, and is undone when they are read.
+
+        Returns
+        -------
+        ExperienceReplay
+            This replay.
+        """
         return self.insert_transform(len(self._transforms), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform before the one at `index`."""
+        """Add a transform before the one at `index`.
+
+        Parameters
+        ----------
+        index
+            The place among the transforms.
+        transform, invert
+            As for `append_transform`.
+
+        Returns
+        -------
+        ExperienceReplay
+            This replay.
+        """
         with self._lock:
             self._transforms.insert(index, transform, invert=invert)
             self._prefetcher.clear()
@@ -563,6 +609,11 @@ class ExperienceReplay(SampleAccess):
         ----------
         remote_config
             Options of the actor, such as `num_cpus`, `name` or `max_restarts`.
+
+        Returns
+        -------
+        RemoteClass
+            Called with the arguments of this class, it returns a `RemoteReplay`.
         """
         from ..integrations.ray import remote_class
 

@@ -130,7 +130,28 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     ) -> LeRobotAsUniEnvDataset:
         """The dataset of a repository of the Hugging Face Hub, which is downloaded as far as it is not there yet.
 
-        `local_dir` is where the files go, by default the Hub's cache; other keywords are those of `from_local`.
+        Parameters
+        ----------
+        repo_id
+            The name of the repository.
+        backend, device
+            Where the arrays of samples are to be.
+        revision
+            The branch, tag or commit; by default the newest.
+        local_dir
+            Where the files go; by default the cache of the Hub.
+        **kwargs
+            As for `from_local`.
+
+        Returns
+        -------
+        LeRobotAsUniEnvDataset
+            The dataset.
+
+        Raises
+        ------
+        ImportError
+            `huggingface_hub` is not installed.
         """
         hub = need("huggingface_hub", extra="lerobot")
         skipped = None if kwargs.get("decode_video", True) else ["videos/**"]
@@ -197,7 +218,18 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
     def windows(
         self, delta_timestamps: Mapping[str, Sequence[float]], tolerance_s: float = TOLERANCE
     ) -> LeRobotWindows:
-        """A view in which some features are windows, given by seconds from each sample."""
+        """A view in which some features are windows.
+
+        Parameters
+        ----------
+        delta_timestamps, tolerance_s
+            As for `LeRobotWindows`.
+
+        Returns
+        -------
+        LeRobotWindows
+            The view.
+        """
         return LeRobotWindows(self, delta_timestamps, tolerance_s)
 
     def get_at(self, idx: Any) -> Any:

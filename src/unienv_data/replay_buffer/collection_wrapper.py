@@ -301,8 +301,18 @@ class ReplayBufferCollectionWrapper(
     ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environment and record it.
 
-        `extras` are values of the learner, such as `{"logp": logp, "value": value}`, for the buffers' columns under
-        `extras`. For a batched environment, each value has one entry for each slot.
+        Parameters
+        ----------
+        action
+            The action.
+        extras
+            Values of the learner, such as `{"logp": logp, "value": value}`, for the columns of the buffers under
+            `extras`. For a batched environment, each value has one entry for each slot.
+
+        Returns
+        -------
+        tuple
+            What the environment returns: observation, reward, terminated, truncated and infos.
         """
         if not self._is_known or self._recorder is None:
             self._prepare_step()
@@ -318,8 +328,15 @@ class ReplayBufferCollectionWrapper(
     def step_async(self, action: Any, index: Any = None, *, extras: Mapping[str, Any] | None = None) -> None:
         """Begin a step, if the environment has `step_async`; `step_wait` completes it.
 
-        With `index` (slots, in any order) only these slots step, with one action each; other slots may still be
-        stepping. This works in the modes per_env and shared, and without `extras`.
+        Parameters
+        ----------
+        action
+            The action of each slot, or of each slot in `index`.
+        index
+            The slots that step, in any order, while others may still be stepping. This works in the modes per_env and
+            shared, and without `extras`.
+        extras
+            As for `step`.
         """
         begin = self._asynchronous("step_async")
         if index is not None:

@@ -98,7 +98,25 @@ class FuncReplayBuffer:
         return FuncReplayState(zeros(self.space), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
     def add(self, state: FuncReplayState, rows: Any) -> FuncReplayState:
-        """The state with one more step of every environment, (batch, ...), or with T of them, (T, batch, ...)."""
+        """The state with one or more further steps of every environment.
+
+        Parameters
+        ----------
+        state
+            The state of the buffer.
+        rows
+            One step, with leading axis (batch,), or T of them, with leading axes (T, batch).
+
+        Returns
+        -------
+        FuncReplayState
+            The new state.
+
+        Raises
+        ------
+        ValueError
+            The rows have other leading axes, or are more than there is room for.
+        """
         jax = need("jax", extra="jax")
         leading = _leading_axes(self.space, rows, "")
         if leading[-1:] != (self.batch,) or len(leading) > 2:
@@ -122,17 +140,48 @@ class FuncReplayBuffer:
         )
 
     def sample(self, state: FuncReplayState, key: jax.Array, n: int) -> Any:
-        """`n` rows, (n, ...), each drawn from all with the same probability."""
+        """Draw rows, each from all with the same probability.
+
+        Parameters
+        ----------
+        state
+            The state of the buffer.
+        key
+            The random key of JAX.
+        n
+            How many rows.
+
+        Returns
+        -------
+        rows
+            With leading axis (n,).
+        """
         jax = need("jax", extra="jax")
         self._refuse_fewer(state, 1)
         # in any order: the steps that were written are the first ones of the ring until all are
         return _take(state.data, jax.random.randint(key, (n,), 0, state.count * self.batch))
 
     def sample_windows(self, state: FuncReplayState, key: jax.Array, n: int, length: int) -> FuncWindows:
-        """`n` windows of `length` rows of one environment that follow each other, (n, length, ...), with a mask.
+        """Draw windows: rows of one environment that follow each other.
 
-        A window begins anywhere it has room. Rows after the end of the episode that the first row is in are those of
-        the episodes that follow; the mask is False for these.
+        A window begins anywhere it has room.
+
+        Parameters
+        ----------
+        state
+            The state of the buffer.
+        key
+            The random key of JAX.
+        n
+            How many windows.
+        length
+            How many rows each has.
+
+        Returns
+        -------
+        FuncWindows
+            The rows, with leading axes (n, length), and their mask. Rows after the end of the episode of the first row
+            belong to the next episodes; the mask is False for these.
         """
         jax = need("jax", extra="jax")
         self._check_length("length", length)
@@ -144,7 +193,7 @@ class FuncReplayBuffer:
         return FuncWindows(rows, self._is_valid(state, first, offsets, rows))
 
     def sample_n_step(self, state: FuncReplayState, key: jax.Array, n: int, steps: int, gamma: float) -> dict[str, Any]:
-        """`n` transitions of up to `steps` steps, (n, ...), begun at any row with the same probability.
+        """Draw transitions of several steps, each begun at any row with the same probability.
 
         They stop at the end of their episode, and at the newest row. The columns are those of the first row, except
 
@@ -152,6 +201,29 @@ class FuncReplayBuffer:
         - `next_obs`, `terminated`, `truncated`: those of the last row;
         - `discount`: what the value of `next_obs` counts: `gamma` to the power of the number of steps, or 0 where the
           episode was terminated. A target is `reward + discount * value(next_obs)`.
+
+        Parameters
+        ----------
+        state
+            The state of the buffer.
+        key
+            The random key of JAX.
+        n
+            How many transitions.
+        steps
+            How many steps each has at most.
+        gamma
+            The discount of one step.
+
+        Returns
+        -------
+        dict
+            The columns, with leading axis (n,).
+
+        Raises
+        ------
+        ValueError
+            The space lacks a column that is needed.
         """
         jax = need("jax", extra="jax")
         if self._missing:
@@ -179,10 +251,22 @@ class FuncReplayBuffer:
         }
 
     def to_replay_buffer(self, state: FuncReplayState, **options: Any) -> ReplayBuffer:
-        """The rows as a `ReplayBuffer` with their episodes, oldest first; `options` are those of `ReplayBuffer.create`.
+        """The rows as a `ReplayBuffer` with their episodes, oldest first.
 
         Environment i becomes lane i. The episodes that have not ended are closed as they stand, cut. Not for compiled
         functions.
+
+        Parameters
+        ----------
+        state
+            The state of the buffer.
+        **options
+            As for `ReplayBuffer.create`.
+
+        Returns
+        -------
+        ReplayBuffer
+            The new buffer.
         """
         jax = need("jax", extra="jax")
         count = int(state.count)

@@ -217,10 +217,20 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             (`Video`), which is encoded in the background. A buffer with `Video` keeps episodes. The storage has all
             other columns.
 
+        Returns
+        -------
+        ReplayBuffer
+            The buffer, empty.
+
         Raises
         ------
         ValueError
-            `maintain_segment_metadata` and `keep_episodes` contradict each other.
+            Two options contradict each other, `capacity` is below 1 or no multiple of `lanes`, a pattern of `columns`
+            names no column, or no storage has this name.
+        TypeError
+            There is no space, or the storage does not take an argument.
+        FileExistsError
+            There is something at `cache_path`.
 
         Examples
         --------
@@ -298,12 +308,23 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
             Further arguments for the storage. `columns` maps patterns of video columns to `Decode`, which crops and
             resizes frames; `frame_cache` keeps decoded frames on disk, in at most this many bytes, such as "20GB".
 
+        Returns
+        -------
+        ReplayBuffer
+            The buffer with all samples in the folder.
+
         Raises
         ------
         PermissionError
             Another process writes to the folder; the message names it.
         ValueError
             `single_instance_space` differs from the space on disk.
+        FileNotFoundError
+            There is no such folder, or no replay buffer in it.
+        StorageCorruptedError
+            A file is missing or damaged; the message names it.
+        UnsupportedFormatError
+            A later release has written the folder.
 
         Examples
         --------

@@ -157,10 +157,24 @@ class PackedStorage(RowStorage):
         accept_damaged: bool = False,
         **kwargs: Any,
     ) -> PackedStorage:
-        """Load the storage in a folder; without a capacity, all rows of the files are in use.
+        """Load the storage in a folder.
 
-        With `accept_damaged`, for reading only, files may be too short or too long, or the checksums missing: the
-        storage has the rows that all files have.
+        Parameters
+        ----------
+        path, single_instance_space, read_only, multiprocessing
+            As for every storage.
+        capacity
+            The capacity that it was created with; without one, all rows of the files are in use.
+        accept_damaged
+            To read only: files may be too short or too long, or the checksums missing; the storage has the rows that
+            all files have.
+        **kwargs
+            Arguments of other storages; ignored.
+
+        Returns
+        -------
+        PackedStorage
+            The storage.
         """
         return cls._load(RowLayout(single_instance_space), Path(path), capacity, read_only, accept_damaged)
 

@@ -208,7 +208,22 @@ class ParquetStorage(ColumnStorage):
         cache_bytes: int = 2**28,
         **kwargs: Any,
     ) -> ParquetStorage:
-        """The storage in a folder, as it was when it was flushed; part files that it does not name are ignored."""
+        """Load the storage in a folder, as it was when it was flushed; part files that it does not name are ignored.
+
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        cache_bytes
+            As for `create`.
+        **kwargs
+            Arguments of other storages; ignored.
+
+        Returns
+        -------
+        ParquetStorage
+            The storage.
+        """
         if multiprocessing and not read_only:
             raise ValueError(f"{path}: ParquetStorage has one writer, load it with read_only=True")
         folder, file = Path(path), Path(path) / METADATA

@@ -203,7 +203,22 @@ class SharedNextObsStorage(RowStorage):
         accept_damaged: bool = False,
         **kwargs: Any,
     ) -> SharedNextObsStorage:
-        """The storage in a folder; `accept_damaged` as for `PackedStorage`."""
+        """Load the storage in a folder.
+
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        accept_damaged
+            As for `PackedStorage`.
+        **kwargs
+            Arguments of other storages; ignored.
+
+        Returns
+        -------
+        SharedNextObsStorage
+            The storage.
+        """
         folder = Path(path)
         content = read_json(folder / _FILE, checksum=False)
         format_version(content, folder / _FILE, _FORMAT_VERSION)

@@ -66,18 +66,40 @@ class Env(
     def reset(
         self, *, mask: BArrayType | None = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[ContextType, ObsType, dict[str, Any]]:
-        """Begin a new episode: everywhere, or in a batch only where `mask` (booleans, (batch_size,)) says so.
+        """Begin a new episode.
 
-        Returns context (None where there is no `context_space`), observation and infos. With a mask these hold only
-        the reset slots, in order, and no other slot is touched; merge them with `update_observation_post_reset` and
-        `update_context_post_reset`.
+        Parameters
+        ----------
+        mask
+            The slots of a batch to reset, booleans of shape (batch_size,); no other slot is touched. By default all.
+        seed
+            The seed of the environment and of `rng`; by default both go on.
+        **kwargs
+            Options of the environment.
+
+        Returns
+        -------
+        tuple
+            Context (None where there is no `context_space`), observation and infos. With a mask these hold only the
+            reset slots, in order; merge them with `update_observation_post_reset` and `update_context_post_reset`.
         """
 
     @abc.abstractmethod
     def step(
         self, action: ActType
     ) -> tuple[ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
-        """Act once; returns observation, reward, terminated, truncated and infos."""
+        """Act once.
+
+        Parameters
+        ----------
+        action
+            A value of `action_space`.
+
+        Returns
+        -------
+        tuple
+            Observation, reward, terminated, truncated and infos.
+        """
 
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:

@@ -95,23 +95,63 @@ class FuncEnv(
     def initial(
         self, *, seed: int | None = None, **kwargs: Any
     ) -> tuple[StateType, ContextType, ObsType, dict[str, Any]]:
-        """The first state, with context, observation and infos. The same seed gives the same state."""
+        """The first state.
+
+        Parameters
+        ----------
+        seed
+            The seed; the same one gives the same state.
+        **kwargs
+            Options of the environment.
+
+        Returns
+        -------
+        tuple
+            State, context, observation and infos.
+        """
 
     @abc.abstractmethod
     def reset(
         self, state: StateType, *, seed: int | None = None, mask: BArrayType | None = None, **kwargs: Any
     ) -> tuple[StateType, ContextType, ObsType, dict[str, Any]]:
-        """The state with new episodes begun, everywhere or where `mask` (booleans, (batch_size,)) says so.
+        """The state with new episodes begun.
 
-        Returns the state, context, observation and infos of every slot. Slots outside the mask keep their state, and
-        their context and observation are those of it. Merge with `where`, not by indexing with the mask.
+        Parameters
+        ----------
+        state
+            The state to go on from.
+        seed
+            The seed of the new episodes.
+        mask
+            The slots of a batch to reset, booleans of shape (batch_size,); by default all.
+        **kwargs
+            Options of the environment.
+
+        Returns
+        -------
+        tuple
+            State, context, observation and infos of every slot. Slots outside the mask keep their state, and their
+            context and observation are those of it. Merge with `where`, not by indexing with the mask.
         """
 
     @abc.abstractmethod
     def step(
         self, state: StateType, action: ActType
     ) -> tuple[StateType, ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
-        """The next state, with observation, reward, terminated, truncated and infos."""
+        """The state after an action.
+
+        Parameters
+        ----------
+        state
+            The state to go on from.
+        action
+            A value of `action_space`.
+
+        Returns
+        -------
+        tuple
+            State, observation, reward, terminated, truncated and infos.
+        """
 
     def close(self, state: StateType) -> None:
         """Release what the state holds."""

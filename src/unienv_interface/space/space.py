@@ -115,18 +115,52 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @abc.abstractmethod
     def to(self, backend: BackendLike | None = None, device: Any = None) -> Any:
-        """The same space on another backend or device; the space itself when nothing changes."""
+        """The same space on another backend or device.
+
+        Parameters
+        ----------
+        backend, device
+            Where the space is to be; by default where it is.
+
+        Returns
+        -------
+        Space
+            The space; this one itself when nothing changes.
+        """
 
     @abc.abstractmethod
     def data_to(self, data: SpaceDataT, backend: BackendLike | None = None, device: Any = None) -> Any:
         """A value of this space as a value of `self.to(backend, device)`.
 
-        Memory is shared where `ComputeBackend.from_numpy` says so.
+        Parameters
+        ----------
+        data
+            The value.
+        backend, device
+            Where the value is to be; by default where it is.
+
+        Returns
+        -------
+        value
+            Memory is shared where `ComputeBackend.from_numpy` says so.
         """
 
     @abc.abstractmethod
     def sample(self, rng: _SpaceBDRNGT, **kwargs: Any) -> tuple[_SpaceBDRNGT, SpaceDataT]:
-        """The advanced generator and a random value. The same generator state gives the same value."""
+        """Draw a random value; the same state of the generator gives the same value.
+
+        Parameters
+        ----------
+        rng
+            The generator.
+        **kwargs
+            Options of a kind of space.
+
+        Returns
+        -------
+        tuple
+            The advanced generator, and the value.
+        """
 
     @abc.abstractmethod
     def create_empty(self) -> SpaceDataT:
