@@ -99,7 +99,7 @@ BOX = BoxSpace(np_backend, 0.0, 1.0, "float32", shape=(2,))
     ("factories", "text"),
     [
         ([], "env_fn gives no environments"),
-        ([lambda: SyncVecEnv(counters(2))], r"SyncVecEnv\(.*\) is batched, a vector environment takes environments"),
+        ([lambda: SyncVecEnv(counters(2))], r"SyncVecEnv\(.*\) is batched: a vector environment takes single env"),
         (
             [lambda: SamplingEnv(BOX, BOX), lambda: SamplingEnv(BoxSpace(np_backend, 0.0, 1.0, "float32"), BOX)],
             "observation_space: the environments' spaces cannot be batched: space 1 has shape",
@@ -328,7 +328,7 @@ def test_the_synchronous_one_closes_all_and_raises_the_first_failure() -> None:
         env.close()
     assert [one.index for one in made] == [10, 11, 12]
     env.close()
-    with pytest.raises(RuntimeError, match="reset after close: the environments are gone"):
+    with pytest.raises(RuntimeError, match="reset after close: the environments are closed"):
         env.reset()
 
 

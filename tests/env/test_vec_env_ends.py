@@ -64,7 +64,7 @@ def test_close_lets_the_environments_close_themselves_whatever_is_under_way(tmp_
     close_in_time(env)
     assert len(list(tmp_path.iterdir())) == 3
     for command in (*COMMANDS.values(), lambda env: env.send_command(0, "render"), lambda env: env.get_attr("pid")):
-        with pytest.raises(RuntimeError, match="after close: the environments are gone"):
+        with pytest.raises(RuntimeError, match="after close: the environments are closed"):
             command(env)
     with pytest.raises(RuntimeError, match="step_wait without step_async"):
         env.step_wait()

@@ -70,7 +70,7 @@ def test_a_fork_takes_factories_that_cannot_be_pickled_and_the_others_say_so() -
     factories = [lambda: CounterEnv(0 if lock.acquire(blocking=False) else 1)] * 2
     with make_async(factories) as env:
         assert env.get_attr("index") == [0, 0]
-    with pytest.raises(TypeError, match=r"the factories of environments 0 to 0 cannot be sent.*cannot pickle"):
+    with pytest.raises(TypeError, match=r"the factories of environments 0 to 0 cannot be pickled.*cannot pickle"):
         make_async(factories, ctx=context("spawn"))
 
 
@@ -349,7 +349,7 @@ def test_wrong_uses_of_asking_and_waiting(make: Maker) -> None:
                 env.step_wait(min_envs=least)
         assert env.step_wait()[0].shape == (2, 4)
         for wrong in ([], 0, [0.0], [True], [[0]], "a"):
-            with pytest.raises(ValueError, match="it wants a list or an array of environment indices"):
+            with pytest.raises(ValueError, match="is not a list or an array of environment indices"):
                 env.step_async(zeros(1), index=wrong)
         with pytest.raises(ValueError, match="names an environment twice"):
             env.step_async(zeros(2), index=[1, 1])

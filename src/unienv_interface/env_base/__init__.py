@@ -1,4 +1,4 @@
-"""Environments. The vector environments are imported when they are first used, and multiprocessing with them."""
+"""Environments. The vector environments, and multiprocessing with them, are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of environments and functional environments: their spaces, and their layers."""
+"""The base classes of environments, functional environments and their wrappers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from ..space.space_utils import batch_utils
 
 
 class Layer:
-    """The outside of an environment: its backend, and the spaces of its values.
-
-    This is the bottom layer; see `ForwardingLayer` for those above.
-    """
+    """The spaces, backend and attributes of an environment without layers below; see `ForwardingLayer` for wrappers."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - replaced as a whole, never changed
     backend: ComputeBackend
@@ -29,11 +26,11 @@ class Layer:
     keeps_steps: bool = False
 
     def update_observation_post_reset(self, old_obs: Any, newobs_masked: Any, mask: Any) -> Any:
-        """Merge masked reset observations back into a full batched observation; `old_obs` stays as it is."""
+        """Merge the observations of a masked reset into the batched observation `old_obs`; returns a new value."""
         return merge_masked(self.observation_space, self.batch_size, old_obs, newobs_masked, mask)
 
     def update_context_post_reset(self, old_context: Any, new_context: Any, mask: Any) -> Any:
-        """Merge masked reset contexts back into a full batched context; `old_context` stays as it is."""
+        """Merge the contexts of a masked reset into the batched context `old_context`; returns a new value."""
         if self.context_space is None:
             return None
         return merge_masked(self.context_space, self.batch_size, old_context, new_context, mask)
@@ -49,33 +46,33 @@ class Layer:
         return None
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Checks if the attribute `name` exists in the environment."""
+        """Whether the environment or a layer has the attribute `name`."""
         return hasattr(self, name)
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """Gets the attribute `name` from the environment."""
+        """Get the attribute `name` of the outermost layer that has it."""
         return getattr(self, name)
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute `name` on the environment with `value`."""
+        """Set the attribute `name` on the outermost layer that has it, or on the bottom layer."""
         setattr(self, name, value)
 
 
 class ForwardingLayer(Layer):
-    """A layer with the attributes of the layer below, except those that were assigned to it."""
+    """A layer that forwards its attributes to the layer below, unless they were assigned here."""
 
     @property
     def _below(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not say which layer it lies on")
+        raise NotImplementedError(f"{type(self).__name__} must override `_below` to return the layer below")
 
-    def _own(self, name: str) -> Any:
-        """An attribute of this layer if it was assigned, else that of the layer below."""
-        own, key = self.__dict__, f"_{name}"
-        return own[key] if key in own else getattr(self._below, name)
+    def _attribute(self, name: str) -> Any:
+        """The attribute assigned to this layer, else the attribute of the layer below."""
+        assigned, key = self.__dict__, f"_{name}"
+        return assigned[key] if key in assigned else getattr(self._below, name)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return self._own("metadata")
+        return self._attribute("metadata")
 
     @metadata.setter
     def metadata(self, value: dict[str, Any]) -> None:
@@ -83,7 +80,7 @@ class ForwardingLayer(Layer):
 
     @property
     def action_space(self) -> Space:
-        return self._own("action_space")
+        return self._attribute("action_space")
 
     @action_space.setter
     def action_space(self, value: Space) -> None:
@@ -91,7 +88,7 @@ class ForwardingLayer(Layer):
 
     @property
     def observation_space(self) -> Space:
-        return self._own("observation_space")
+        return self._attribute("observation_space")
 
     @observation_space.setter
     def observation_space(self, value: Space) -> None:
@@ -99,7 +96,7 @@ class ForwardingLayer(Layer):
 
     @property
     def context_space(self) -> Space | None:
-        return self._own("context_space")
+        return self._attribute("context_space")
 
     @context_space.setter
     def context_space(self, value: Space | None) -> None:
@@ -141,34 +138,34 @@ class ForwardingLayer(Layer):
             raise AttributeError(f"neither {type(self).__name__} nor a layer below it has {name!r}") from None
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute on the outermost layer that has it as its own, or on the bottom one if none has."""
-        if hasattr(self, name) and not self._only_shows(name):
+        """Set the attribute on the outermost layer that has it and can set it, or on the bottom layer."""
+        if hasattr(self, name) and not self._is_read_only(name):
             setattr(self, name, value)
         else:
             self._below.set_wrapper_attr(name, value)
 
-    def _only_shows(self, name: str) -> bool:
-        """Whether an attribute is one of the layer below, where it has to be set."""
+    def _is_read_only(self, name: str) -> bool:
+        """Whether an attribute is a property without a setter that forwards to the layer below."""
         attribute = getattr(type(self), name, None)
         return isinstance(attribute, property) and attribute.fset is None and self._below.has_wrapper_attr(name)
 
 
 def merge_masked(space: Space, batch_size: int | None, old: Any, new: Any, mask: Any) -> Any:
-    """Batched data with the slots of `mask` replaced by those of `new`, which holds these in order, or every slot."""
+    """Replace the slots of `mask` in batched data; `new` holds the rows of these slots, in order, or of every slot."""
     mask = check_mask(mask, batch_size, space.backend)
     rows = batch_utils.batch_size_data(new)
     if rows not in (None, batch_size):
-        wanted = int(space.backend.to_numpy(mask).sum())
-        if rows != wanted:
+        selected = int(space.backend.to_numpy(mask).sum())
+        if rows != selected:
             raise ValueError(
-                f"{rows} rows for the {wanted} slots of the mask, there must be one for each of these, "
+                f"{rows} rows for the {selected} slots of the mask: give one row for each slot of the mask, "
                 f"or one for each of all {batch_size} slots"
             )
     return batch_utils.merge_slots(space, old, mask, new)
 
 
 def check_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> Any:
-    """A mask as a caller gives it, as an array of the backend; JAX may trace it."""
+    """Check a mask and return it as an array of the backend; it may be traced by JAX."""
     if not backend.is_backendarray(mask):
         return backend.from_numpy(parse_mask(mask, batch_size, backend))
     _check_mask_form(backend.dtype_name(mask.dtype), tuple(mask.shape), batch_size)
@@ -176,7 +173,7 @@ def check_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> An
 
 
 def parse_mask(mask: Any, batch_size: int | None, backend: ComputeBackend) -> np.ndarray:
-    """A mask as a caller gives it, an array of the backend or of NumPy, as booleans on the host."""
+    """Check a mask, an array of the backend or of NumPy, and return it as a NumPy array."""
     if type(mask) is np.ndarray:
         slots = mask
     else:
@@ -195,12 +192,14 @@ def _check_mask_form(dtype: str, shape: tuple[int, ...], batch_size: int | None)
 
 
 def parse_index(index: Any, batch_size: int, backend: ComputeBackend) -> np.ndarray:
-    """Slots as a caller gives them, a list or an array of the backend or of NumPy, as an array of the host's own."""
+    """Check indices, a list or an array of the backend or of NumPy, and return them as a new NumPy array."""
     slots = backend.to_numpy(index) if backend.is_backendarray(index) else np.asarray(index)
     if slots.ndim != 1 or slots.dtype.kind not in "iu" or not slots.size:
-        raise ValueError(f"index {index!r}, it wants a list or an array of environment indices")
+        raise ValueError(f"index {index!r} is not a list or an array of environment indices")
     if slots.min() < 0 or slots.max() >= batch_size:
-        raise IndexError(f"index {slots.min()} to {slots.max()}, there are {batch_size} environments")
+        raise IndexError(
+            f"indices {slots.min()} to {slots.max()} are out of range: there are {batch_size} environments"
+        )
     if len(np.unique(slots)) != len(slots):
         raise ValueError(f"index {index!r} names an environment twice")
-    return slots.astype(np.intp)  # a copy: the caller's may change
+    return slots.astype(np.intp)  # a copy: the caller may change `index`

@@ -6,8 +6,8 @@ a value of `observation_space`. Rewards and flags of a batch are arrays of shape
 environment are numbers and booleans, or arrays without axes.
 
 Legal calls: `reset` comes first, then any number of `step`. `render` may follow either. `reset` and `close` are legal
-at any time; after `close`, only `close` is. An environment does not reset itself when its episode ends (terminated or
-truncated): the caller resets it, in a batch with a mask.
+at any time; after `close`, only `close` is legal. An environment does not reset itself when its episode ends
+(terminated or truncated): the caller resets it, in a batch with a mask.
 
 Ownership: no later call changes an array that `reset`, `step` or `render` has returned. The environment neither
 writes to nor keeps an action or a mask of the caller.
@@ -60,28 +60,28 @@ class Env(
     render_fps: int | None = None
     rng: Any = None
 
-    # -- the verbs -----------------------------------------------------------------------------------------
+    # -- reset, step, render, close ------------------------------------------------------------------------
 
     @abc.abstractmethod
     def reset(
         self, *, mask: BArrayType | None = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[ContextType, ObsType, dict[str, Any]]:
-        """Begin a new episode.
+        """Begin a new episode, in a batch in all slots or in the slots of `mask`.
 
         Parameters
         ----------
         mask
-            The slots of a batch to reset, booleans of shape (batch_size,); no other slot is touched. By default all.
+            The slots of a batch to reset, booleans of shape (batch_size,); other slots do not change. By default all.
         seed
-            The seed of the environment and of `rng`; by default both go on.
+            The seed of the environment and of `rng`; by default both generators continue.
         **kwargs
             Options of the environment.
 
         Returns
         -------
         tuple
-            Context (None where there is no `context_space`), observation and infos. With a mask these hold only the
-            reset slots, in order; merge them with `update_observation_post_reset` and `update_context_post_reset`.
+            Context (None without a `context_space`), observation and infos. With a mask these hold only the reset
+            slots, in order; merge them with `update_observation_post_reset` and `update_context_post_reset`.
         """
 
     @abc.abstractmethod
@@ -103,7 +103,7 @@ class Env(
 
     @abc.abstractmethod
     def render(self) -> RenderFrame | Sequence[RenderFrame] | None:
-        """Render the current environment state using the configured render mode; None if there is none."""
+        """Render the current state in the environment's `render_mode`; None without a render mode."""
 
     def close(self) -> None:
         """Release the resources of the environment. May be called more than once."""

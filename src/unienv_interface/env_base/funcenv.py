@@ -1,7 +1,7 @@
-"""Environments without state of their own: every function takes the state and returns the next one.
+"""Functional environments: every function takes the state and returns the next one.
 
-In a batch all results have every slot, also those of a reset with a mask: shapes never depend on the values of a mask,
-so JAX can compile steps and resets together, such as in a `jax.lax.scan` that begins ended episodes anew:
+In a batch all results have every slot, also the results of a reset with a mask. Shapes never depend on the values of a
+mask, so JAX can compile steps and resets together, such as in a `jax.lax.scan` that resets ended episodes:
 
     state, observation, reward, terminated, truncated, info = func_env.step(state, action)
     state, _, observation, _ = func_env.reset(state, mask=terminated | truncated)
@@ -66,7 +66,7 @@ class FuncEnv(
 ):
     """An environment as pure functions of its state; spaces and batching as in `Env`.
 
-    No function changes a state it is given: the caller may keep it and go on from it again.
+    No function changes its `state` argument: the caller may keep a state and step from it again.
 
     Examples
     --------
@@ -114,12 +114,12 @@ class FuncEnv(
     def reset(
         self, state: StateType, *, seed: int | None = None, mask: BArrayType | None = None, **kwargs: Any
     ) -> tuple[StateType, ContextType, ObsType, dict[str, Any]]:
-        """The state with new episodes begun.
+        """Begin new episodes in all slots, or in the slots of `mask`.
 
         Parameters
         ----------
         state
-            The state to go on from.
+            The current state.
         seed
             The seed of the new episodes.
         mask
@@ -130,20 +130,20 @@ class FuncEnv(
         Returns
         -------
         tuple
-            State, context, observation and infos of every slot. Slots outside the mask keep their state, and their
-            context and observation are those of it. Merge with `where`, not by indexing with the mask.
+            State, context, observation and infos of every slot. Slots outside the mask keep their state, with its
+            context and observation. Merge with `where`, not by indexing with the mask.
         """
 
     @abc.abstractmethod
     def step(
         self, state: StateType, action: ActType
     ) -> tuple[StateType, ObsType, SupportsFloat | BArrayType, bool | BArrayType, bool | BArrayType, dict[str, Any]]:
-        """The state after an action.
+        """Step from a state.
 
         Parameters
         ----------
         state
-            The state to go on from.
+            The current state.
         action
             A value of `action_space`.
 
@@ -154,18 +154,18 @@ class FuncEnv(
         """
 
     def close(self, state: StateType) -> None:
-        """Release what the state holds."""
+        """Release the resources of a state."""
 
     def render_init(
         self, state: StateType, *, seed: int | None = None, render_mode: str | None = None, **kwargs: Any
     ) -> tuple[StateType, RenderStateType, FuncEnvCommonRenderInfo]:
-        """The state of the renderer, made once."""
+        """Make the state of the renderer; called once, before `render_image`."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def render_image(
         self, state: StateType, render_state: RenderStateType
     ) -> tuple[RenderFrame | Sequence[RenderFrame] | None, StateType, RenderStateType]:
-        """A frame of the state."""
+        """Render a frame of the state; returns the frame, the state and the state of the renderer."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
     def render_close(self, state: StateType, render_state: RenderStateType) -> StateType:
@@ -266,7 +266,7 @@ class FuncEnvBasedEnv(
         return context, observation, info
 
     def _rows(self, name: str, space: Space, value: Any, slots: np.ndarray) -> Any:
-        """The rows of a mask, out of a result of the functional environment for every slot."""
+        """Take the slots of a mask from a result that has every slot."""
         count = batch_utils.batch_size_data(value)
         if count not in (None, len(slots)):
             raise ValueError(
@@ -276,7 +276,7 @@ class FuncEnvBasedEnv(
         return batch_utils.take_slots(space, value, slots)
 
     def _info_rows(self, array: Any, slots: np.ndarray) -> Any:
-        """The rows of a mask, out of an info with an entry for each slot."""
+        """Take the slots of a mask from an array of infos that has every slot."""
         return self.backend.take_slots(array, slots) if tuple(array.shape[:1]) == slots.shape else array
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Functional environments around functional environments."""
+"""Wrappers of functional environments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FuncEnvWrapper(
         BRNGType,
     ],
 ):
-    """A functional environment that forwards every call to the one it wraps; a subclass overrides some.
+    """A functional environment that forwards every call to the wrapped environment; subclasses override methods.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Many small values, such as infos, as one batched value."""
+"""Stack many small values, such as infos, into one batched value."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ..backends.serialization import BackendLike, parse_backend
 
 
 def data_stack(data: Any, backend: BackendLike, device: Any = None) -> Any:
-    """Stack values that are alike into one batch, recursively.
+    """Stack similar values, nested or not, into one batched value.
 
     Parameters
     ----------
     data
-        A sequence of values, or a mapping of such sequences. Anything else is returned as it is.
+        A sequence of values, or a mapping of sequences. A number, an array or any other value is returned unchanged.
     backend, device
-        Where the arrays are to be.
+        The backend and the device of the returned arrays.
 
     Returns
     -------
     batch
-        Dicts become one dict (see `stack_infos` for keys that some lack), tuples one tuple, numbers and arrays of one
-        shape an array with a leading axis. What cannot be stacked (texts, lists, objects, arrays of different shapes,
-        numbers that the backend does not hold) stays a list.
+        Dicts become one dict (`stack_infos` fills missing keys), tuples become one tuple, numbers and arrays of one
+        shape become an array with a leading axis. Other values (texts, lists, objects, arrays of different shapes,
+        numbers that the backend cannot hold) stay a list.
     """
     backend = parse_backend(backend)
     if isinstance(data, Mapping):
@@ -34,7 +34,7 @@ def data_stack(data: Any, backend: BackendLike, device: Any = None) -> Any:
     if not isinstance(data, (Sequence, Iterator)) or isinstance(data, (str, bytes)):
         return data
     values = list(data)
-    kinds = set(map(type, values))  # mostly one: to ask that is much quicker than to ask every value
+    kinds = set(map(type, values))  # checking the few types is much faster than checking every value
     if values and all(issubclass(kind, Mapping) for kind in kinds):
         return stack_infos(values, backend, device)
     if values and all(issubclass(kind, tuple) for kind in kinds) and len(set(map(len, values))) == 1:
@@ -46,10 +46,10 @@ def data_stack(data: Any, backend: BackendLike, device: Any = None) -> Any:
 
 
 def stack_infos(infos: Sequence[Mapping[Any, Any]], backend: ComputeBackend, device: Any = None) -> dict[Any, Any]:
-    """One dict of the keys of all, with the i-th entry of each value from the i-th dict.
+    """Stack dicts into one dict of all their keys; entry i of each value comes from dict i.
 
-    Where some dicts lack a key, their entries are filled (zeros in an array, None in a list, {} in a dict) and a
-    boolean array under "_key" says which ones have it.
+    If dicts lack a key, their entries are filled (zeros in an array, None in a list, {} in a dict), and a boolean
+    array under "_key" marks the dicts that have the key.
     """
     if not any(infos):
         return {}
@@ -68,16 +68,16 @@ def stack_infos(infos: Sequence[Mapping[Any, Any]], backend: ComputeBackend, dev
 def _stack_sparse(values: list[Any], present: np.ndarray, backend: ComputeBackend, device: Any) -> Any:
     remaining = iter(values)
     if all(isinstance(value, Mapping) for value in values):
-        return stack_infos([next(remaining) if here else {} for here in present], backend, device)
+        return stack_infos([next(remaining) if is_present else {} for is_present in present], backend, device)
     stacked = _stack_arrays(values, set(map(type, values)), backend, device)
     if stacked is None:
-        return [next(remaining) if here else None for here in present]
+        return [next(remaining) if is_present else None for is_present in present]
     filled = backend.zeros((len(present), *stacked.shape[1:]), dtype=stacked.dtype, device=device)
     return backend.replaced_at(filled, backend.from_numpy(np.flatnonzero(present), device=device), stacked)
 
 
 def _stack_arrays(values: list[Any], kinds: set[type], backend: ComputeBackend, device: Any) -> Any:
-    """Numbers or arrays of one shape, of these types, as one new array; None if they are something else."""
+    """Stack numbers, or arrays of one shape, into a new array; None for other values. `kinds` are their types."""
     if not values:
         return None
     try:
@@ -88,12 +88,12 @@ def _stack_arrays(values: list[Any], kinds: set[type], backend: ComputeBackend, 
         if all(issubclass(kind, (np.ndarray, np.generic, bool, int, float)) for kind in kinds):
             return _stack_host_arrays([np.asarray(value) for value in values], backend, device)
         return _stack_backend_arrays(values, backend, device)
-    except (OverflowError, TypeError):  # a number or a dtype that the backend does not hold
+    except (OverflowError, TypeError):  # the backend cannot hold a number, or has no such dtype
         return None
 
 
 def stack_scalars(scalars: np.ndarray, backend: ComputeBackend, device: Any) -> Any:
-    """NumPy's numbers, in an array of our own, as an array of the backend; None if it does not hold them."""
+    """Convert a new NumPy array of scalars to the backend; None if the backend cannot hold them."""
     try:
         return backend.from_numpy(scalars, device=device) if _is_stackable({scalars.dtype.kind}) else None
     except (OverflowError, TypeError):
@@ -122,7 +122,7 @@ def _stack_host_arrays(arrays: list[np.ndarray], backend: ComputeBackend, device
 
 
 def _is_stackable(kinds: set[str]) -> bool:
-    """Whether arrays of these kinds of dtype can be stacked to one of numbers, or of booleans, without loss."""
+    """Whether arrays of these dtype kinds can be stacked into one array without loss."""
     return kinds == {"b"} or (kinds <= set("iufc") and kinds != {"i", "u"})
 
 

@@ -1,17 +1,18 @@
 """Many environments as one batched environment, in this process or in several.
 
-`SyncVecEnv` steps its environments one after the other, `AsyncVecEnv` in worker processes; what they have in common is
-in `VecEnv`. Beginning a command and waiting for it are two verbs, and in the synchronous one the first does the work.
+`SyncVecEnv` steps its environments one after the other, `AsyncVecEnv` in worker processes; `VecEnv` is their base
+class. `reset_async` and `step_async` begin a command, `reset_wait` and `step_wait` wait for it. In a `SyncVecEnv`, the
+first call does the work.
 
-Both keep a row of memory for each environment, and all results are written there. The returned batch is the caller's:
-it does not change at the next step. With `copy=False` observations are those rows themselves, which the next step
+Both classes keep a row of memory for each environment and write all results there. The returned batch is a copy and
+does not change at the next step. With `copy=False` the observations are the rows themselves, which the next step
 overwrites.
 
-Seeds: `reset(seed=s)` gives each environment a seed of its own derived from s, the same one whatever the number of
-workers and whichever other environments are reset with it. Without a seed, one is drawn from `rng`.
+Seeds: `reset(seed=s)` gives each environment its own seed, derived from s and the index of the environment alone.
+Without a seed, the seeds are drawn from `rng`.
 
-When something goes wrong in an `AsyncVecEnv`, the command under way is given up as a whole: what its other
-environments have done is not reported, and answers that still come are thrown away. The next `reset` begins anew.
+After an error in an `AsyncVecEnv`, the whole command is abandoned: the results of its other environments are dropped,
+also if they arrive later. The next `reset` starts over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Environments around environments."""
+"""Wrappers: environments that forward to another environment."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Wrapper(
         BRNGType,
     ],
 ):
-    """An environment that forwards every call to the one it wraps; a subclass overrides some.
+    """An environment that forwards every call to the wrapped environment; subclasses override methods.
 
-    Spaces, metadata and the generator can be assigned; until then they are those of the wrapped environment.
+    Spaces, metadata and `rng` come from the wrapped environment until they are assigned.
 
     Parameters
     ----------
@@ -84,12 +84,12 @@ class Wrapper(
 
     @property
     def rng(self) -> Any:
-        """The generator of `sample_action` and the like: that of the environment below, on the same backend."""
-        return self._own("rng")
+        """The generator of `sample_action` and `sample_observation`; by default the generator of the layer below."""
+        return self._attribute("rng")
 
     @rng.setter
     def rng(self, value: Any) -> None:
-        # A wrapper on the same backend shares the generator below it; one that changes the backend has its own.
+        # A wrapper shares the generator of the layer below, unless it changes the backend.
         if "_rng" in self.__dict__ or self.backend is not self.env.backend:
             self._rng = value
         else:
@@ -147,12 +147,12 @@ SameTypesWrapper = Wrapper[
 
 
 def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
-    """Map an action, and say what is wrong with it where that fails.
+    """Map an action; if this fails, say why the action is not in the action space.
 
     Parameters
     ----------
     env
-        The environment that the action is for.
+        The environment whose `action_space` the action must be in.
     mapping
         The function to call with the action.
     action
@@ -161,13 +161,12 @@ def map_action(env: Env, mapping: Callable[[Any], Any], action: Any) -> Any:
     Returns
     -------
     action
-        What `mapping` returns.
+        The result of `mapping`.
 
     Raises
     ------
     ValueError
-        `mapping` failed, and this is no action of `env`; the message says why. Other errors of `mapping` are raised as
-        they are.
+        `mapping` failed and the action is not in the action space. Other errors of `mapping` are not caught.
     """
     try:
         return mapping(action)
@@ -199,7 +198,7 @@ class ActionWrapper(
     ],
     Generic[WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType],
 ):
-    """A wrapper that changes actions on their way in.
+    """A wrapper that maps actions before the environment below gets them.
 
     Examples
     --------
@@ -215,10 +214,10 @@ class ActionWrapper(
 
     @abc.abstractmethod
     def map_action(self, action: Any) -> Any:
-        """An action of this layer as one of the environment below."""
+        """Map an action of this layer to an action of the environment below."""
 
     def reverse_map_action(self, action: Any) -> Any:
-        """An action of the environment below as one of this layer."""
+        """Map an action of the environment below to an action of this layer."""
         raise NotImplementedError(f"{type(self).__name__} cannot map actions back")
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -257,10 +256,10 @@ class ContextObservationWrapper(
         BRNGType,
     ],
 ):
-    """A wrapper that changes contexts and observations on their way out.
+    """A wrapper that maps the contexts and observations of the environment below.
 
-    The result of a masked reset has fewer slots than the batch; mapping must not depend on their number. Contexts are
-    mapped only where there are any.
+    A masked reset returns fewer slots than the batch: mappings must not depend on the number of slots. Contexts are
+    mapped only if the environment below has a context space.
 
     Examples
     --------
@@ -274,19 +273,19 @@ class ContextObservationWrapper(
     """
 
     def map_context(self, context: Any) -> Any:
-        """A context of the environment below as one of this layer."""
+        """Map a context of the environment below to a context of this layer."""
         return context
 
     def reverse_map_context(self, context: Any) -> Any:
-        """A context of this layer as one of the environment below."""
+        """Map a context of this layer to a context of the environment below."""
         return context
 
     def map_observation(self, observation: Any) -> Any:
-        """An observation of the environment below as one of this layer."""
+        """Map an observation of the environment below to an observation of this layer."""
         return observation
 
     def reverse_map_observation(self, observation: Any) -> Any:
-        """An observation of this layer as one of the environment below."""
+        """Map an observation of this layer to an observation of the environment below."""
         return observation
 
     def reset(

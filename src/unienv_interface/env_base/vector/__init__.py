@@ -1,8 +1,7 @@
-"""The parts of the vector environments; the names for users are in `unienv_interface.env_base.vec_env`.
+"""The modules of the vector environments; `unienv_interface.env_base.vec_env` has the public names.
 
-- `base`: what the synchronous and the asynchronous one have in common.
-- `sync_vec_env`, `async_vec_env`: the two.
-- `env_group`: environments that step one after the other and write their results to rows, in either.
+- `base`: `VecEnv`, the base class of `SyncVecEnv` (`sync_vec_env`) and `AsyncVecEnv` (`async_vec_env`).
+- `env_group`: the environments of one process, which step one after the other and write their results to rows.
 - `memory`: rows and commands in memory that processes share; `infos`: infos as rows.
-- `pool`: the parent's side of the worker processes; `worker`: what runs in one.
+- `pool`: the parent's side of the worker processes; `worker`: the code that runs in a worker process.
 """

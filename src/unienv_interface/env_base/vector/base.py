@@ -1,4 +1,4 @@
-"""What the two kinds of vector environment share: everything but where the work is done."""
+"""`VecEnv`, the base class of `SyncVecEnv` and `AsyncVecEnv`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..stacking import stack_infos
 from .env_group import SIGNAL_DTYPES, Access, EnvSpec, ResultRows
 from .infos import AnyInfos, InfoRows
 
-Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # an environment, and what it is called with
+Call = tuple[int, tuple[Any, ...], dict[str, Any]]  # the index of an environment, args, kwargs
 
 
 class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
-    """A batch of environments. Beginning a command and waiting for it are two verbs; see `vec_env`."""
+    """A batch of environments. Subclasses implement beginning a command and waiting for it; see `vec_env`."""
 
     _closed = False
-    _copies = True  # observations, so that they are the caller's
-    _results: ResultRows  # what `_finish` has waited for
+    _copies = True  # whether returned observations are copies
+    _results: ResultRows  # written by the time `_finish` returns
 
     def _set_up(self, specs: Sequence[EnvSpec], seed: int | None, validate_actions: bool) -> None:
-        """Take over what the environments say of themselves."""
+        """Set the spaces, backend, device and generator from the specs of the environments."""
         if not specs:
             raise ValueError("env_fn gives no environments, a vector environment wants at least one")
         first = specs[0]
@@ -64,49 +64,52 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         self._resetting: np.ndarray | None = None
         self._stepping: np.ndarray | None = None
 
-    # -- what each kind does in its own way ----------------------------------------------------------------
+    # -- implemented by subclasses -------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Ask the environments with these indices, in ascending order, to reset."""
+        """Begin to reset the environments `indices`, which are in ascending order."""
 
     @abc.abstractmethod
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
-        """Ask the environments with these indices to step, with one action each; `_all` itself asks all of them."""
+        """Begin to step the environments `indices`, with one action each; `_all` itself stands for all."""
 
     @abc.abstractmethod
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
-        """Wait; returns the environments whose results are in `_results`, `indices` itself if all, and their infos."""
+        """Block until `least` environments (None: all) have results; returns their indices and their infos.
+
+        The results are in `_results`. If all are ready, the returned indices are `indices` itself.
+        """
 
     @abc.abstractmethod
     def _give_up(self) -> None:
-        """Forget the command under way, if there is any."""
+        """Abandon the command under way, if any."""
 
     @abc.abstractmethod
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
-        """Call, get or set an attribute of environments, given with the arguments for each; returns the results."""
+        """Call, get or set an attribute of environments, with arguments for each; returns the results in order."""
 
     # -- reset and step ------------------------------------------------------------------------------------
 
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Reset all environments, or those of the mask; returns their context, observation and infos."""
+        """Reset all environments, or the slots of `mask`; returns their context, observation and infos."""
         resetting = self._resetting
         try:
             self.reset_async(*args, mask=mask, seed=seed, **kwargs)
             return self.reset_wait()
         except BaseException:
             if resetting is None:
-                self._resetting = None  # nobody will wait for what was begun here
+                self._resetting = None  # no `reset_wait` will follow
             raise
 
     def reset_async(self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any) -> None:
         """Begin a reset; `reset_wait` completes it."""
         self._check_idle("reset")
-        self._give_up()  # what Ctrl-C may have left of another one
+        self._give_up()  # Ctrl-C may have left a command under way
         indices = self._all if mask is None else parse_mask(mask, self._count, self._backend).nonzero()[0]
         if seed is None:
             seeds = self._drawn_seeds(indices)
@@ -119,7 +122,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         self._resetting = indices
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Wait for the reset that was begun."""
+        """Wait for the reset that `reset_async` began; returns what `reset` returns."""
         indices, self._resetting = self._resetting, None
         if indices is None:
             raise RuntimeError("reset_wait without reset_async: there is no reset to wait for")
@@ -151,7 +154,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         else:
             indices = self._checked_indices(index)
         if self._stepping is None:
-            self._give_up()  # what Ctrl-C may have left of another one
+            self._give_up()  # Ctrl-C may have left a command under way
         if self._validates:
             self._validate(action, indices)
         self._begin_step(indices, action)
@@ -159,7 +162,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         self._stepping = indices if busy is None else np.concatenate([busy, indices])
 
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Wait for the step that was begun.
+        """Wait for the step that `step_async` began; returns what `step` returns.
 
         With `min_envs`, wait only until this many environments are ready. The results are those of the ready
         environments, whose indices are `info["env_index"]`; a later call waits for the others.
@@ -169,7 +172,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
             raise RuntimeError("step_wait without step_async: there is no step to wait for")
         if min_envs is not None and not 1 <= min_envs <= len(pending):
             raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
-        self._stepping = None  # whatever goes wrong now, the next reset begins anew
+        self._stepping = None  # so that a reset is legal after an error here
         ready, infos = self._finish(pending, min_envs)
         if ready is not pending:
             self._stepping = pending[~np.isin(pending, ready)]
@@ -184,7 +187,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         return observation, self._read_reward(rewards), read_flag(terminated), read_flag(truncated), info
 
     def _values(self, rows: Rows, ready: np.ndarray, copies: bool) -> Any:
-        """What these environments have in rows, in memory of its own unless told otherwise."""
+        """The values of the ready environments in `rows`; with `copies=False` all rows are returned without a copy."""
         if ready is not self._all:
             return rows.layout.gather(rows, ready)
         return rows.layout.copy_out(rows) if copies else rows.layout.unpack(rows)
@@ -198,7 +201,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
 
     def _check_open(self, command: str) -> None:
         if self._closed:
-            raise RuntimeError(f"{command} after close: the environments are gone, make a new vector environment")
+            raise RuntimeError(f"{command} after close: the environments are closed, make a new vector environment")
 
     def _check_idle(self, command: str) -> None:
         if self._closed or self._resetting is not None or self._stepping is not None:
@@ -217,19 +220,19 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         return indices
 
     def _validate(self, action: Any, indices: np.ndarray) -> None:
-        """A ValueError unless the action is in the action space; no environment has moved by then."""
+        """Raise a ValueError if the action is not in the action space, before any environment steps."""
         space = self.action_space
         if indices is not self._all:
             space = _join("action_space", [self._action_spaces[index] for index in indices], self.device)
         validate(space, action, "action")
 
     def _drawn_seeds(self, indices: np.ndarray) -> list[int]:
-        """A seed for each of these environments, those of all being distinct, from one draw of the generator."""
+        """A distinct seed for each environment, from one draw of the generator."""
         self.rng, base = next_seed_rng(self.rng, self._backend)
-        odd = 0x9E3779B1  # steps of an odd number meet no value twice within 2**32 of them
+        odd = 0x9E3779B1  # multiples of an odd number are distinct modulo 2**32
         return [(base + index * odd) % 2**32 for index in indices.tolist()]
 
-    # -- what the environments say -------------------------------------------------------------------------
+    # -- attributes of the environments --------------------------------------------------------------------
 
     @property
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]
@@ -267,24 +270,25 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
 
     @property
     def single_context_space(self) -> Space | None:
-        """The context space of one environment, if they have one; of the first, where their bounds differ."""
+        """The context space of one environment, or None; of the first environment, where their bounds differ."""
         return self._spec.context_space
 
-    # -- calls over all environments or some ---------------------------------------------------------------
+    # -- calls of all or some environments -----------------------------------------------------------------
 
     def call(self, name: str, *args: Any, index: Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
-        """Call a method of every environment, or of those of `index`; returns the results in order."""
+        """Call a method of every environment, or of the environments `index`; returns the results in order."""
         return self._access("call", name, [(target, args, kwargs) for target in self._targets(name, index)])
 
     def get_attr(self, name: str, index: Iterable[int] | None = None) -> list[Any]:
-        """An attribute of every environment, or of those of `index`."""
+        """Get an attribute of every environment, or of the environments `index`, as a list."""
         return self._access("get_attr", name, [(target, (), {}) for target in self._targets("get_attr", index)])
 
     def set_attr(self, name: str, value: Any, index: Iterable[int] | None = None) -> None:
-        """Set an attribute of every environment, or of those of `index`: one value for all, or a list of values."""
+        """Set an attribute of all environments, or of the environments `index`: one value for all, or a list."""
         targets = self._targets("set_attr", index)
         values = self._values_for(value, targets)
-        self._access("set_attr", name, [(target, (one,), {}) for target, one in zip(targets, values, strict=True)])
+        calls: list[Call] = [(target, (new,), {}) for target, new in zip(targets, values, strict=True)]
+        self._access("set_attr", name, calls)
 
     def render(self) -> Sequence[Any] | None:
         """The frames of all environments that return one, or None if none does."""
@@ -292,7 +296,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         return frames or None
 
     def _targets(self, command: str, index: Iterable[int] | None) -> list[int]:
-        """The environments that a command is for, checked."""
+        """The checked indices of the environments that a command is for."""
         self._check_idle(command)
         targets = list(range(self._count)) if index is None else [int(i) for i in index]
         for target in targets:
@@ -301,19 +305,19 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self._count:
-            raise IndexError(f"index {index}, there are {self._count} environments")
+            raise IndexError(f"index {index} is out of range: there are {self._count} environments")
 
     def _values_for(self, value: Any, targets: list[int]) -> list[Any]:
         if not isinstance(value, list):
             return [value] * len(targets)
         if len(value) != len(targets):
-            raise ValueError(f"{len(value)} values for {len(targets)} environments")
+            raise ValueError(f"{len(value)} values for {len(targets)} environments: a list needs one value for each")
         return value
 
 
-def _signal_reader(backend: ComputeBackend, device: Any, kept: np.dtype, dtype: Any) -> Callable[[np.ndarray], Any]:
-    """A function that copies rewards or flags, which are kept with one dtype, to an array of the backend."""
-    if backend is NumpyComputeBackend and dtype == kept:
+def _signal_reader(backend: ComputeBackend, device: Any, stored: np.dtype, dtype: Any) -> Callable[[np.ndarray], Any]:
+    """A function that copies rewards or flags, stored with one dtype, to an array of the backend with another."""
+    if backend is NumpyComputeBackend and dtype == stored:
         return np.ndarray.copy
     return lambda values: backend.from_numpy(values, dtype=dtype, device=device, copy=True)
 
@@ -326,16 +330,16 @@ def _join(name: str, spaces: list[Space], device: Any) -> Space:
 
 
 def _single(joined: Space, first: Any) -> Any:
-    """A space whose rows hold the values of all environments: that of one value of their batch."""
+    """The space of one slot of the joined space, so that a row can hold a value of any environment."""
     return first if batch_utils.batch_size(joined) is None else next(iter(batch_utils.unbatch_spaces(joined)))
 
 
 def derive_seeds(seed: int, count: int) -> list[int]:
     """Distinct 32-bit seeds, the i-th of which depends on `seed` and i alone."""
-    wanted = count
+    draws = count
     while True:
-        drawn = np.random.SeedSequence(seed).generate_state(wanted).tolist()
+        drawn = np.random.SeedSequence(seed).generate_state(draws).tolist()
         distinct = list(dict.fromkeys(drawn))
         if len(distinct) >= count:
             return distinct[:count]
-        wanted += count
+        draws += count

@@ -1,4 +1,4 @@
-"""Environments that step one after the other: what a vector environment does in each of its processes."""
+"""`EnvGroup`: the environments of one process of a vector environment, which step one after the other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...space.row_layout import Rows
 from ...space.space_utils import batch_utils
 from ..env import Env
 
-# What a step says besides the observation: reward, terminated, truncated.
+# The dtypes of reward, terminated and truncated.
 SIGNAL_DTYPES = (np.dtype(np.float64), np.dtype(np.bool_), np.dtype(np.bool_))
 
 Access = Literal["call", "get_attr", "set_attr"]
-_WHOLE = slice(None)
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a vector environment has to know of one of its environments."""
+    """The spaces and attributes of one environment of a vector environment."""
 
     backend: ComputeBackend
     device: Any
@@ -38,7 +38,7 @@ class EnvSpec:
     @classmethod
     def of(cls, env: Env) -> EnvSpec:
         if env.batch_size is not None:
-            raise ValueError(f"{env!r} is batched, a vector environment takes environments that are not")
+            raise ValueError(f"{env!r} is batched: a vector environment takes single environments, batch_size None")
         return cls(
             env.backend,
             env.device,
@@ -53,7 +53,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class ResultRows:
-    """The memory that results are written to, a row for each environment; every result overwrites the one before."""
+    """The memory for results, a row for each environment; a new result overwrites the last one."""
 
     observations: Rows
     contexts: Rows | None
@@ -62,25 +62,25 @@ class ResultRows:
     truncated: np.ndarray
 
     def __reduce__(self) -> tuple[type[ResultRows], tuple[Any, ...]]:
-        # without `vectors`: a copy has its own
+        # without `vectors`, which are memoryviews of this process
         return ResultRows, (self.observations, self.contexts, self.rewards, self.terminated, self.truncated)
 
     @functools.cached_property
     def vectors(self) -> list[memoryview] | None:
-        """The rows of observations that are vectors: each takes an array of just its dtype and shape."""
+        """A memoryview of each row, if observations are vectors of one plain dtype; else None."""
         dtype, shape = self.observations.layout.plain_value
         return None if dtype is None or len(shape) != 1 else [row.data for row in self.observations.columns[0]]
 
 
 class EnvGroup:
-    """The environments of one process, by their index in the vector environment.
+    """The environments of one process, addressed by their index in the vector environment.
 
     Parameters
     ----------
     first
-        The index of the first of them.
+        The index of the first environment.
     at_work
-        An array of one integer: the index of the environment that is at work.
+        An array of one integer, to which the group writes the index of the environment that it calls.
     """
 
     def __init__(self, first: int = 0, at_work: Any = None) -> None:
@@ -88,10 +88,10 @@ class EnvGroup:
         self.at_work = [first] if at_work is None else at_work
         self.envs: list[Env] = []
         self.specs: list[EnvSpec] = []
-        self.command = "construction"  # the one under way
+        self.command = "construction"  # the command under way, for errors
 
     def build(self, factories: Sequence[Callable[[], Env]]) -> None:
-        """Make the environments. If one cannot be made, the others are closed again."""
+        """Make the environments. If a factory fails, the environments made before are closed."""
         try:
             for index, factory in enumerate(factories, start=self.first):
                 self.at_work[0] = index
@@ -109,7 +109,7 @@ class EnvGroup:
         kwargs: dict[str, Any],
         results: ResultRows,
     ) -> list[dict[str, Any]]:
-        """Reset environments and write what they return to their rows; returns their infos."""
+        """Reset environments and write their observations and contexts to rows; returns their infos."""
         infos = []
         self.command = "reset"
         observations, contexts = results.observations, results.contexts
@@ -125,16 +125,16 @@ class EnvGroup:
     def step(
         self, indices: Sequence[int], action_space: Space, actions: Any, results: ResultRows
     ) -> list[dict[str, Any]]:
-        """Step environments, with one action each, and write what they return to their rows; returns their infos."""
+        """Step environments, with one action each, and write their results to rows; returns their infos."""
         infos = []
         envs, first, at_work = self.envs, self.first, self.at_work
         observations = results.observations
-        # memoryviews, which small values are written to fastest
+        # memoryviews: assigning a small value to one is faster than to an array
         vectors: Any = results.vectors
         rewards: Any = results.rewards.data
         terminated, truncated = results.terminated.data, results.truncated.data
         self.command = "step"
-        # equally many: `strict` would cost as much as a small step
+        # `_split` has checked the lengths: `strict` would cost as much as a small step
         for index, action in zip(indices, _split(action_space, actions, len(indices))):  # noqa: B905
             at_work[0] = index
             step = envs[index - first].step
@@ -143,14 +143,14 @@ class EnvGroup:
                 observations.layout.pack(observations, index, observation)
             else:
                 try:
-                    vectors[index][_WHOLE] = observation
-                except ValueError:  # of another dtype or shape
+                    vectors[index][_ALL] = observation
+                except ValueError:  # the observation has another dtype or shape
                     observations.layout.pack(observations, index, observation)
             infos.append(info)
         return infos
 
     def access(self, verb: Access, index: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call, get or set an attribute of one environment, found through its wrappers."""
+        """Call, get or set an attribute of one environment or of its wrappers."""
         self.command = name if verb == "call" else f"{verb} {name}"
         self.at_work[0] = index
         env = self.envs[index - self.first]
@@ -160,7 +160,7 @@ class EnvGroup:
         return attribute(*args, **kwargs) if verb == "call" else attribute
 
     def close(self, quiet: bool = False) -> None:
-        """Close all the environments, also where one of them fails to; then the first failure is raised."""
+        """Close all environments, also after one fails to close; then raise the first error unless `quiet`."""
         first: BaseException | None = None
         for index, env in enumerate(self.envs, start=self.first):
             try:
@@ -175,13 +175,13 @@ class EnvGroup:
 
 
 def _split(action_space: Space, actions: Any, count: int) -> Sequence[Any]:
-    """One action for each of the environments."""
+    """Split a batch of actions into one action for each environment."""
     try:
         singles = batch_utils.split(action_space, actions)
     except TypeError as error:
         raise TypeError(f"actions are {actions!r:.80}, {count} are wanted, one for each environment") from error
     if len(singles) != count:
-        if batch_utils.batch_size_data(actions) is not None:  # before any of them moves
-            raise ValueError(f"{len(singles)} actions for {count} environments, each wants one")
-        singles = [actions] * count  # a dict or tuple of nothing, the same for all
+        if batch_utils.batch_size_data(actions) is not None:
+            raise ValueError(f"{len(singles)} actions for {count} environments, each needs one")
+        singles = [actions] * count  # an empty dict or tuple has no batch axis
     return singles

@@ -1,8 +1,8 @@
 """Infos as rows of numbers.
 
-Most environments say the same things at every step, all of them numbers. Such infos have a form: the names, and the
-kind of number under each. Infos of a known form are written to memory with a row for each environment, so that a batch
-of them is a few columns to copy. All other infos stay dicts, which workers send through their pipe.
+Most environments return the same keys at every step, each with a number. These keys and the types of the numbers are
+the form of the infos. Infos of a known form are written to memory, with a row for each environment, and stacking a
+batch copies a few columns. Workers send all other infos as dicts through their pipe.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Infos = list[dict[str, Any]]
 
 #: Infos with more names stay dicts.
 COLUMNS = 32
-#: The numbers of one environment, whatever their kind.
+#: The memory for the infos of one environment: eight bytes for each number, whatever its type.
 INFO_ROW = np.dtype((np.uint64, (COLUMNS,)))
-# The kinds that an array holds without loss, with their letter in `struct`. Python's integers may be too large.
+# The types that an array holds without loss, with their letter in `struct`. A Python int may be too large.
 _OF_NUMPY: dict[type, str] = {
     np.bool_: "?",
     np.float16: "e",
@@ -44,14 +44,14 @@ _LETTERS = {**_OF_NUMPY, **_OF_PYTHON}
 
 
 class InfoForm(NamedTuple):
-    """The names of infos, in order, and the kind of number under each: NumPy's or Python's own."""
+    """The keys of infos, in order, and the type of the number of each key, of NumPy or Python."""
 
     names: list[Any]
     kinds: list[type]
 
     @classmethod
     def of(cls, infos: Infos) -> InfoForm | None:
-        """The form that all of these have; None if there is none, or if a row does not hold it."""
+        """The form that all infos have in common; None if they differ or do not fit into a row."""
         names = list(infos[0]) if infos else []
         kinds = [type(value) for value in infos[0].values()] if infos else []
         if not 0 < len(names) <= COLUMNS or not all(kind in _LETTERS for kind in kinds):
@@ -66,39 +66,39 @@ class InfoRows:
     Parameters
     ----------
     form
-        What all of them look like.
+        The form of the infos.
     area
         An `INFO_ROW` for each environment of the vector environment.
-    own
-        The environments whose infos are written and read here: those of one process.
+    env_range
+        The environments of one process, whose infos this object writes and reads.
     """
 
-    def __init__(self, form: InfoForm, area: np.ndarray, own: range) -> None:
-        self._made_of = form, area, own
+    def __init__(self, form: InfoForm, area: np.ndarray, env_range: range) -> None:
+        self._arguments = form, area, env_range
         self.form = form
         self._columns: list[np.ndarray] = [
             np.ndarray(len(area), np.dtype(kind), area, index * area.itemsize, area.strides[:1])
             for index, kind in enumerate(form.kinds)
         ]
-        self._own = slice(own.start, own.stop)
+        self._slots = slice(env_range.start, env_range.stop)
         self._is_of_numpy = all(kind in _OF_NUMPY for kind in form.kinds)
-        self._types = form.kinds * len(own)
-        self._lengths, self._dicts = {len(form.names)}, [dict] * len(own)
-        # all values of a process at once, in a third of the time that it takes to assign them
+        self._types = form.kinds * len(env_range)
+        self._lengths, self._dicts = {len(form.names)}, [dict] * len(env_range)
+        # one `pack_into` for all values takes a third of the time of assigning them
         letters = [_LETTERS[kind] for kind in form.kinds]
         row = "".join(f"{letter}{area.itemsize - struct.calcsize('=' + letter)}x" for letter in letters)
-        rest = f"{area.strides[0] - struct.calcsize('=' + row)}x"
-        packing = struct.Struct("=" + rest.join([row] * len(own)))
-        self._pack = functools.partial(packing.pack_into, area.data, own.start * area.strides[0])
+        padding = f"{area.strides[0] - struct.calcsize('=' + row)}x"
+        packing = struct.Struct("=" + padding.join([row] * len(env_range)))
+        self._pack = functools.partial(packing.pack_into, area.data, env_range.start * area.strides[0])
 
     def __reduce__(self) -> tuple[type[InfoRows], tuple[Any, ...]]:
-        return InfoRows, self._made_of
+        return InfoRows, self._arguments
 
     def write(self, infos: Infos) -> bool:
-        """Write the infos of the own environments; False if they are of another form."""
+        """Write the infos of this process's environments; returns False if they have another form."""
         names = self.form.names
         if set(map(len, infos)) != self._lengths or list(map(type, infos)) != self._dicts:
-            return False  # or a subclass of dict, which may make up the values that it lacks
+            return False  # a subclass of dict, such as defaultdict, may invent missing values
         try:
             values = [info[name] for info in infos for name in names]
         except KeyError:
@@ -109,12 +109,12 @@ class InfoRows:
         return True
 
     def read(self) -> Infos:
-        """The infos of the own environments that were written last."""
-        columns = [self._values(index, column[self._own]) for index, column in enumerate(self._columns)]
+        """The infos of this process's environments that were written last."""
+        columns = [self._values(index, column[self._slots]) for index, column in enumerate(self._columns)]
         return [dict(zip(self.form.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def stacked(self, backend: ComputeBackend, device: Any) -> dict[Any, Any]:
-        """What `stack_infos` makes of what was written last of all environments, if all have this form."""
+        """The infos of all environments as `stack_infos` returns them; all must have this form."""
         if self._is_of_numpy and backend is NumpyComputeBackend:
             return {name: column.copy() for name, column in zip(self.form.names, self._columns, strict=True)}
         stacked = {}
@@ -124,7 +124,7 @@ class InfoRows:
                 try:
                     stacked[name] = backend.from_numpy(column, device=device, copy=True)
                     continue
-                except (OverflowError, TypeError):  # a dtype that the backend does not hold
+                except (OverflowError, TypeError):  # the backend has no such dtype
                     pass
             stacked[name] = data_stack(self._values(index, column), backend, device)
         return stacked
@@ -134,10 +134,10 @@ class InfoRows:
 
 
 def common_rows(infos: Sequence[Any]) -> InfoRows | None:
-    """The first of them, if all of them are infos in rows and of one form."""
+    """The first entry, if all entries are `InfoRows` of the same form; else None."""
     first = infos[0]
-    is_one = all(isinstance(one, InfoRows) and one.form == first.form for one in infos)
-    return first if is_one else None
+    is_common = all(isinstance(rows, InfoRows) and rows.form == first.form for rows in infos)
+    return first if is_common else None
 
 
 AnyInfos = Infos | InfoRows

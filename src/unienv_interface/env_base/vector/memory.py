@@ -1,6 +1,7 @@
-"""The memory of a vector environment: rows for values, and the commands that its workers are given.
+"""The memory of a vector environment: rows for values, and rings of commands for the workers.
 
-With `shared_memory=False` the rows are each process's own and travel as bytes; commands are in shared memory always.
+With `shared_memory=False` every process has rows of its own and sends them as bytes; commands are always in shared
+memory.
 """
 
 from __future__ import annotations
@@ -16,74 +17,73 @@ from ...utils.shared_block import SharedBlock
 from .env_group import SIGNAL_DTYPES, EnvSpec, ResultRows
 from .infos import INFO_ROW
 
-_LINE = 64  # bytes of a cache line: processes do not write to one another's
-# A reference to a heap holds the environment's number above the offset.
-_HEAP_SHIFT = 40
+_LINE = 64  # bytes of a cache line: no two processes write to the same one
+_HEAP_SHIFT = 40  # a heap reference has the index of the environment above this bit, the offset below
 
 
 # -- commands ----------------------------------------------------------------------------------------------
 
-#: So many commands of one worker may be without an answer that its parent has seen.
+#: The number of commands that a worker may have without an answer that its parent has seen.
 DEPTH = 32
-#: No command: of this number none was given, since giving it was interrupted.
+#: The code of a number that has no command, since posting it was interrupted.
 NOTHING = 0
 #: Set in the code of a command or an answer that has a payload, which comes through the pipe.
 PAYLOAD = 64
 
-# The words of a ring. The parent writes those of the first two lines, and the codes of commands.
-_GIVEN, _KNOWN_FORM = 0, 1
+# The 64-bit words of a ring. The parent writes `_POSTED`, `_KNOWN_FORM` and `_COMMANDS`, the worker the others.
+_POSTED, _KNOWN_FORM = 0, 1
 _ANSWERED, _AT_WORK = 16, 17
 _COMMANDS, _ANSWERS = 24, 24 + DEPTH
 _WORDS = 24 + 2 * DEPTH
 
 
 class CommandRing:
-    """The commands that one worker is given and its answers, numbered from 1, as codes in shared memory.
+    """The commands of one worker and its answers, numbered from 1, as codes in shared memory.
 
-    The parent gives command `number` by writing its code, then raising `given`; the worker answers the same way with
-    `answered`. Whoever may sleep is woken by an event afterwards.
+    The parent posts command `number` by writing its code, then raising `posted`; the worker answers the same way with
+    `answered`. An event then wakes the other process, which may block.
     """
 
     NBYTES = _WORDS * 8
 
     def __init__(self, block: SharedBlock, worker: int) -> None:
         self._words = block.array(np.int64, (_WORDS,), worker * self.NBYTES).data
-        #: The environment that the worker is at work on; a memoryview of one integer.
+        #: A memoryview of one integer: the index of the environment that the worker calls.
         self.at_work = self._words[_AT_WORK : _AT_WORK + 1]
 
     def clear(self) -> None:
-        """Forget all commands, for another worker."""
+        """Remove all commands, before a new worker starts."""
         for word in range(_WORDS):
             self._words[word] = 0
 
     # -- the parent's side ---------------------------------------------------------------------------------
 
-    def give(self, number: int, code: int) -> None:
+    def post(self, number: int, code: int) -> None:
         self._words[_COMMANDS + number % DEPTH] = code
-        self._words[_GIVEN] = number
+        self._words[_POSTED] = number
 
     def skip_to(self, number: int) -> None:
-        """Give the commands up to this one; those whose code was not written are `NOTHING`."""
-        self._words[_GIVEN] = number
+        """Post the commands up to `number`; a command whose code was not written is `NOTHING`."""
+        self._words[_POSTED] = number
 
     @property
     def answered(self) -> int:
-        """The number of the last command that was answered."""
+        """The number of the last answered command."""
         return self._words[_ANSWERED]
 
     def answer_to(self, number: int) -> int:
-        """The code of the answer to a command that was answered."""
+        """The code of the answer to an answered command."""
         return self._words[_ANSWERS + number % DEPTH]
 
     # -- the worker's side ---------------------------------------------------------------------------------
 
     @property
-    def given(self) -> int:
-        """The number of the last command that was given."""
-        return self._words[_GIVEN]
+    def posted(self) -> int:
+        """The number of the last posted command."""
+        return self._words[_POSTED]
 
     def take(self, number: int) -> int:
-        """The code of a command that was given; `NOTHING` if it was skipped."""
+        """Take the code of a posted command; `NOTHING` if it was skipped."""
         slot = _COMMANDS + number % DEPTH
         code, self._words[slot] = self._words[slot], NOTHING
         return code
@@ -105,12 +105,12 @@ class CommandRing:
 
 
 class Control:
-    """The shared memory that says what is to be done: a ring for each worker, two numbers for each environment."""
+    """The shared memory for commands: a ring for each worker, two numbers for each environment."""
 
     def __init__(self, block: SharedBlock, workers: int, count: int) -> None:
         self.rings = [CommandRing(block, worker) for worker in range(workers)]
         start = workers * CommandRing.NBYTES
-        #: For each environment the number, at its worker, of the last command for some environments that included it.
+        #: For each environment, the number of the last command for some environments that included it.
         self.turns = block.array(np.int64, (count,), start)
         #: For each environment the seed of its next reset.
         self.seeds = block.array(np.int64, (count,), start + count * 8)
@@ -133,13 +133,13 @@ class Areas(NamedTuple):
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Which rows a vector environment has, and where they lie in the shared block."""
+    """The rows of a vector environment and their offsets in the shared block."""
 
     observation: RowLayout
     context: RowLayout | None
     action: RowLayout
     count: int
-    start: int  # where the block is free
+    start: int  # the offset of the first free byte of the block
 
     @classmethod
     def of(cls, spec: EnvSpec, count: int, start: int) -> MemoryPlan:
@@ -147,7 +147,7 @@ class MemoryPlan:
         return cls(RowLayout(spec.observation_space), context, RowLayout(spec.action_space), count, start)
 
     def lay_out(self, block: SharedBlock | None, heap: Heap, action_heap: Heap) -> Areas:
-        """The areas, in the block, or without one in this process's memory."""
+        """The areas, in the block, or without a block in this process's memory."""
         end = self.start
 
         def area(dtype: np.dtype) -> np.ndarray:
@@ -178,56 +178,56 @@ class MemoryPlan:
 
 
 def _next_line(offset: int) -> int:
-    """Where the next cache line begins."""
+    """Round an offset up to the next cache line."""
     return -(-offset // _LINE) * _LINE
 
 
-class PartedHeap:
-    """Values without a fixed size, in one part per environment; the parts travel in messages.
+class ChunkedHeap:
+    """Values without a fixed size, in one chunk per environment; messages carry the chunks.
 
-    Writing is on behalf of the environment whose number is in `at_work`.
+    `write` appends to the chunk of the environment whose index is in `at_work`.
     """
 
     def __init__(self, at_work: Sequence[int]) -> None:
-        self.parts: dict[int, bytearray] = {}
+        self.chunks: dict[int, bytearray] = {}
         self._at_work = at_work
 
     def write(self, data: bytes) -> int:
         owner = int(self._at_work[0])
-        part = self.parts.setdefault(owner, bytearray())
-        offset = (owner << _HEAP_SHIFT) + len(part)
-        part += data
+        chunk = self.chunks.setdefault(owner, bytearray())
+        offset = (owner << _HEAP_SHIFT) + len(chunk)
+        chunk += data
         return offset
 
     def drop(self, owners: Iterable[int]) -> None:
-        """Forget the parts of these environments."""
-        if self.parts:
+        """Remove the chunks of environments."""
+        if self.chunks:
             for owner in owners:
-                self.parts.pop(owner, None)
+                self.chunks.pop(owner, None)
 
     def read(self, offset: int, length: int) -> memoryview:
         start = offset & ((1 << _HEAP_SHIFT) - 1)
-        return memoryview(bytes(self.parts[offset >> _HEAP_SHIFT][start : start + length]))
+        return memoryview(bytes(self.chunks[offset >> _HEAP_SHIFT][start : start + length]))
 
 
 def result_arrays(results: ResultRows) -> list[np.ndarray]:
-    """The memory of results."""
+    """All arrays that hold results."""
     contexts = [] if results.contexts is None else row_arrays(results.contexts)
     signals = [results.rewards, results.terminated, results.truncated]
     return [*signals, *row_arrays(results.observations), *contexts]
 
 
 def row_arrays(rows: Rows) -> list[np.ndarray]:
-    """The memory of rows."""
+    """All arrays that hold rows."""
     return [rows.records, *rows.blocks.values()]
 
 
 def export_rows(arrays: Sequence[np.ndarray], indices: Sequence[int]) -> list[bytes]:
-    """The bytes of some rows, for another process that does not share them."""
+    """The bytes of some rows, to send to a process that does not share their memory."""
     return [array[indices].tobytes() for array in arrays]
 
 
 def import_rows(arrays: Sequence[np.ndarray], indices: Sequence[int], exported: Sequence[bytes]) -> None:
-    """Write exported rows to the same indices here."""
+    """Write exported rows to the same indices of these arrays."""
     for array, data in zip(arrays, exported, strict=True):
         array[indices] = np.frombuffer(data, array.dtype).reshape(len(indices), *array.shape[1:])

@@ -1,4 +1,4 @@
-"""The parent's side of the worker processes: starting them, giving commands, waiting, and ending them."""
+"""The parent's side of the worker processes: start them, post commands, wait for answers, end them."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from ...utils.worker_processes import (
 from .memory import DEPTH, PAYLOAD, CommandRing, Control, MemoryPlan
 from .worker import ATTACH, BUILD, CLOSE, DONE, FAILED, INFOS_IN_ROWS, Factories, worker_main
 
-# Seconds that the parent blocks before it looks whether the workers are alive: a process that an environment has
-# started may hold a worker's pipe open after the worker's death.
+# Seconds that the parent blocks before it checks that the workers are alive: the pipe of a dead worker may stay open
+# in a process that an environment has started.
 _SLICE = 0.1
-#: Seconds that workers have to close their environments when they are asked to. The rest of `close` takes 0.7.
+#: Seconds that workers have to close their environments. SIGTERM and SIGKILL take up to 0.7 more.
 CLOSE_GRACE = 1.0
 _HUNG = "it hangs, or `timeout` is too short for it"
 
 
 class Command(NamedTuple):
-    """A command that was given to a worker: its number there, and what it is called in errors."""
+    """A posted command: its worker, its number in the ring of the worker, and its label in errors."""
 
     worker: int
     number: int
-    what: str
+    label: str
 
 
 class Answer(NamedTuple):
-    """What a worker has answered to a command."""
+    """The answer of a worker to a command."""
 
     code: int
     payload: bytes
@@ -56,7 +56,7 @@ _WITHOUT_PAYLOAD = {code: Answer(code, b"") for code in (DONE, FAILED, INFOS_IN_
 
 
 class _Worker(WorkerProcess):
-    """A worker process, the commands that it was given, and the answers that nobody has taken yet."""
+    """A worker process, its posted commands, and its answers that were not taken yet."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class _Worker(WorkerProcess):
         self.poll = select.poll()
         for fd in (done.fd, self.channel.fd):
             self.poll.register(fd, select.POLLIN)
-        self.last_number = 0  # of the commands given
-        self.last_seen = 0  # of the answers that are noted here, if they are awaited
-        self.answers: dict[int, int | None] = {}  # to the commands whose answers are awaited; None until there is one
+        self.last_posted = 0  # the number of the last posted command
+        self.last_seen = 0  # the number of the last answer that `note_answers` has seen
+        self.answers: dict[int, int | None] = {}  # number of an awaited command: the code of its answer, None before
         self.payloads: dict[int, bytes] = {}
-        self.is_mute = False  # nothing more comes through its pipe
+        self.is_at_end = False  # whether the pipe has reached its end
 
     def note_answers(self) -> None:
-        """Note the answers in the ring, whose places are needed again."""
+        """Note the answers in the ring, so that their slots can be used again."""
         for number in range(self.last_seen + 1, self.ring.answered + 1):
             if number in self.answers:
                 self.answers[number] = self.ring.answer_to(number)
-            self.last_seen = number  # last, so that an interrupt loses no answer
+            self.last_seen = number  # after the answer is noted: Ctrl-C in between loses none
 
     def note_payloads(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -91,13 +91,13 @@ class _Worker(WorkerProcess):
                 self.payloads[message.number] = message.payload
 
     def has_answered(self, number: int) -> bool:
-        """Whether all of the answer to a command has come."""
+        """Whether the answer to a command has come, with its payload."""
         self.note_answers()
         code = self.answers.get(number)
         return code is not None and (not code & PAYLOAD or number in self.payloads)
 
     def take_answer(self, number: int) -> Answer:
-        """The answer to a command that has come; it is awaited no longer."""
+        """Take the answer to a command; `has_answered` must be true."""
         code = self.answers.pop(number) or 0
         return Answer(code & ~PAYLOAD, self.payloads.pop(number)) if code & PAYLOAD else _WITHOUT_PAYLOAD[code]
 
@@ -114,9 +114,8 @@ class _Worker(WorkerProcess):
 class WorkerPool:
     """Worker processes that each hold a contiguous range of the environments.
 
-    Several commands may be given to a worker; it answers them in order. `wait` waits for answers, and answers that
-    nobody awaits any more are thrown away. The workers belong to the process that has made the pool: in a fork of that
-    process, nothing is done to them.
+    A worker may have several commands; it answers them in order. `wait` blocks for answers; the answers to abandoned
+    commands are dropped. The process that made the pool owns the workers: a fork of it never ends them.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class WorkerPool:
         self._ctx = ctx
         self._daemon = daemon
         self._owner = os.getpid()
-        self._factories = [_portable(factories, own, ctx) for own in self.ranges]
+        self._factories = [_portable(factories, env_range, ctx) for env_range in self.ranges]
         self._workers: list[_Worker] = []
         self._attachment: bytes | None = None
         self._closed = False
@@ -135,7 +134,7 @@ class WorkerPool:
         self.block = SharedBlock.create(Control.nbytes(*self._size))
         self.control = Control(self.block, *self._size)
         self._poll = select.poll()
-        self._worker_at: dict[int, _Worker] = {}  # by the descriptors of its pipe and of its event
+        self._worker_at: dict[int, _Worker] = {}  # descriptor of a pipe or an event: its worker
         try:
             for worker in range(len(self.ranges)):
                 self._start(worker)
@@ -154,12 +153,12 @@ class WorkerPool:
     # -- starting ------------------------------------------------------------------------------------------
 
     def _start(self, index: int) -> None:
-        """Start a worker, at the end of the list or in the place of one that is gone; its first command is to build."""
+        """Start a worker, in place of the one at this index if any, and post `BUILD` to it."""
         ring = self.control.rings[index]
-        with no_interrupt():  # a worker that was started is in the list, and ignores Ctrl-C
+        with no_interrupt():  # Ctrl-C must not come before the started worker is in the list
             ring.clear()
-            own = self.ranges[index]
-            self.control.turns[own.start : own.stop] = 0
+            env_range = self.ranges[index]
+            self.control.turns[env_range.start : env_range.stop] = 0
             wake, done = SharedEvent.create(), SharedEvent.create()
             try:
                 started = start_worker(
@@ -179,15 +178,15 @@ class WorkerPool:
             for fd in (worker.channel.fd, done.fd):
                 self._poll.register(fd, select.POLLIN)
                 self._worker_at[fd] = worker
-            self.give(index, BUILD, "construction", None)
+            self.post(index, BUILD, "construction", None)
 
     def build(self, workers: Iterable[int], timeout: float | None) -> list[Any]:
-        """Wait until workers that were just started have built their environments; returns the specs of these."""
+        """Wait until newly started workers have built their environments; returns the specs of the environments."""
         answers = self.results([Command(worker, 1, "construction") for worker in workers], timeout)
         return [spec for answer in answers for spec in pickle.loads(answer.payload)]
 
     def attach(self, plan: MemoryPlan, in_block: bool, timeout: float | None) -> None:
-        """Tell all workers, and those that are started later, which memory they write to: the block or their own."""
+        """Make all workers, also restarted ones, write their results to the block, or to memory of their own."""
         if in_block:
             self.block.grow(plan.nbytes)
         self._attachment = pickled((plan, plan.nbytes if in_block else 0))
@@ -195,15 +194,15 @@ class WorkerPool:
 
     def _attach(self, workers: Iterable[int], timeout: float | None) -> None:
         if self._attachment is not None:
-            what = "attaching the shared memory"
-            self.results([self.give(w, ATTACH, what, timeout, self._attachment) for w in workers], timeout)
+            label = "attaching the shared memory"
+            self.results([self.post(w, ATTACH, label, timeout, self._attachment) for w in workers], timeout)
 
     def restart(self, index: int, timeout: float | None, *, is_responsive: bool) -> None:
-        """End a worker and start another in its place; a responsive one closes its environments first."""
+        """Replace a worker by a new one; a responsive worker closes its environments before it ends."""
         worker = self._workers[index]
         worker.answers.clear()
         self._end([worker], CLOSE_GRACE if is_responsive else 0.0)
-        self._stop_listening(worker)
+        self._unregister(worker)
         self._poll.unregister(worker.done.fd)
         worker.close()
         self._start(index)
@@ -211,82 +210,82 @@ class WorkerPool:
         self._attach([index], timeout)
 
     def end(self, index: int) -> None:
-        """End a worker, without asking. Commands to it are answered by its death."""
+        """End a worker without closing its environments; waiting for its commands then fails with `WorkerDied`."""
         self._end([self._workers[index]], 0.0)
 
-    # -- giving commands -----------------------------------------------------------------------------------
+    # -- posting commands ----------------------------------------------------------------------------------
 
-    def give(
+    def post(
         self,
         index: int,
         code: int,
-        what: str,
+        label: str,
         timeout: float | None,
         payload: bytes | None = None,
         envs: Sequence[int] | None = None,
     ) -> Command:
-        """Give a worker a command, one for some environments together with the indices of these.
+        """Post a command to a worker; `envs` are the environments of a command for some environments.
 
         Raises
         ------
         TimeoutError
-            If the worker takes no more commands, or does not read the payload in time.
+            The ring has no free slot in time, or the worker does not read the payload in time.
         WorkerDied
-            If the worker is dead and that is found out here.
+            The worker is dead, as far as posting the command shows.
         """
         worker = self._workers[index]
-        if worker.last_number - worker.last_seen >= DEPTH:
-            self._await_place(worker, what, timeout)
-        if worker.channel.has_unsent:  # the rest of a payload that took too long
-            self._flush(worker, what, timeout)
-        # the number is taken first: if Ctrl-C comes before the command is in the ring, it is left out
-        worker.last_number = number = worker.last_number + 1
+        if worker.last_posted - worker.last_seen >= DEPTH:
+            self._await_slot(worker, label, timeout)
+        if worker.channel.has_unsent:  # a payload whose command has timed out
+            self._flush(worker, label, timeout)
+        # first: if Ctrl-C comes before the command is in the ring, this number is skipped
+        worker.last_posted = number = worker.last_posted + 1
         worker.answers[number] = None
         if envs is not None:
             self.control.turns[envs] = number
         if payload is None:
-            worker.ring.give(number, code)
+            worker.ring.post(number, code)
             worker.wake.set()
         else:
             try:
                 with no_interrupt():  # a worker that has the command waits for the payload
-                    worker.ring.give(number, code | PAYLOAD)
+                    worker.ring.post(number, code | PAYLOAD)
                     worker.wake.set()
                     worker.channel.send(number, code, payload)
                 if worker.channel.has_unsent:
-                    self._flush(worker, what, timeout)
+                    self._flush(worker, label, timeout)
             except ChannelClosedError:
-                raise self._death(worker, what) from None
-        return Command(index, number, what)
+                raise self._death(worker, label) from None
+        return Command(index, number, label)
 
-    def _await_place(self, worker: _Worker, what: str, timeout: float | None) -> None:
-        """Wait until there is a place in the ring."""
+    def _await_slot(self, worker: _Worker, label: str, timeout: float | None) -> None:
+        """Wait until the ring has a free slot."""
         deadline = _deadline(timeout)
-        worker.ring.skip_to(worker.last_number)
+        worker.ring.skip_to(worker.last_posted)
         worker.wake.set()
         worker.note_answers()
-        while worker.last_number - worker.last_seen >= DEPTH:
+        while worker.last_posted - worker.last_seen >= DEPTH:
             self._listen(_slice(deadline))
             worker.note_answers()
-            self._check_progress(worker, what, deadline)
+            self._check_progress(worker, label, deadline)
 
-    def _flush(self, worker: _Worker, what: str, timeout: float | None) -> None:
+    def _flush(self, worker: _Worker, label: str, timeout: float | None) -> None:
         """Send the rest of a payload."""
         deadline = _deadline(timeout)
         try:
             while not worker.channel.flush(_slice(deadline)):
-                self._check_progress(worker, what, deadline)
+                self._check_progress(worker, label, deadline)
         except ChannelClosedError:
-            raise self._death(worker, what) from None
+            raise self._death(worker, label) from None
         finally:
             worker.note_payloads(worker.channel.read_already())
 
-    def _check_progress(self, worker: _Worker, what: str, deadline: float | None) -> None:
-        """Raise if a worker that is to take something is dead or has had time enough."""
+    def _check_progress(self, worker: _Worker, label: str, deadline: float | None) -> None:
+        """Raise if the worker is dead or the deadline has passed."""
         if not worker.is_running():
-            raise self._death(worker, what)
+            raise self._death(worker, label)
         if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(f"{what}: {self._describe(worker)} takes no commands, {_HUNG}")
+            raise TimeoutError(f"{label}: {self._describe(worker)} takes no commands, {_HUNG}")
 
     # -- waiting -------------------------------------------------------------------------------------------
 
@@ -295,11 +294,11 @@ class WorkerPool:
     ) -> dict[Command, Answer | BaseException]:
         """Wait for the answers to commands.
 
-        Returns the outcomes of all of them, or of those that have one as soon as there are `least`, or one that
-        failed. An outcome is the answer, or the exception to raise for it: the error of an environment, the death of
-        the worker, or a TimeoutError at the deadline. Commands with an outcome are awaited no longer.
+        Returns as soon as `least` commands (None: all) have an outcome, or one has failed. An outcome is the answer,
+        or the exception to raise: the error of an environment, the death of the worker, or a TimeoutError at the
+        deadline. A command with an outcome is no longer awaited.
         """
-        wanted = len(commands) if least is None else min(least, len(commands))
+        min_outcomes = len(commands) if least is None else min(least, len(commands))
         outcomes: dict[Command, Answer | BaseException] = {}
         failures: dict[Command, BaseException] = {}
         silent = list(commands)
@@ -312,35 +311,35 @@ class WorkerPool:
                         failures[command] = self._report(answer.payload).rebuild()
                     else:
                         outcomes[command] = answer
-            if failures or len(outcomes) >= wanted:
+            if failures or len(outcomes) >= min_outcomes:
                 break
             silent = [command for command in silent if command not in outcomes]
             seconds = _slice(deadline)
-            # where all are wanted, the parent blocks on the worker that was asked last: the others are done by then
+            # if all must answer, block on the worker of the last command: the others have mostly answered by then
             last = self._workers[silent[-1].worker] if least is None else None
             if not self._listen(seconds, last) and not self._listen(0):
-                failures = self._missing(silent, is_late=seconds == 0)
+                failures = self._failures_of(silent, is_late=seconds == 0)
         self.abandon(failures)
-        outcomes.update(failures)  # last, so that the caller takes what went well first
+        outcomes.update(failures)  # last, so that the caller handles the answers first
         return outcomes
 
-    def _missing(self, silent: Iterable[Command], is_late: bool) -> dict[Command, BaseException]:
-        """What to raise for commands whose workers are dead, or for all if it is too late."""
+    def _failures_of(self, silent: Iterable[Command], is_late: bool) -> dict[Command, BaseException]:
+        """The exceptions for commands whose workers are dead, or for all commands at the deadline."""
         failures: dict[Command, BaseException] = {}
         for command in silent:
             worker = self._workers[command.worker]
-            is_gone = worker.is_mute or (not worker.is_running() and not worker.channel.has_unread)
+            is_gone = worker.is_at_end or (not worker.is_running() and not worker.channel.has_unread)
             if worker.has_answered(command.number):
-                continue  # its last words
+                continue  # the worker has answered, then died
             if is_gone:
-                failures[command] = self._death(worker, command.what)
+                failures[command] = self._death(worker, command.label)
             elif is_late:
-                told = f"{command.what}: no answer from {self._describe(worker)}, {_HUNG}"
-                failures[command] = TimeoutError(told)
+                text = f"{command.label}: no answer from {self._describe(worker)}, {_HUNG}"
+                failures[command] = TimeoutError(text)
         return failures
 
     def results(self, commands: Sequence[Command], timeout: float | None) -> list[Answer]:
-        """The answers to these commands, in order. The first thing that goes wrong is raised, at once."""
+        """Wait for the answers to all commands and return them in order; raises the first failure at once."""
         deadline = _deadline(timeout)
         answers: dict[Command, Answer] = {}
         try:
@@ -355,51 +354,53 @@ class WorkerPool:
         return [answers[command] for command in commands]
 
     def abandon(self, commands: Iterable[Command]) -> None:
-        """Await these commands no longer; an answer that still comes is thrown away."""
+        """Stop awaiting commands; an answer that comes later is dropped."""
         for command in commands:
             self._workers[command.worker].abandon(command.number)
 
     def _listen(self, seconds: float, worker: _Worker | None = None) -> bool:
-        """Block until a worker, by default any, has something to say, at most so long; returns whether one had."""
+        """Block until an event or a message of a worker (None: of any) arrives; returns False after `seconds`."""
         events = (self._poll if worker is None else worker.poll).poll(seconds * 1000)
         for fd, _ in events:
-            speaker = self._worker_at[fd]
-            if fd == speaker.done.fd:
-                speaker.done.wait()  # which does not block now
+            sender = self._worker_at[fd]
+            if fd == sender.done.fd:
+                sender.done.wait()  # does not block: the event is set
             else:
-                self._read(speaker)
+                self._read(sender)
         return bool(events)
 
     def _read(self, worker: _Worker) -> None:
-        """Read what a worker has sent."""
-        with no_interrupt():  # which could come between reading a payload and noting it
+        """Read the messages that a worker has sent."""
+        with no_interrupt():  # Ctrl-C between reading a payload and noting it would lose the payload
             try:
                 worker.note_payloads(worker.channel.arrived())
             except ChannelClosedError:
-                self._stop_listening(worker)  # the end of its pipe would wake us without pause
+                self._unregister(worker)  # `poll` would return at once for a pipe at its end
 
-    def _stop_listening(self, worker: _Worker) -> None:
-        if not worker.is_mute:
-            worker.is_mute = True
+    def _unregister(self, worker: _Worker) -> None:
+        if not worker.is_at_end:
+            worker.is_at_end = True
             self._poll.unregister(worker.channel.fd)
             worker.poll.unregister(worker.channel.fd)
 
-    # -- what went wrong -----------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------------
 
     def _describe(self, worker: _Worker) -> str:
         index = self._workers.index(worker)
-        own = self.ranges[index]
-        envs = f"environment {own[0]}" if len(own) == 1 else f"environments {own[0]} to {own[-1]}"
-        at_work = "" if len(own) == 1 else f"at environment {worker.ring.at_work[0]}, "
+        env_range = self.ranges[index]
+        envs = (
+            f"environment {env_range[0]}" if len(env_range) == 1 else f"environments {env_range[0]} to {env_range[-1]}"
+        )
+        at_work = "" if len(env_range) == 1 else f"at environment {worker.ring.at_work[0]}, "
         return f"{envs} ({at_work}worker {index}, pid {worker.process.pid})"
 
-    def _death(self, worker: _Worker, what: str) -> WorkerDied:
-        await_ends([worker], KILL_GRACE, self._listen_briefly)  # its pipe ends a moment before itself
-        if what == "construction":
+    def _death(self, worker: _Worker, label: str) -> WorkerDied:
+        await_ends([worker], KILL_GRACE, self._listen_briefly)  # the pipe closes just before the process ends
+        if label == "construction":
             ended = worker.how_its_start_ended(self._ctx or default_context())
         else:
             ended = worker.how_it_ended()
-        return WorkerDied(f"{self._describe(worker)} died at {what}: {ended}")
+        return WorkerDied(f"{self._describe(worker)} died at {label}: {ended}")
 
     def _report(self, payload: bytes) -> ErrorReport:
         report = ErrorReport(*pickle.loads(payload))
@@ -409,9 +410,9 @@ class WorkerPool:
     # -- ending --------------------------------------------------------------------------------------------
 
     def close(self, grace: float = CLOSE_GRACE) -> list[ErrorReport]:
-        """End all workers: asked first, then by SIGTERM, then by SIGKILL. Returns within two seconds, always.
+        """End all workers: by `CLOSE`, then SIGTERM, then SIGKILL. Always returns within two seconds.
 
-        Returns what their environments have raised while they were closed.
+        Returns the errors that environments have raised in their `close`.
         """
         if self._closed:
             return []
@@ -422,25 +423,25 @@ class WorkerPool:
             for worker in self._workers:
                 worker.close()
             self.block.close()
-            # the memory goes with the last array over it
+            # the shared memory is freed with the last array over it
             self._workers, self._worker_at = [], {}
             del self.block, self.control
 
     def _end(self, workers: Sequence[_Worker], grace: float) -> list[ErrorReport]:
-        """End some workers; with a grace they close their environments first, and may report an error of that."""
+        """End workers; with a grace they close their environments first. Returns the errors of closing them."""
         asked: list[_Worker] = []
         try:
             for worker in workers if grace else ():
                 worker.note_answers()
-                if worker.last_number - worker.last_seen < DEPTH and not worker.channel.has_unsent:
-                    self.give(self._workers.index(worker), CLOSE, "close", None)
+                if worker.last_posted - worker.last_seen < DEPTH and not worker.channel.has_unsent:
+                    self.post(self._workers.index(worker), CLOSE, "close", None)
                     asked.append(worker)
         finally:
             end_workers(workers, grace, self._listen_briefly)
         for worker in workers:
-            while not worker.is_mute and worker.channel.has_unread:
-                self._read(worker)  # its last words
-        answers = [w.take_answer(w.last_number) for w in asked if w.has_answered(w.last_number)]
+            while not worker.is_at_end and worker.channel.has_unread:
+                self._read(worker)  # an error of `CLOSE` may be in the pipe
+        answers = [w.take_answer(w.last_posted) for w in asked if w.has_answered(w.last_posted)]
         return [self._report(answer.payload) for answer in answers if answer.code == FAILED]
 
     def _listen_briefly(self) -> None:
@@ -452,18 +453,19 @@ def _deadline(timeout: float | None) -> float | None:
 
 
 def _slice(deadline: float | None) -> float:
-    """How long the parent blocks before it looks again."""
+    """The seconds to block before the next check that the workers are alive."""
     return _SLICE if deadline is None else max(0.0, min(_SLICE, deadline - time.monotonic()))
 
 
-def _portable(factories: Sequence[Callable[[], Any]], own: range, ctx: BaseContext | None) -> Factories:
-    """The factories of a worker as they get there; only a fork can do with ones that cannot be pickled."""
-    chosen = [factories[index] for index in own]
+def _portable(factories: Sequence[Callable[[], Any]], env_range: range, ctx: BaseContext | None) -> Factories:
+    """Pickle the factories of a worker; a fork inherits factories that cannot be pickled."""
+    chosen = [factories[index] for index in env_range]
     try:
         return cloudpickle.dumps(chosen)
     except Exception as error:
         if (ctx or default_context()).get_start_method() == "fork":
             return chosen
         raise TypeError(
-            f"the factories of environments {own.start} to {own[-1]} cannot be sent to another process: {error}"
+            f"the factories of environments {env_range.start} to {env_range[-1]} cannot be pickled for their worker "
+            f"process: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Environments that step one after the other in this process; see `vec_env`."""
+"""`SyncVecEnv`: environments that step one after the other in this process; see `vec_env`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..env import ActType, ContextType, Env, ObsType, RenderFrame
 from .base import Call, VecEnv
 from .env_group import Access, EnvGroup
 from .infos import AnyInfos, InfoForm, InfoRows, Infos
-from .memory import MemoryPlan, PartedHeap
+from .memory import ChunkedHeap, MemoryPlan
 
 
 class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]):
@@ -21,7 +21,7 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
     Parameters
     ----------
     env_fn
-        A factory for each environment. All are called at once.
+        A factory for each environment.
     seed
         The seed of `rng`, which draws the seeds of resets without a seed.
     copy
@@ -59,32 +59,32 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
         except BaseException:
             self._group.close(quiet=True)
             raise
-        self._heap = PartedHeap(self._group.at_work)
+        self._heap = ChunkedHeap(self._group.at_work)
         areas = MemoryPlan.of(self._spec, self._count, 0).lay_out(None, self._heap, self._heap)
         self._results, self._info_area = areas.results, areas.infos
-        self._info_rows: InfoRows | None = None  # of the form that infos had last
-        # of what was begun and not yet waited for: of all environments at once, or of some after others
-        self._done: AnyInfos = []
-        self._partly_done: Infos = []
+        self._info_rows: InfoRows | None = None  # rows of the form that infos had last
+        # infos that were not waited for yet: of a command for all environments, of commands for some
+        self._all_infos: AnyInfos = []
+        self._some_infos: Infos = []
 
     def _begin_reset(
         self, indices: np.ndarray, seeds: list[int], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         chosen = indices.tolist()
         self._heap.drop(chosen)
-        self._done = self._group.reset(chosen, seeds, args, kwargs, self._results)
+        self._all_infos = self._group.reset(chosen, seeds, args, kwargs, self._results)
 
     def _begin_step(self, indices: np.ndarray, action: Any) -> None:
         chosen = range(self._count) if indices is self._all else indices.tolist()
         self._heap.drop(chosen)
         infos = self._group.step(chosen, self.action_space, action, self._results)
         if indices is self._all:
-            self._done = self._in_rows(infos)
+            self._all_infos = self._in_rows(infos)
         else:
-            self._partly_done += infos
+            self._some_infos += infos
 
     def _in_rows(self, infos: Infos) -> AnyInfos:
-        """The infos of all environments in rows, which are quick to stack, if they have the form of the last ones."""
+        """Write the infos of all environments to rows, which stack fast, if they have the form of the last infos."""
         if not any(infos):
             return []
         if self._info_rows is not None and self._info_rows.write(infos):
@@ -94,17 +94,17 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
         return infos
 
     def _finish(self, indices: np.ndarray, least: int | None) -> tuple[np.ndarray, AnyInfos]:
-        done, self._done, self._partly_done = self._partly_done or self._done, [], []
-        return indices, done
+        infos, self._all_infos, self._some_infos = self._some_infos or self._all_infos, [], []
+        return indices, infos
 
     def _give_up(self) -> None:
-        self._done, self._partly_done = [], []
+        self._all_infos, self._some_infos = [], []
 
     def _access(self, verb: Access, name: str, calls: Sequence[Call]) -> list[Any]:
         return [self._group.access(verb, index, name, args, kwargs) for index, args, kwargs in calls]
 
     def close(self) -> None:
-        """Close all environments, even if closing one of them fails, and then raise the first error."""
+        """Close all environments, also after one fails to close; then raise the first error."""
         self._closed = True
         self._resetting = self._stepping = None
         self._group.close()
