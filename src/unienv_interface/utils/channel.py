@@ -1,8 +1,8 @@
 """Numbered messages between two processes.
 
-Every request has a number and every reply carries it, so an answer that comes too late is told from the awaited one.
-Reading and writing never block in the middle of a message: a worker that stops there cannot hold up its parent, and
-two sides that send much at once cannot block each other.
+Every request has a number and its reply carries the same number, so a late reply is not taken for the awaited one.
+Reading and writing never block in the middle of a message: a worker that stops there does not block its parent, and
+two sides that send large messages at the same time do not block each other.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 _HEADER = struct.Struct("<QQB")
-_READ_SIZE = 1 << 16  # a buffer of a megabyte would cost more than the few bytes that are mostly read
+_READ_SIZE = 1 << 16  # most messages are a few bytes: allocating a larger buffer costs more than it saves
 
 
 def pickled(value: Any) -> bytes:
     """Pickle a value for `pickle.loads` in another process.
 
-    By name where that works, which is faster and keeps types identical; else by value, as closures and local types
-    need it.
+    Types and functions are pickled by name if possible, which is faster and keeps types identical; else by value, as
+    closures and local types need.
     """
     try:
         return pickle.dumps(value)
@@ -38,7 +38,7 @@ def pickled(value: Any) -> bytes:
 
 
 class Portable:
-    """A value on its way to another process: as it is to a forked one, pickled for others, lambdas included."""
+    """A value for another process: a fork inherits it, otherwise cloudpickle sends it, also lambdas."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -53,30 +53,30 @@ def _unpickled(data: bytes) -> Portable:
 
 @contextlib.contextmanager
 def no_interrupt() -> Iterator[None]:
-    """Hold back Ctrl-C until the end of the block.
+    """Delay Ctrl-C until the end of the block.
 
-    By way of its handler: to block the signal in this thread is not enough, since another thread of the process may
-    receive it, and Python then calls the handler in the main thread all the same.
+    This replaces the handler of SIGINT. Blocking the signal in this thread is not enough: another thread may receive
+    it, and Python then calls the handler in the main thread anyway.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # other threads are never interrupted
+        yield  # Ctrl-C interrupts the main thread only
         return
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         yield
         return
-    held_back: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda *args: held_back.append(args))
+    delayed: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda *args: delayed.append(args))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if held_back:
-            handler(*held_back[-1])
+        if delayed:
+            handler(*delayed[-1])
 
 
 class Message(NamedTuple):
-    """A request or a reply: its number, a code for its kind, and the bytes that go with it."""
+    """A request or a reply: its number, a code for its kind, and its payload."""
 
     number: int
     code: int
@@ -84,7 +84,7 @@ class Message(NamedTuple):
 
 
 class ChannelClosedError(Exception):
-    """The other side is gone, or this one is closed."""
+    """The other side has closed its end, or this end is closed."""
 
 
 class Channel:
@@ -109,11 +109,11 @@ class Channel:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a part of what was sent still waits here, for `flush`."""
+        """Whether bytes of a sent message are not in the pipe yet; `flush` writes them."""
         return len(self._unsent) > 0
 
     def send(self, number: int, code: int, payload: bytes) -> bool:
-        """Send a message, or as much of it as fits into the pipe: False if the rest is left to `flush`."""
+        """Send a message, or as much of it as fits into the pipe; returns False if `flush` must send the rest."""
         data = _HEADER.pack(len(payload), number, code) + payload
         with no_interrupt():
             self._unsent = memoryview(self._unsent.tobytes() + data if self._unsent else data)
@@ -121,17 +121,17 @@ class Channel:
         return not self._unsent
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Send the rest of what was sent, reading what arrives meanwhile; False if it takes longer than that."""
+        """Write all unsent bytes, reading what arrives meanwhile; returns False after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while self._unsent:
             with no_interrupt():
                 sent = self._write_some()
-            if sent == 0 and not self._await_room(deadline):
+            if sent == 0 and not self._await_writable(deadline):
                 return False
         return True
 
     def _write_some(self) -> int:
-        """Write what fits into the pipe; Ctrl-C must not come between that and forgetting what was written."""
+        """Write the unsent bytes that fit into the pipe. Call it within `no_interrupt`, or bytes are sent twice."""
         try:
             sent = os.write(self.fd, self._unsent)
         except BlockingIOError:
@@ -141,8 +141,8 @@ class Channel:
         self._unsent = self._unsent[sent:]
         return sent
 
-    def _await_room(self, deadline: float | None) -> bool:
-        """Wait until the other side reads, or sends something itself, which is then read; False at the deadline."""
+    def _await_writable(self, deadline: float | None) -> bool:
+        """Block until the pipe is writable, or data arrives and is read; returns False at the deadline."""
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         self._poll.modify(self.fd, select.POLLIN | select.POLLOUT)
         try:
@@ -150,33 +150,33 @@ class Channel:
         finally:
             self._poll.modify(self.fd, select.POLLIN)
         if events and events[0][1] & select.POLLIN:
-            self._fill()
+            self._read_available()
         return bool(events)
 
     # -- receiving -----------------------------------------------------------------------------------------
 
     def receive(self) -> Message:
-        """The next message, however long it takes."""
-        while (message := self._cut()) is None:
+        """Block until a message arrives and return it."""
+        while (message := self._next_message()) is None:
             self._poll.poll()
-            self._fill()
+            self._read_available()
         return message
 
     @property
     def has_unread(self) -> bool:
-        """Whether there is something to read, be it the end of the stream."""
+        """Whether the pipe has data to read or has ended."""
         return bool(self._poll.poll(0))
 
     def arrived(self) -> list[Message]:
-        """The messages that have arrived, without waiting.
+        """Read the messages that have arrived, without blocking.
 
         Raises
         ------
         ChannelClosedError
-            If there are none and no more can come.
+            No messages have arrived and the other side is closed.
         """
         try:
-            self._fill()
+            self._read_available()
         except ChannelClosedError:
             messages = self.read_already()
             if not messages:
@@ -185,14 +185,14 @@ class Channel:
         return self.read_already()
 
     def read_already(self) -> list[Message]:
-        """The messages that were read from the pipe, mostly by `flush`, and not yet returned."""
+        """Return the messages that were read from the pipe before, for example by `flush`."""
         messages = []
-        while self._unread and (message := self._cut()) is not None:
+        while self._unread and (message := self._next_message()) is not None:
             messages.append(message)
         return messages
 
-    def _fill(self) -> None:
-        """Read what is in the pipe; nothing if it is empty."""
+    def _read_available(self) -> None:
+        """Read the bytes that are in the pipe, without blocking."""
         try:
             data = os.read(self.fd, _READ_SIZE)
         except BlockingIOError:
@@ -203,8 +203,8 @@ class Channel:
             raise ChannelClosedError("end of stream")
         self._unread += data
 
-    def _cut(self) -> Message | None:
-        """The first whole message of what was read, if there is one."""
+    def _next_message(self) -> Message | None:
+        """Remove the first complete message from the bytes read; None if it is not complete."""
         unread = self._unread
         if len(unread) < _HEADER.size:
             return None
@@ -217,6 +217,6 @@ class Channel:
         return Message(number, code, payload)
 
     def close(self) -> None:
-        """Close this end; its descriptor's number may soon be another file's, so nothing is written any more."""
-        self.fd = -1
+        """Close this end of the connection."""
+        self.fd = -1  # the next open file may get the same descriptor
         self.connection.close()

@@ -1,4 +1,4 @@
-"""Control periods of several parts of a world."""
+"""Control periods of robots, sensors and simulations that step together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Number = int | float
 def find_best_timestep(
     timesteps: Sequence[Number], *, max_denominator: int = 10000, return_fraction: bool = False
 ) -> tuple[float | Fraction, list[int]]:
-    """The longest time step of which all periods are whole multiples.
+    """Find the longest time step that divides all periods.
 
     Parameters
     ----------
     timesteps
-        Periods in seconds. Each is taken for the nearest fraction, so that 0.0333333 is 1/30.
+        Periods in seconds. Each is rounded to the nearest fraction: 0.0333333 becomes 1/30.
     max_denominator
         The largest denominator of these fractions.
     return_fraction
@@ -40,16 +40,16 @@ def find_best_timestep(
     >>> find_best_timestep([1 / 50, 1 / 30])
     (0.006666666666666667, [3, 5])
     """
-    periods = [Fraction(period).limit_denominator(max_denominator) for period in _checked(timesteps)]
-    for period, given in zip(periods, timesteps, strict=True):
+    periods = [Fraction(period).limit_denominator(max_denominator) for period in _check_periods(timesteps)]
+    for period, timestep in zip(periods, timesteps, strict=True):
         if period <= 0:
-            raise ValueError(f"period {given!r} is less than 1/{max_denominator}: give a larger max_denominator")
+            raise ValueError(f"period {timestep!r} is less than 1/{max_denominator}: give a larger max_denominator")
     shared = math.lcm(*(period.denominator for period in periods))
     step = Fraction(math.gcd(*(int(period * shared) for period in periods)), shared)
     return step if return_fraction else float(step), [int(period / step) for period in periods]
 
 
-def _checked(timesteps: Sequence[Number]) -> Sequence[Number]:
+def _check_periods(timesteps: Sequence[Number]) -> Sequence[Number]:
     if not len(timesteps):
         raise ValueError("there are no periods to find a time step for")
     for period in timesteps:

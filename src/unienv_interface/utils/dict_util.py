@@ -1,4 +1,4 @@
-"""Nested dictionaries and their flat form, in which the keys on the way to a value are joined by a separator."""
+"""Nested dictionaries and flat dictionaries, whose keys are the keys of each level joined by a separator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["flatten_keys_in_mapping", "nested_get", "unflatten_keys_in_mapping"]
 
 
 def flatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -> dict[str, Any]:
-    """A nested mapping as one dict: `{"a": {"b": 1}}` becomes `{"a/b": 1}`.
+    """Flatten a nested mapping into one dict: `{"a": {"b": 1}}` becomes `{"a/b": 1}`.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
     Raises
     ------
     KeyError
-        A key is missing; the message says which one, and what is there.
+        A key is missing; the message names it and the keys of its parent.
     """
     value: Any = d
     for depth, key in enumerate(chained_key):
@@ -85,19 +85,19 @@ def nested_get(d: Mapping[str, Any], chained_key: Sequence[str]) -> Any:
 
 
 def missing_key_text(chained_key: Sequence[str], depth: int, value: Any) -> str:
-    """The text of an error for a `chained_key[depth]` that is not in `value`."""
+    """The text of the KeyError for a `chained_key[depth]` that is not in `value`."""
     parent = "/".join(chained_key[:depth]) or "the dict"
-    there = (
+    contents = (
         f"has the keys {sorted(map(str, value.keys()))}" if hasattr(value, "keys") else f"is a {type(value).__name__}"
     )
-    return f"no key {'/'.join(chained_key)!r}: {parent} {there}"
+    return f"no key {'/'.join(chained_key)!r}: {parent} {contents}"
 
 
-# -- for anything that has items: mappings, and dictionaries of spaces -------------------------------------
+# -- mappings and dictionaries of spaces -------------------------------------------------------------------
 
 
 def flat_items(branch: Any, separator: str, is_branch: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """The values below `branch` with their joined keys, in order. An empty branch is a value."""
+    """Yield the values below `branch` with their joined keys, in order. An empty branch counts as a value."""
     check_separator(separator)
     for path, value in _leaves(branch, is_branch, ()):
         joined = separator.join(path)
@@ -123,18 +123,18 @@ def _leaves(
 
 
 class _Branch(dict[str, Any]):
-    """A dict that `nest_items` made, as opposed to a value that is one."""
+    """A dict that `nest_items` made; a plain dict is a value."""
 
 
 def nest_items(items: Iterable[tuple[str, Any]], separator: str, build: Callable[[list[tuple[str, Any]]], Any]) -> Any:
-    """The inverse of `flat_items`; `build` makes a branch out of its items."""
+    """Invert `flat_items`; `build` makes a branch out of its items."""
     check_separator(separator)
     root = _Branch()
     for key, value in items:
         *parents, last = key.split(separator)
         branch = root
-        for part in parents:
-            branch = branch.setdefault(part, _Branch())
+        for parent in parents:
+            branch = branch.setdefault(parent, _Branch())
             if not isinstance(branch, _Branch):
                 raise ValueError(f"key {key!r} lies below a key that has a value of its own")
         if last in branch:
@@ -150,7 +150,7 @@ def _built(branch: _Branch, build: Callable[[list[tuple[str, Any]]], Any]) -> An
 
 
 def check_separator(separator: str) -> str:
-    """The separator, if it is one."""
+    """Return the separator, or raise a ValueError if it is not a non-empty string."""
     if not isinstance(separator, str) or not separator:
         raise ValueError(f"nested_separator is {separator!r}, it must be a string of at least one character")
     return separator

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Public names of a package that are imported on first use."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 from .words import did_you_mean
 
-# Names of the module itself that are not listed.
-_ITS_OWN = {"TYPE_CHECKING", "annotations", "lazy_exports"}
+# Names that `dir(package)` leaves out.
+_NOT_LISTED = {"TYPE_CHECKING", "annotations", "lazy_exports"}
 
 
 def lazy_exports(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A module's `__getattr__` and `__dir__` for public names of its submodules, imported when one is asked for.
+    """Make a package's `__getattr__` and `__dir__`, which import the public names of its submodules on first use.
 
-    So that importing a package costs what is used of it, and no more. Type checkers must not see either, or they
-    would take every name for one that is there: put the assignment in the `else` of `if TYPE_CHECKING:`.
+    Type checkers must not see the two functions, or they would accept every name: assign them in the `else` of
+    `if TYPE_CHECKING:`.
     """
-    home = {name: module for module, names in modules.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names}
 
-    def names_there() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home} - _ITS_OWN)
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of} - _NOT_LISTED)
 
     def load(name: str) -> Any:
-        if name not in home:
-            near = "" if name.startswith("_") else did_you_mean(name, names_there())
+        if name not in module_of:
+            near = "" if name.startswith("_") else did_you_mean(name, list_names())
             raise AttributeError(f"module {package!r} has no attribute {name!r}{near}")
-        return getattr(importlib.import_module(home[name], package), name)
+        return getattr(importlib.import_module(module_of[name], package), name)
 
-    return load, names_there
+    return load, list_names

@@ -1,9 +1,8 @@
-"""Memory that several processes share, and events that wake one of them, both without names.
+"""Unnamed shared memory, and unnamed events that wake another process.
 
-A named block outlives a process that is killed, and somebody has to find and remove it. A block here is an open file
-without a directory entry: when the last process that holds it is gone, however it went, so is the memory. The
-semaphores of `multiprocessing` are named while the workers of a fork server or of spawn live, which is why an event
-here is a descriptor, too.
+Named shared memory outlives a killed process and must be found and removed. A `SharedBlock` is an open file without a
+directory entry: the kernel frees it when the last process that holds it ends, also by a signal. A `SharedEvent` is a
+descriptor for the same reason: semaphores of `multiprocessing` have names under spawn and forkserver.
 """
 
 from __future__ import annotations
@@ -23,20 +22,19 @@ import numpy as np
 class SharedBlock:
     """Zeroed bytes shared between processes.
 
-    A block is given to another process as an argument when that process is started, with any start method. What one
-    of them writes, all others see. Arrays over the block keep its mapping alive: `close` gives the descriptor back
-    and leaves the mapping to them.
+    Pass a block to another process as an argument when the process starts, with any start method. Arrays over the
+    block keep its memory mapped; `close` closes only the descriptor.
     """
 
     def __init__(self, fd: int, size: int) -> None:
-        """Map the first `size` bytes of a file; takes over the descriptor."""
+        """Map the first `size` bytes of a file; the block owns the descriptor."""
         self.fd = fd
         self.size = size
         self._map = mmap.mmap(fd, max(size, 1))
 
     @classmethod
     def create(cls, size: int) -> SharedBlock:
-        """A new block. The memory is reserved now: later there may be none, and touching it would be a SIGBUS."""
+        """Make a block and reserve its memory, since running out of memory at first access would be a SIGBUS."""
         fd = _unnamed_file()
         try:
             _reserve(fd, size)
@@ -46,13 +44,13 @@ class SharedBlock:
             raise
 
     def grow(self, size: int) -> None:
-        """Reserve and map more. Arrays over the block stay valid; other processes call `map` to use more."""
+        """Reserve and map at least `size` bytes. Arrays over the block stay valid; other processes call `map`."""
         if size > self.size:
             _reserve(self.fd, size)
             self.map(size)
 
     def map(self, size: int) -> None:
-        """Map the first `size` bytes, after another process has made the block grow."""
+        """Map the first `size` bytes, after another process has called `grow`."""
         self._map = mmap.mmap(self.fd, max(size, 1))
         self.size = size
 
@@ -62,7 +60,7 @@ class SharedBlock:
 
     def close(self) -> None:
         """Close the descriptor. The memory is freed with the last array over it in any process."""
-        fd, self.fd = self.fd, -1  # first: the number may soon be another file's
+        fd, self.fd = self.fd, -1  # before closing: the next open file may get the same descriptor
         if fd >= 0:
             os.close(fd)
 
@@ -75,19 +73,19 @@ def _received(descriptor: Any, size: int) -> SharedBlock:
 
 
 class SharedEvent:
-    """Wakes a process that blocks on it.
+    """An event that wakes the process that blocks on it.
 
-    The event says no more than "look again": what has happened stands in memory that both processes share. It is given
-    to another process as an argument when that process is started, with any start method.
+    The event carries no data: the woken process reads shared memory to see what has changed. Pass an event to another
+    process as an argument when the process starts, with any start method.
     """
 
     def __init__(self, fd: int, write_fd: int) -> None:
-        """Take over the descriptors to read from and to write to, which may be one."""
+        """Own the descriptors to read from and to write to, which may be the same."""
         self.fd, self._write_fd = fd, write_fd
 
     @classmethod
     def create(cls) -> SharedEvent:
-        """A new event, not set."""
+        """Make an event that is not set."""
         if hasattr(os, "eventfd"):
             fd = os.eventfd(0, os.EFD_CLOEXEC)
             return cls(fd, fd)
@@ -96,14 +94,14 @@ class SharedEvent:
         return cls(fd, write_fd)
 
     def set(self) -> None:
-        """Wake the process that waits, now or later."""
+        """Wake the process that blocks in `wait`, or let its next `wait` return at once."""
         try:  # noqa: SIM105 - `suppress` takes as long as the write
             os.write(self._write_fd, _ONE)
-        except BlockingIOError:  # a full pipe wakes, too
+        except BlockingIOError:  # the pipe is full, so the event is set
             pass
 
     def wait(self) -> None:
-        """Block until the event was set since the last wait. To wait for something else, too, poll `fd` first."""
+        """Block until the event is set, and clear it. To wait for other descriptors too, poll `fd` first."""
         os.read(self.fd, 4096)
 
     def close(self) -> None:
@@ -118,7 +116,7 @@ class SharedEvent:
         return _received_event, (reduction.DupFd(self.fd), write)
 
 
-_ONE = (1).to_bytes(8, sys.byteorder)  # as an eventfd wants it
+_ONE = (1).to_bytes(8, sys.byteorder)  # an eventfd takes 8 bytes
 
 
 def _received_event(read: Any, write: Any) -> SharedEvent:
@@ -128,7 +126,8 @@ def _received_event(read: Any, write: Any) -> SharedEvent:
 
 def _reserve(fd: int, size: int) -> None:
     try:
-        if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):  # or the kernel ends us while it tries
+        # reserving more than the machine has would get this process killed for memory
+        if size > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         os.ftruncate(fd, max(size, 1))
         if hasattr(os, "posix_fallocate"):

@@ -1,4 +1,4 @@
-"""States of functional environments: frozen dataclasses that JAX can take apart and put together again."""
+"""States of functional environments: frozen dataclasses that are JAX pytrees."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ __all__ = ["StateClass", "field", "stateclass"]
 
 AnyClass = TypeVar("AnyClass", bound=type)
 
-# Classes that JAX has not been told of. It is told when a state is made and JAX is there, so that nobody who does
-# without JAX has to import it.
-_unknown_to_jax: list[type] = []
+# Classes not registered with JAX yet. Making a state registers them if JAX is imported, so JAX stays optional.
+_unregistered: list[type] = []
 
 
 def field(pytree_node: bool = True, *, metadata: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -24,7 +23,7 @@ def field(pytree_node: bool = True, *, metadata: Mapping[str, Any] | None = None
     Parameters
     ----------
     pytree_node
-        Whether the field holds arrays. Otherwise JAX takes it for a setting: static under `jit`, not mapped.
+        Whether the field holds arrays. Otherwise it is a static field: constant under `jit`, not mapped.
     metadata, **kwargs
         As for `dataclasses.field`.
 
@@ -44,7 +43,7 @@ def stateclass(clz: None = None, /, **kwargs: Any) -> Callable[[AnyClass], AnyCl
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, dataclasses.field))
 def stateclass(clz: Any = None, /, **kwargs: Any) -> Any:
-    """Make a class a frozen dataclass that JAX knows as a pytree.
+    """Make a class a frozen dataclass and a JAX pytree.
 
     Parameters
     ----------
@@ -60,17 +59,17 @@ def stateclass(clz: Any = None, /, **kwargs: Any) -> Any:
     """
     if clz is None:
         return lambda decorated: stateclass(decorated, **kwargs)
-    made = dataclasses.dataclass(**{"frozen": True, **kwargs})(clz)
-    made.__new__ = staticmethod(_new_state)  # type: ignore[assignment]
-    if "replace" not in made.__dict__:
-        made.replace = StateClass.replace
-    _unknown_to_jax.append(made)
-    return made
+    state_class = dataclasses.dataclass(**{"frozen": True, **kwargs})(clz)
+    state_class.__new__ = staticmethod(_new_state)  # type: ignore[assignment]
+    if "replace" not in state_class.__dict__:
+        state_class.replace = StateClass.replace
+    _unregistered.append(state_class)
+    return state_class
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, dataclasses.field))
 class StateClass:
-    """A class whose subclasses are `stateclass`es without saying so.
+    """A base class: every subclass becomes a `stateclass`.
 
     Parameters
     ----------
@@ -86,12 +85,12 @@ class StateClass:
         stateclass(cls, **kwargs)
 
     def replace(self, **overrides: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields replaced."""
         return dataclasses.replace(self, **overrides)  # type: ignore[type-var]
 
 
 def _new_state(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if _unknown_to_jax and sys.modules.get("jax") is not None:
+    if _unregistered and sys.modules.get("jax") is not None:
         _register_with_jax()
     return object.__new__(cls)
 
@@ -99,11 +98,11 @@ def _new_state(cls: type, *args: Any, **kwargs: Any) -> Any:
 def _register_with_jax() -> None:
     from jax.tree_util import register_dataclass
 
-    while _unknown_to_jax:
-        made = _unknown_to_jax.pop()
-        fields = dataclasses.fields(made)
+    while _unregistered:
+        state_class = _unregistered.pop()
+        fields = dataclasses.fields(state_class)
         register_dataclass(
-            made,
+            state_class,
             data_fields=[item.name for item in fields if item.metadata.get("pytree_node", True)],
             meta_fields=[item.name for item in fields if not item.metadata.get("pytree_node", True)],
         )

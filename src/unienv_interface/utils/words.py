@@ -1,4 +1,4 @@
-"""The word that somebody may have meant."""
+"""Suggestions for misspelled words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Worker processes: how one is started, how it ends, and how an error in it reaches the caller.
 
-`AsyncVecEnv` and `MultiprocessingSampler` start, watch and end their workers with what is here.
+`AsyncVecEnv` and `MultiprocessingSampler` start, watch and end their workers with these functions.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .channel import Channel, pickled
 _TERMINATE_GRACE, KILL_GRACE = 0.3, 0.4  # seconds that a worker has to end after SIGTERM and after SIGKILL
 
 
-class WorkerDied(RuntimeError):  # noqa: N818 - the name of what happened
-    """A worker process has ended by itself; the text says what it was working on and how it ended.
+class WorkerDied(RuntimeError):  # noqa: N818 - a public name
+    """A worker process has ended by itself; the text names its command and its exit code.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class WorkerDied(RuntimeError):  # noqa: N818 - the name of what happened
 
 
 class Started(NamedTuple):
-    """A worker process, our end of its connection, and whether it is the child of a fork server."""
+    """A worker process, the parent's end of its connection, and whether a fork server is its parent process."""
 
     process: Any
     connection: Connection
@@ -66,28 +66,28 @@ def start_worker(
     name: str,
     daemon: bool,
 ) -> Started:
-    """Start a process that runs `target(connection, *args)`; `siblings` are our connections to other workers.
+    """Start a process that runs `target(connection, *args)`; `siblings` are the connections to other workers.
 
-    To be called within `no_interrupt`, so that a started worker is not lost before it is noted.
+    Call it within `no_interrupt`, so that Ctrl-C cannot come before the caller has noted the worker.
     """
     context: Any = ctx
     method = context.get_start_method()
     _start_helpers(method)
     ours, theirs = context.Pipe(duplex=True)
     inherited = [*siblings, ours] if method == "fork" else []
-    # The kernel can end a worker together with the thread that started it, if that is not before its time.
+    # PR_SET_PDEATHSIG kills a worker when the thread that started it ends: only the main thread lives long enough.
     dies_with_parent = method != "forkserver" and threading.current_thread() is threading.main_thread()
     process = context.Process(
         target=_run, args=(target, theirs, args, inherited, dies_with_parent), name=name, daemon=daemon
     )
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the new process, until it ignores it
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by the new process
     try:
         process.start()
     except BaseException:
         ours.close()
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         theirs.close()
     return Started(process, ours, method == "forkserver")
 
@@ -99,29 +99,28 @@ def _run(
     inherited: Sequence[Connection],
     dies_with_parent: bool,
 ) -> None:
-    """What runs first in a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair; it closes us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # and not what the parent does at a SIGTERM, after a fork
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent until we ignore it
+    """Set up a worker process, then run `target`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork inherits the parent's handler
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `start_worker` has blocked it
     for other in inherited:
-        other.close()  # or the end of these connections would never be seen
+        other.close()  # an open copy would hide the end of the connection from its worker
     if not _end_with_parent(dies_with_parent):
         return
     if "torch" in sys.modules:
-        # A fork copies the fact that torch has threads but not the threads, and it would wait for them for ever.
+        # A fork does not copy torch's threads: torch would wait for them for ever.
         sys.modules["torch"].set_num_threads(1)
     target(connection, *args)
 
 
 def _end_with_parent(dies_with_parent: bool) -> bool:
-    """Make sure that this process does not outlive its parent, not even while an environment hangs.
+    """Make this process end with its parent, even while an environment hangs; returns False if the parent has ended.
 
-    The kernel can see to it for a child of a thread that lives as long as its process; else a thread here looks now
-    and then. Returns False if the parent was gone before.
+    With `dies_with_parent`, the kernel kills this process; otherwise a thread checks the parent twice a second.
     """
     creator = multiprocessing.parent_process()
     if creator is None:
-        return True  # not a process of multiprocessing
+        return True  # not started by multiprocessing
     if dies_with_parent and sys.platform.startswith("linux"):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -132,15 +131,15 @@ def _end_with_parent(dies_with_parent: bool) -> bool:
 
 def _watch(creator: Any, parent: int) -> None:
     idle = threading.Event()
-    # Either may be the only sign: the parent is not the creator under a fork server, which outlives that one as long
-    # as it has children; and a fork may have left the creator's pipe open elsewhere.
+    # Both checks are needed: a fork server is the parent and outlives the creator; and `is_alive` reads a pipe that a
+    # fork of the creator may keep open.
     while os.getppid() == parent and creator.is_alive():
         idle.wait(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _start_helpers(method: str) -> None:
-    """Start the processes that multiprocessing wants for a start method, so that what follows is about ours alone."""
+    """Start multiprocessing's helper process of a start method now, so that it inherits nothing of the worker."""
     if method == "forkserver":
         forkserver.ensure_running()
     elif method == "spawn":
@@ -148,12 +147,12 @@ def _start_helpers(method: str) -> None:
 
 
 def default_context() -> BaseContext:
-    """The start method to use where none is asked for.
+    """The context to use where the caller gives none.
 
-    Python's own choice, but not fork once JAX is in the process: JAX runs threads whose locks a fork copies as they
-    are, and its first use in the child may then wait for ever.
+    It has Python's default start method, but not fork once JAX is imported: a fork copies the locks that JAX's
+    threads hold, and JAX may then wait for ever in the child.
     """
-    # asked in a way that leaves the caller free to choose it later
+    # `get_start_method()` would set the start method for the whole program
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return multiprocessing.get_context("forkserver" if method == "fork" and "jax" in sys.modules else method)
 
@@ -162,7 +161,7 @@ def default_context() -> BaseContext:
 
 
 class WorkerProcess:
-    """A worker process as its parent sees it.
+    """The parent's side of a worker process.
 
     Parameters
     ----------
@@ -180,10 +179,10 @@ class WorkerProcess:
         if not self.process.is_alive():
             return False
         if self._is_adopted:
-            return True  # the fork server reports its end
+            return True  # `is_alive` has asked the fork server
         try:
             os.kill(self.process.pid, 0)
-        except ProcessLookupError:  # somebody else has reaped it, such as the kernel where SIGCHLD is ignored
+        except ProcessLookupError:  # the process was reaped elsewhere, for example since SIGCHLD is ignored
             return False
         return True
 
@@ -198,7 +197,7 @@ class WorkerProcess:
         return f"exit code {code}, {name}" + (" (killed, or out of memory)" if -code == signal.SIGKILL else "")
 
     def how_its_start_ended(self, ctx: BaseContext) -> str:
-        """The exit code in words, of a process that has done nothing yet, and what it may lack."""
+        """The exit code in words, for a process that ended before its first command, and the likely cause."""
         ended, method = self.how_it_ended(), ctx.get_start_method()
         if self.process.exitcode == 1 and method != "fork":
             ended += f"; {method} imports the main program, which needs a guard, if __name__ == '__main__':"
@@ -206,10 +205,10 @@ class WorkerProcess:
 
 
 def await_ends(workers: Sequence[WorkerProcess], seconds: float, listen: Callable[[], None]) -> None:
-    """Wait for the end of processes, calling `listen` again and again.
+    """Wait until processes have ended, at most `seconds`, calling `listen` repeatedly.
 
-    `listen` blocks for some milliseconds at most and reads what the workers send, since they might wait for that.
-    Their sentinels are no help: processes of their own may hold them open.
+    `listen` blocks for a few milliseconds and reads the messages of the workers, which may block on a full pipe.
+    Waiting for the sentinels would not do: a process that a worker has started may hold them open.
     """
     deadline = time.monotonic() + seconds
     while any(worker.is_running() for worker in workers) and time.monotonic() < deadline:
@@ -217,7 +216,7 @@ def await_ends(workers: Sequence[WorkerProcess], seconds: float, listen: Callabl
 
 
 def end_workers(workers: Sequence[WorkerProcess], grace: float, listen: Callable[[], None]) -> None:
-    """End processes: after the grace by SIGTERM, at last by SIGKILL, at once by that if Ctrl-C comes in between."""
+    """End processes: by SIGTERM after `grace` seconds, then by SIGKILL; Ctrl-C in between kills them at once."""
     try:
         await_ends(workers, grace, listen)
         for worker in workers:
@@ -235,7 +234,7 @@ def end_workers(workers: Sequence[WorkerProcess], grace: float, listen: Callable
 
 
 class ErrorReport(NamedTuple):
-    """What a worker says of an error in one of its environments."""
+    """The report of an error in a worker process."""
 
     env_index: int
     command: str
@@ -245,21 +244,22 @@ class ErrorReport(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException, env_index: int, command: str) -> ErrorReport:
-        """What of the error cannot be pickled is left out, but never the report."""
+        """Make a report; arguments and attributes of the error that cannot be pickled are left out."""
         text = "".join(traceback.format_exception(error))
         words = "".join(traceback.format_exception_only(error)).strip()
         kind = type(error)
-        for what in ((kind, error.args, vars(error)), (kind, error.args, {}), (kind, (), {})):
+        for fields in ((kind, error.args, vars(error)), (kind, error.args, {}), (kind, (), {})):
             with contextlib.suppress(Exception):
-                sent = pickled(what)
-                pickle.loads(sent)
-                return cls(env_index, command, text, words, sent)
+                data = pickled(fields)
+                pickle.loads(data)
+                return cls(env_index, command, text, words, data)
         return cls(env_index, command, text, words, b"")
 
     def rebuild(self, where: str | None = None) -> BaseException:
-        """The error as one of the same type, its text naming environment and command, or `where`, and the traceback.
+        """Make an error of the same type whose text names `where` (default: environment and command) and the traceback.
 
-        It is a RuntimeError if its type cannot be had in this process. `in_words` of it is short, without traceback.
+        A type that cannot be unpickled here becomes a RuntimeError. The attribute `in_words` has the text without the
+        traceback.
         """
         where = where or f"environment {self.env_index}, {self.command}"
         text = f"{where}: in its worker process\n\n{self.traceback}"
@@ -280,7 +280,7 @@ def _with_text(text: str, kind: type[BaseException], args: tuple[Any, ...], attr
     if is_plain:
         error = kind(text)
     else:
-        # A type with a constructor or a text of its own cannot be made with ours: a subclass of the same name can.
+        # A type with its own constructor or `__str__` may reject the text: make a subclass of the same name.
         named = type(kind.__name__, (kind,), {"__str__": lambda self: text, "__module__": kind.__module__})
         builtin: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
         error = builtin.__new__(named, *args)
