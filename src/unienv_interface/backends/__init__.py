@@ -1,4 +1,4 @@
-"""Array libraries behind one interface. PyTorch and JAX are imported only by the modules of their name."""
+"""Array libraries behind one interface. Only the modules `pytorch` and `jax` import PyTorch and JAX."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Numbers and arrays as JSON, exactly and without the library they came from.
+"""Numbers and arrays as JSON, exact and readable without the library that made them.
 
-A number is written as it is. An array is an object with its dtype's name, its shape and its entries in C order;
-infinities and NaN are the bare tokens that Python's json writes and reads.
+A number is a JSON number. An array is an object with the name of its dtype, its shape and its entries in C order.
+Infinities and NaN are the tokens that Python's json module writes and reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def serialize_scalar_or_array_value(value: Any) -> Any:
         value = np.asarray(value)
     backend = get_backend_from_tensor(value)
     host = backend.to_host(value)
-    entries = _parts(host) if host.dtype.kind == "c" else host
+    entries = _real_pairs(host) if host.dtype.kind == "c" else host
     return {
         "dtype": backend.dtype_name(value.dtype),
         "shape": list(host.shape),
@@ -92,8 +92,8 @@ def _read_array(value_data: Mapping[str, Any], name: Any) -> np.ndarray:
         raise ValueError(f"unknown dtype {name!r} of an array, known are {sorted(dtypes.KNOWN)}")
     host_dtype = None if name is None else dtypes.host_dtype(name)
     if host_dtype is not None and host_dtype.kind == "c":
-        parts = _numbers(value_data["value"], np.empty(0, host_dtype).real.dtype)
-        entries = parts.reshape(-1).view(host_dtype)
+        pairs = _numbers(value_data["value"], np.empty(0, host_dtype).real.dtype)
+        entries = pairs.reshape(-1).view(host_dtype)
     else:
         entries = _numbers(value_data["value"], host_dtype)
     shape = value_data.get("shape", list(entries.shape))
@@ -107,7 +107,7 @@ def _read_array(value_data: Mapping[str, Any], name: Any) -> np.ndarray:
 def _numbers(value: Any, dtype: np.dtype | None) -> np.ndarray:
     allowed = (int, float) if dtype is None or dtype.kind == "f" else int
     try:
-        # asked one by one: NumPy makes floats of integers that only uint64 holds, and integers of floats
+        # check each entry: NumPy converts integers above int64 to floats, and floats to integers
         for entry in np.asarray(value, dtype=object).flat:
             if not isinstance(entry, allowed):
                 raise ValueError(f"{entry!r} is not one")
@@ -116,6 +116,6 @@ def _numbers(value: Any, dtype: np.dtype | None) -> np.ndarray:
         raise ValueError(f"not the entries of an array of {dtype or 'numbers'}: {error}") from None
 
 
-def _parts(values: np.ndarray) -> np.ndarray:
-    """Complex numbers as pairs of real ones."""
+def _real_pairs(values: np.ndarray) -> np.ndarray:
+    """Convert complex numbers to pairs of real numbers."""
     return np.stack([values.real, values.imag], axis=-1)

@@ -1,8 +1,8 @@
 """Compute backends: one array library behind one interface.
 
 A backend is an object used as a namespace. It has the array-API functions of its library (through
-array-api-compat), the helpers of array-api-extra, and on top of these `random`, device moves, conversions and
-facts about dtypes. There is one object per library, so backends compare by identity; they pickle by name.
+array-api-compat), the helpers of array-api-extra, and adds `random`, conversions, device moves and properties of
+dtypes. Each library has one backend object, so backends compare by identity; they pickle by name.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ArrayAPISetIndex = Any
 class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Random draws of one backend. Each function takes a generator and returns it with the value.
 
-    A NumPy or PyTorch generator advances in place and is returned as it is; a JAX key is split and the new key
-    is returned. Code that always goes on with the returned generator works on all three.
+    A NumPy or PyTorch generator advances in place and is returned itself; a JAX key is split and the new key is
+    returned. Code that always continues with the returned generator works on all three backends.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
 
     @abc.abstractmethod
     def random_number_generator(self, seed: int | None = None, *, device: BDeviceType | None = None) -> BRNGType:
-        """A new generator. The same seed gives the same draws; without one the system's entropy is used."""
+        """Make a generator. The same seed gives the same draws; None takes a seed from the operating system."""
 
     @abc.abstractmethod
     def random_uniform(
@@ -65,7 +65,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """Floats drawn evenly from [low, high); rounding to a coarse dtype may give `high` itself."""
+        """Draw floats uniformly from [low, high); rounding to a narrow dtype may give `high` itself."""
 
     @abc.abstractmethod
     def random_normal(
@@ -79,7 +79,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """Floats of the normal distribution."""
+        """Draw floats from the normal distribution."""
 
     @abc.abstractmethod
     def random_exponential(
@@ -92,7 +92,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """Non-negative floats of the exponential distribution with rate `lambd`."""
+        """Draw floats from the exponential distribution with rate `lambd`."""
 
     @abc.abstractmethod
     def random_discrete_uniform(
@@ -107,10 +107,10 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         device: BDeviceType | None = None,
         endpoint: bool = False,
     ) -> tuple[BRNGType, BArrayType]:
-        """Integers drawn evenly from [from_num, to_num), or [from_num, to_num] with `endpoint`.
+        """Draw integers uniformly from [from_num, to_num), or from [from_num, to_num] with `endpoint`.
 
-        The ends are ints or integer arrays that broadcast to `shape`. `endpoint` makes the whole range of a
-        dtype reachable, whose upper end plus one it cannot hold; there the ends must not be traced by JAX.
+        The ends are ints or integer arrays that broadcast to `shape`. Only with `endpoint` can the largest value of
+        a dtype be drawn; the ends must then not be traced by JAX.
         """
 
     @abc.abstractmethod
@@ -123,7 +123,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """The numbers 0 to n-1 in random order."""
+        """Draw a random order of the numbers 0 to n-1."""
 
     def random_geometric(
         self,
@@ -135,7 +135,7 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """The number of trials up to and including the first success, each with probability `p`."""
+        """Draw numbers of trials up to and including the first success; each trial succeeds with probability `p`."""
         if not 0.0 < p <= 1.0:
             raise ValueError(f"p is {p}, a probability of success lies in (0, 1]")
         waits: Any
@@ -156,9 +156,9 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
 class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """One array library as a namespace; see the module's docstring.
 
-    Conversions say whether memory is shared. The rule behind all of them: an array that must not be written
-    (a read-only NumPy array, a JAX array) is never handed out as a writable one, and an immutable array is never
-    laid over memory that somebody else may write.
+    Every conversion documents whether memory is shared. A read-only array (a read-only NumPy array, a JAX array)
+    never becomes a writable array of the same memory, and an immutable array never shares memory that other code may
+    write to.
 
     Examples
     --------
@@ -187,7 +187,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         if name.startswith("_"):
             raise AttributeError(f"backend {self.simplified_name} has no attribute {name!r}")
         value = self._look_up(name)
-        self.__dict__[name] = value  # looked up once: the hot path finds it without __getattr__
+        self.__dict__[name] = value  # later lookups skip __getattr__
         return value
 
     def _look_up(self, name: str) -> Any:
@@ -239,27 +239,27 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         device: BDeviceType | None = None,
         copy: bool | None = None,
     ) -> BArrayType:
-        """A NumPy array as an array of this backend.
+        """Convert a NumPy array to an array of this backend.
 
-        NumPy and PyTorch (on the CPU) share the memory of a writable array; a read-only one is copied for
-        PyTorch, which has no read-only tensors. JAX copies, since its arrays may not change. `copy=True` always
-        copies; `copy=False` shares wherever the library can, and the caller promises that nobody writes to it.
+        NumPy and PyTorch (on the CPU) share the memory of a writable array; PyTorch copies a read-only array, since
+        it has no read-only tensors. JAX copies, since its arrays must not change. `copy=True` always copies;
+        `copy=False` shares memory wherever the library can, and the caller promises that no code writes to it.
         """
 
     @abc.abstractmethod
     def to_numpy(self, data: BArrayType, /) -> np.ndarray:
-        """An array of this backend as a NumPy array.
+        """Convert an array of this backend to a NumPy array.
 
         On the CPU the memory is shared: writable for NumPy and PyTorch, read-only for JAX.
         """
 
     @abc.abstractmethod
     def to_raw(self, data: BArrayType, /) -> np.ndarray:
-        """The bits of an array as NumPy holds them in a row: like `to_numpy`, with bfloat16 as uint16."""
+        """Convert an array to NumPy bit by bit: like `to_numpy`, with bfloat16 as uint16."""
 
     @abc.abstractmethod
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: BDeviceType | None = None) -> BArrayType:
-        """The inverse of `to_raw`, over memory the caller owns and will not write to: shared where possible."""
+        """Invert `to_raw`. The array shares the memory where possible, and the caller must not write to it."""
 
     def raw_decoder(
         self, dtype_name: str, /, *, device: BDeviceType | None = None
@@ -268,13 +268,13 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return lambda raw: self.from_raw(raw, dtype_name, device=device)
 
     def to_host(self, data: BArrayType, /) -> np.ndarray:
-        """The values of an array in a dtype NumPy computes with: bfloat16 becomes float32."""
+        """Convert an array to a NumPy array of a dtype that NumPy computes with: bfloat16 becomes float32."""
         values = self.to_numpy(data)
-        wanted = dtypes.host_dtype(self.dtype_name(data.dtype))  # type: ignore[attr-defined]
-        return values if values.dtype == wanted else values.astype(wanted)
+        dtype = dtypes.host_dtype(self.dtype_name(data.dtype))  # type: ignore[attr-defined]
+        return values if values.dtype == dtype else values.astype(dtype)
 
     def from_host(self, values: np.ndarray, /, dtype: BDtypeType, *, device: BDeviceType | None = None) -> BArrayType:
-        """Values computed on the host as a new array of the given dtype: the inverse of `to_host`."""
+        """Convert a NumPy array to a new array of the given dtype: the inverse of `to_host`."""
         name = self.dtype_name(dtype)
         if name in dtypes.FOREIGN_FLOATING:
             narrow = np.ascontiguousarray(values, dtype=np.float32).reshape(values.shape)
@@ -282,22 +282,22 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.from_numpy(np.asarray(values, dtype=name), device=device, copy=True)
 
     def from_other_backend(self, other_backend: ComputeBackend, data: Any, /) -> BArrayType:
-        """An array of another backend as one of this: shared on the CPU where `from_numpy` would share."""
+        """Convert an array of another backend to this backend; shares CPU memory where `from_numpy` would."""
         if other_backend is self:
             return data
         name = other_backend.dtype_name(data.dtype)
         if name in dtypes.FOREIGN_FLOATING:
-            # The bits travel, so that NumPy need not know the dtype. Copied: from_raw takes over its memory.
+            # As raw bits, so that NumPy need not know the dtype; copied, since `from_raw` may share the memory.
             return self.from_raw(other_backend.to_raw(data).copy(), name)
         return self.from_numpy(other_backend.to_numpy(data))
 
     @abc.abstractmethod
     def to_dlpack(self, data: BArrayType, /) -> Any:
-        """The DLPack capsule of an array, for a library that UniEnv does not know."""
+        """The DLPack capsule of an array, for libraries without a backend."""
 
     @abc.abstractmethod
     def from_dlpack(self, data: Any, /) -> BArrayType:
-        """An array over the memory of any object with DLPack; shared, so the caller must not write to it."""
+        """Make an array that shares the memory of an object with DLPack; the caller must not write to it."""
 
     @abc.abstractmethod
     def device(self, data: BArrayType, /) -> BDeviceType:
@@ -305,7 +305,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @abc.abstractmethod
     def to_device(self, data: BArrayType, device: BDeviceType | None, /) -> BArrayType:
-        """The array on another device; the array itself if it is there already or `device` is None."""
+        """Move an array to a device; returns the array itself if it is there already or `device` is None."""
 
     @abc.abstractmethod
     def serialize_device(self, device: BDeviceType | None) -> str | None:
@@ -313,14 +313,14 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @abc.abstractmethod
     def deserialize_device(self, name: str | None) -> BDeviceType | None:
-        """The device of that name; if this machine does not have it, a ValueError lists its devices."""
+        """The device with a name; if this machine does not have it, a ValueError lists its devices."""
 
     def check_device(self, device: BDeviceType | None) -> None:
-        """Raise a ValueError if this is no name of a device of the library, whether or not the machine has it."""
+        """Raise a ValueError if `device` is not a valid device of the library; the machine may lack it."""
         self.serialize_device(device)
 
     def same_device(self, one: BDeviceType | None, other: BDeviceType | None) -> bool:
-        """Whether two devices, as given by a caller, are one."""
+        """Whether two devices are the same device."""
         return self.serialize_device(one) == self.serialize_device(other)
 
     # -- dtypes --------------------------------------------------------------------------------------------
@@ -331,19 +331,19 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
     @abc.abstractmethod
     def dtype_from_name(self, name: str) -> BDtypeType:
-        """The dtype of that name; a TypeError if the library has none.
+        """The dtype with an array-API name; a TypeError if the library has none.
 
         JAX without `jax_enable_x64` has no 64-bit types and gives the 32-bit ones, as it does everywhere.
         """
 
     @property
     def default_integer_dtype(self) -> BDtypeType:
-        """The dtype of integers where none is given."""
+        """The default dtype of integers."""
         return self.dtype_from_name("int64")
 
     @property
     def default_floating_dtype(self) -> BDtypeType:
-        """The dtype of floating-point numbers where none is given."""
+        """The default dtype of floating-point numbers."""
         return self.dtype_from_name("float64")
 
     @property
@@ -372,10 +372,10 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         """Return whether a dtype holds complex numbers; False for None."""
         return dtype is not None and self.dtype_name(dtype) in dtypes.COMPLEX
 
-    # -- small helpers -------------------------------------------------------------------------------------
+    # -- array helpers -------------------------------------------------------------------------------------
 
     def abbreviate_array(self, array: BArrayType, try_cast_scalar: bool = True) -> Any:
-        """An array shortened for printing: one entry where all entries of an axis are alike.
+        """Shorten an array for printing: an axis whose entries are all equal is reduced to one entry.
 
         A uniform array becomes a Python number with `try_cast_scalar`, else an array of one element per axis.
         """
@@ -385,7 +385,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.from_host(short, array.dtype)  # type: ignore[attr-defined]
 
     def map_fn_over_arrays(self, data: Any, func: Callable[[BArrayType], Any]) -> Any:
-        """Apply `func` to every array of this backend in nested dicts, lists and tuples; the rest stays."""
+        """Apply `func` to every array of this backend in nested dicts, lists and tuples; keep all other values."""
         if self.is_backendarray(data):
             return func(data)
         if isinstance(data, Mapping):
@@ -397,17 +397,17 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return data
 
     def replaced_at(self, x: BArrayType, index: Any, value: Any) -> BArrayType:
-        """A copy of `x` with `x[index]` replaced; index as in NumPy (ints, slices, index arrays, masks)."""
+        """Copy `x` with `x[index]` replaced; `index` as in NumPy (ints, slices, index arrays, masks)."""
         return self.at(x)[index].set(value, copy=True)
 
     def take_slots(self, x: BArrayType, slots: np.ndarray) -> BArrayType:
-        """The entries of a batch that a mask on the host selects, in order."""
+        """Take the slots of a batch that a NumPy mask selects, in order."""
         return x[self.from_numpy(slots)]  # type: ignore[index]
 
     def merge_slots(self, x: BArrayType, mask: Any, value: BArrayType) -> BArrayType:
-        """A copy of the batch `x` with the slots of a mask replaced by those of `value`.
+        """Copy the batch `x` with the slots of a mask replaced by slots of `value`.
 
-        `value` holds every slot, or only those of the mask, in order. With every slot, JAX can trace it.
+        `value` holds every slot, or only the slots of the mask, in order. With every slot, JAX can trace the call.
         """
         if value.shape[0] != x.shape[0]:  # type: ignore[attr-defined]
             return self.replaced_at(x, mask, value)
@@ -415,7 +415,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.where(per_slot, self.astype(value, x.dtype), x)  # type: ignore[attr-defined]
 
     def pad_dim(self, x: BArrayType, dim: int, target_size: int, value: int | float = 0) -> BArrayType:
-        """`x` with `value` appended along axis `dim` up to `target_size`; a ValueError if it is longer already."""
+        """Append `value` along axis `dim` up to `target_size`; a ValueError if `x` is longer already."""
         shape = tuple(x.shape)  # type: ignore[attr-defined]
         missing = target_size - shape[dim]
         if missing < 0:
@@ -429,7 +429,7 @@ class ComputeBackend(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNGT
 
 
 def abbreviate(values: np.ndarray) -> np.ndarray:
-    """Shorten every axis along which all entries are alike to one entry (empty axes stay)."""
+    """Reduce every axis whose entries are all equal to one entry; empty axes stay."""
     for axis in range(values.ndim):
         if values.shape[axis] > 1:
             first = values.take([0], axis=axis)

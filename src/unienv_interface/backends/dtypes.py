@@ -1,7 +1,7 @@
-"""Facts about dtypes that hold on every backend, keyed by their array-API name.
+"""Properties of dtypes that are the same on every backend, by array-API name.
 
-A backend only has to say what a dtype of its library is called and back again; everything else about a dtype
-(its kind, its size, what may be cast to what, how it lies in memory) is looked up here once.
+A backend only converts between dtypes of its library and names. This module knows their kinds, sizes, safe casts and
+memory formats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN = BOOLEAN | INTEGER | FLOATING | COMPLEX
 
 @functools.lru_cache(maxsize=256)
 def name_of(dtype: np.dtype) -> str:
-    """The name of a NumPy dtype, remembered: NumPy takes 3 us to put it together."""
+    """The name of a NumPy dtype, cached: NumPy takes 3 us to make it."""
     return dtype.name
 
 
@@ -37,15 +37,15 @@ def host_dtype(name: str) -> np.dtype:
 
 
 def raw_dtype(name: str) -> np.dtype:
-    """The little-endian NumPy dtype that holds the named dtype bit by bit, as it lies in a row or a file."""
+    """The little-endian NumPy dtype that holds the bits of the named dtype in rows and files."""
     if name in FOREIGN_FLOATING:
         return np.dtype(f"<u{FOREIGN_FLOATING[name]}")
-    # by its string: on a little-endian machine this is NumPy's own dtype object, which compares by identity
+    # from its string: on a little-endian machine this gives NumPy's builtin dtype object, comparable by identity
     return np.dtype(np.dtype(name).newbyteorder("<").str)
 
 
 def can_cast_safely(source: str, target: str) -> bool:
-    """Whether every value of the one dtype is a value of the other."""
+    """Whether the target dtype holds every value of the source dtype."""
     if source == target:
         return True
     if source in {"int64", "uint64"} and target in FLOATING | COMPLEX:

@@ -28,7 +28,7 @@ JaxRNGType = jax.Array
 
 
 class _JaxRandom(RandomFunctions[jax.Array, Any, Any, jax.Array]):
-    """Keys are raw uint32 arrays (`jax.random.PRNGKey`): they pickle, and lie in a row like any other array."""
+    """Random draws from raw uint32 keys (`jax.random.PRNGKey`), which pickle and fit into rows like other arrays."""
 
     def random_number_generator(self, seed: int | None = None, *, device: Any = None) -> jax.Array:
         if seed is None:
@@ -37,7 +37,7 @@ class _JaxRandom(RandomFunctions[jax.Array, Any, Any, jax.Array]):
             raise ValueError(f"seed {seed} is negative, a seed is a non-negative integer")
         if seed < 2**32:
             return self._backend.to_device(jax.random.PRNGKey(seed), device)
-        # PRNGKey drops all but 32 bits where x64 is off: seeds that differ above would give one key
+        # without x64, PRNGKey drops all but 32 bits: seeds that differ in higher bits would give the same key
         first, second = np.random.SeedSequence(seed).generate_state(2)
         return self._backend.to_device(jax.random.fold_in(jax.random.PRNGKey(first), second), device)
 
@@ -125,7 +125,7 @@ class _JaxRandom(RandomFunctions[jax.Array, Any, Any, jax.Array]):
 
 
 def _fitting(end: Any, dtype: Any) -> np.ndarray:
-    """An end of a range of integers on the host; an OverflowError if the dtype does not hold it."""
+    """Convert an end of an integer range to NumPy; raises an OverflowError if the dtype cannot hold it."""
     values, limits = np.asarray(end), np.iinfo(dtype)
     if values.size and (values.min() < limits.min or values.max() > limits.max):
         raise OverflowError(f"{end} does not fit {dtype.name}; JAX has 64-bit integers if jax_enable_x64 is set")
@@ -133,21 +133,22 @@ def _fitting(end: Any, dtype: Any) -> np.ndarray:
 
 
 def _draw_inclusive(key: jax.Array, shape: tuple[int, ...], low: np.ndarray, high: np.ndarray, dtype: Any) -> jax.Array:
-    """randint with both ends reachable, although JAX cannot be told an end one above the dtype's largest value."""
+    """randint with both ends included, also where `high + 1` does not fit the dtype."""
     if dtype.itemsize < 4:
         return jax.random.randint(key, shape, low.astype(np.int32), high.astype(np.int32) + 1, np.int32).astype(dtype)
     limits = np.iinfo(dtype)
     at_top = high == limits.max
-    everything = at_top & (low == limits.min)
-    # Where the upper end is the dtype's own, draw one lower and add one; where the lower end is too, take raw bits.
-    shift = (at_top & ~everything).astype(dtype)
+    full_range = at_top & (low == limits.min)
+    # If `high` is the largest value of the dtype, draw from a range one lower and add one; if `low` is also the
+    # smallest value, take raw bits.
+    shift = (at_top & ~full_range).astype(dtype)
     start = low.astype(dtype) - shift
     stop = np.where(at_top, high, np.where(at_top, 0, high) + 1).astype(dtype)
-    if everything.all():
+    if full_range.all():
         return _draw_bits(key, shape, dtype)
     values = jax.random.randint(key, shape, start, stop, dtype) + shift
-    if everything.any():
-        values = jnp.where(everything, _draw_bits(jax.random.fold_in(key, 1), shape, dtype), values)
+    if full_range.any():
+        values = jnp.where(full_range, _draw_bits(jax.random.fold_in(key, 1), shape, dtype), values)
     return values
 
 
@@ -157,7 +158,7 @@ def _draw_bits(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
-    """JAX arrays are immutable. Without `jax_enable_x64` the 64-bit dtypes are their 32-bit counterparts."""
+    """The JAX backend. Without `jax_enable_x64`, 32-bit dtypes stand for the 64-bit ones."""
 
     simplified_name = "jax"
     ARRAY_TYPE = JaxArrayType
@@ -179,19 +180,19 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
         self, data: np.ndarray, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
     ) -> jax.Array:
         array = np.asarray(data)
-        kept = self.dtype_from_name(dtypes.name_of(array.dtype))
-        if array.dtype.kind in "iu" and kept.itemsize < array.dtype.itemsize and array.size:
-            limits = np.iinfo(kept)
+        native = self.dtype_from_name(dtypes.name_of(array.dtype))
+        if array.dtype.kind in "iu" and native.itemsize < array.dtype.itemsize and array.size:
+            limits = np.iinfo(native)
             low, high = array.min(), array.max()
             if low < limits.min or high > limits.max:
                 raise OverflowError(
-                    f"values from {low} to {high} do not fit {kept.name}, and JAX holds no {array.dtype.name} "
+                    f"values from {low} to {high} do not fit {native.name}, and JAX holds no {array.dtype.name} "
                     "unless jax_enable_x64 is set"
                 )
-        if copy is False and dtype is None and kept == array.dtype and _is_sharable(array):
+        if copy is False and dtype is None and native == array.dtype and _is_sharable(array):
             return self.to_device(jnp.from_dlpack(array), device)
-        wanted = kept if dtype is None else self.dtype_from_name(np.dtype(dtype).name)
-        return jax.device_put(jnp.array(array.astype(kept, copy=False), dtype=wanted), device)
+        target = native if dtype is None else self.dtype_from_name(np.dtype(dtype).name)
+        return jax.device_put(jnp.array(array.astype(native, copy=False), dtype=target), device)
 
     def to_numpy(self, data: jax.Array, /) -> np.ndarray:
         return np.asarray(data)
@@ -209,13 +210,13 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
     def take_slots(self, x: jax.Array, slots: np.ndarray) -> jax.Array:
         if slots.all():
             return x
-        # on the host: JAX would compile a selection, and a copy, for every number of slots
+        # on the host: JAX would compile the selection for every number of slots
         device = x.device if isinstance(x.device, jax.Device) else None  # a sharding may not fit fewer slots
         return jax.device_put(np.asarray(x)[slots], device)
 
     def merge_slots(self, x: jax.Array, mask: Any, value: jax.Array) -> jax.Array:
         if value.shape[0] != x.shape[0]:
-            # every slot, so that one compilation serves all masks
+            # expand to every slot, so that one compilation serves all masks
             every_slot = np.zeros(x.shape, x.dtype)
             every_slot[np.asarray(mask)] = value
             value = jax.device_put(every_slot)
@@ -250,8 +251,8 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
         except RuntimeError:
             devices = {}
         if (number or "0") not in devices:
-            there = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
-            raise ValueError(f"JAX has no device {name!r} here, only {there}")
+            available = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
+            raise ValueError(f"JAX has no device {name!r} here, only {available}")
         return devices[number or "0"]
 
     def check_device(self, device: Any) -> None:
@@ -271,14 +272,14 @@ class _JaxBackend(ComputeBackend[jax.Array, Any, Any, jax.Array]):
 
 
 def _is_sharable(array: np.ndarray) -> bool:
-    """Whether JAX takes this memory as it is; NumPy itself refuses to export what is read-only or bfloat16."""
+    """Whether JAX can share this memory; NumPy exports no read-only or bfloat16 arrays."""
     known = array.dtype.isnative and dtypes.name_of(array.dtype) not in dtypes.FOREIGN_FLOATING
     # JAX 0.6, the last for Python 3.10, scrambles memory in Fortran's order that is not aligned
     return known and array.flags.writeable and array.flags.c_contiguous
 
 
 def _without_sharding(device: Any) -> Any:
-    """The device of a sharding over one device; anything else as it is."""
+    """The device of a sharding over one device; any other argument is returned unchanged."""
     if isinstance(device, jax.sharding.Sharding) and len(device.device_set) == 1:
         (device,) = device.device_set
     return device
@@ -289,4 +290,4 @@ def _reduce_device(device: Any) -> Any:
 
 
 JaxComputeBackend = _JaxBackend()
-copyreg.pickle(jax.Device, _reduce_device)  # JAX does not say how, and a space on a device is to be pickled
+copyreg.pickle(jax.Device, _reduce_device)  # JAX devices do not pickle, but spaces on a device must

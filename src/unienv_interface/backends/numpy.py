@@ -85,7 +85,7 @@ class _NumpyRandom(RandomFunctions[np.ndarray, Any, np.dtype, np.random.Generato
 
 
 def _drawn_dtype(dtype: Any) -> Any:
-    """Generators draw float32 and float64 only; narrower floats are drawn as float32 and rounded."""
+    """The dtype to draw: generators draw float32 and float64 only, so narrower floats are drawn as float32."""
     return np.float64 if dtype is None or np.dtype(dtype) == np.float64 else np.float32
 
 
@@ -105,7 +105,7 @@ class _NumpyBackend(ComputeBackend[np.ndarray, Any, np.dtype, np.random.Generato
 
     @property
     def namespace(self) -> Any:
-        # imported on first use: it pulls in all of NumPy's submodules, a third of the time of our own import
+        # imported on first use: this import loads all submodules of NumPy and takes a third of UniEnv's import time
         import array_api_compat.numpy
 
         return array_api_compat.numpy

@@ -32,7 +32,7 @@ class _PyTorchRandom(RandomFunctions[torch.Tensor, PyTorchDeviceType, torch.dtyp
         if seed is None:
             rng.seed()
         else:
-            # torch takes 64 bits, its generator on the CPU looks at 32 of them: longer seeds are mixed down
+            # torch takes 64 bits, but its CPU generator uses only 32 of them: longer seeds are hashed
             rng.manual_seed(seed if 0 <= seed < 2**32 else _mixed(seed))
         return rng
 
@@ -95,7 +95,7 @@ class _PyTorchRandom(RandomFunctions[torch.Tensor, PyTorchDeviceType, torch.dtyp
             if stop < 2**63 and stop - from_num < 2**63:
                 values = torch.randint(from_num, stop, shape, generator=rng, dtype=torch.int64, device=rng.device)
                 return rng, values.to(dtype=dtype, device=device)
-        # torch.randint takes only one pair of bounds, and none that need more than 63 bits
+        # torch.randint takes only one pair of bounds of at most 63 bits
         seed = int(torch.randint(0, 2**63 - 1, (), generator=rng, device=rng.device))
         low, high = (x.cpu().numpy() if isinstance(x, torch.Tensor) else x for x in (from_num, to_num))
         name = self._backend.dtype_name(dtype)
@@ -123,7 +123,7 @@ def _mixed(seed: int) -> int:
 
 
 def _drawn_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """Floats narrower than float32 are drawn as float32 and rounded: more distinct values, all backends alike."""
+    """The dtype to draw: floats narrower than float32 are drawn as float32 and rounded, as on other backends."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
@@ -132,7 +132,7 @@ def _finish(values: torch.Tensor, dtype: torch.dtype | None, device: PyTorchDevi
 
 
 _HOST = torch.device("cpu")
-# torch stores the wide unsigned types but cannot index-assign them; their bits travel as the signed ones.
+# torch cannot index-assign these unsigned dtypes: `replaced_at` uses views as the signed ones.
 SIGNED_OF_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -195,7 +195,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
         return data.numpy(force=True)
 
     def to_host(self, data: torch.Tensor, /) -> np.ndarray:
-        # torch widens its own dtypes, so that ml_dtypes is not needed here
+        # torch converts bfloat16 itself, so that ml_dtypes is not needed
         if self._names.get(data.dtype) in dtypes.FOREIGN_FLOATING:
             data = data.to(torch.float32)
         return data.numpy(force=True)
@@ -208,12 +208,12 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
 
     def from_raw(self, raw: np.ndarray, dtype_name: str, /, *, device: PyTorchDeviceType | None = None) -> torch.Tensor:
         if not raw.flags.writeable:
-            raw = raw.copy()  # a tensor can always be written to
+            raw = raw.copy()  # tensors are always writable
         if dtype_name in dtypes.FOREIGN_FLOATING:
             tensor = torch.from_numpy(raw.view(np.int16)).view(self._dtypes[dtype_name])
         else:
             tensor = torch.from_numpy(raw)
-        return tensor if device is None or device == _HOST else tensor.to(device)  # which takes time to do nothing
+        return tensor if device is None or device == _HOST else tensor.to(device)  # `to` is slow even without a move
 
     def raw_decoder(
         self, dtype_name: str, /, *, device: PyTorchDeviceType | None = None
@@ -257,9 +257,9 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
         device = _parse_device(name)
         try:
             torch.empty(0, device=device)
-        except (RuntimeError, AssertionError, NotImplementedError):  # by device: absent, or not compiled in
-            there = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-            raise ValueError(f"PyTorch has no device {name!r} here, only {', '.join(there)}") from None
+        except (RuntimeError, AssertionError, NotImplementedError):  # absent, or not compiled in
+            available = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+            raise ValueError(f"PyTorch has no device {name!r} here, only {', '.join(available)}") from None
         return device
 
     def dtype_name(self, dtype: torch.dtype) -> str:
@@ -276,7 +276,7 @@ class _PyTorchBackend(ComputeBackend[torch.Tensor, PyTorchDeviceType, torch.dtyp
 
 
 def _is_sharable(array: np.ndarray) -> bool:
-    """Whether a tensor can lie over this memory: none is read-only, runs backwards or swaps its bytes."""
+    """Whether a tensor can share this memory: tensors have no read-only, negative-stride or byte-swapped arrays."""
     strides_fit = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     return array.flags.writeable and array.flags.aligned and array.dtype.isnative and strides_fit
 

@@ -1,4 +1,4 @@
-"""Seeds drawn from a generator, for whatever wants a number rather than a generator."""
+"""Integer seeds drawn from a generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _END = 2**31 - 1
 
 
 def next_seed(np_rng: np.random.Generator) -> int:
-    """A seed, drawn from a NumPy generator.
+    """Draw a seed from a NumPy generator.
 
     Parameters
     ----------
@@ -25,25 +25,25 @@ def next_seed(np_rng: np.random.Generator) -> int:
     int
         The seed, in [0, 2**31 - 1).
     """
-    return int(np_rng.random() * _END)  # a quarter of what `integers` takes
+    return int(np_rng.random() * _END)  # `integers` takes four times as long
 
 
 def next_seed_rng(rng: BRNGType, backend: ComputeBackend[Any, Any, Any, BRNGType]) -> tuple[BRNGType, int]:
-    """A seed, drawn from a generator of any backend.
+    """Draw a seed from a generator of any backend.
 
     Parameters
     ----------
     rng
         The generator.
     backend
-        Its backend.
+        The backend of the generator.
 
     Returns
     -------
     tuple
-        The generator to go on with, and the seed, in [0, 2**31 - 1).
+        The new generator, and the seed, in [0, 2**31 - 1).
     """
     if isinstance(rng, np.random.Generator):
-        return rng, next_seed(rng)  # the same, with less around it
+        return rng, next_seed(rng)  # the same seed, faster
     rng, drawn = backend.random.random_discrete_uniform((), 0, _END, rng=rng)
     return rng, int(drawn)

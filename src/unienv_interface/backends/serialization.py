@@ -19,7 +19,7 @@ __all__ = [
 _BACKENDS = ("numpy", "pytorch", "jax")  # as stored
 _NAMES = ("numpy", "torch", "jax")  # as users say them
 
-#: A backend as users give one: itself, or its name.
+#: A backend, or its name.
 BackendLike = ComputeBackend | Literal["numpy", "torch", "pytorch", "jax"]
 
 
@@ -39,11 +39,11 @@ def parse_backend(backend: BackendLike) -> ComputeBackend:
     Raises
     ------
     ValueError
-        No backend has that name; the message says which one is near.
+        No backend has that name; the message suggests a similar name.
     ImportError
-        Its library is not installed; the message names the extra.
+        The library of the backend is not installed; the message names the extra.
     TypeError
-        This is neither a backend nor a string.
+        `backend` is neither a backend nor a string.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Contracts as tests, to run on classes of your own. Nothing here needs pytest, and pytest runs all of it."""
+"""Contract tests for your own environments, to run with or without pytest."""
 
 from .env_contract import EnvContract, EnvContractError, check_env
 

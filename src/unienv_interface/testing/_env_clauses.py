@@ -1,4 +1,4 @@
-"""The clauses of an environment's contract. Each is a function of an environment that may run on it in any order."""
+"""The clauses of the environment contract. Each clause is a function of an environment; they run in any order."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def samples_are_values_of_the_spaces(env: Env) -> None:
 
 @clause
 def functional_reset_returns_every_slot(env: Env) -> None:
-    """The functional environment below resets with a mask in full shape, and the other slots keep what they showed."""
+    """A masked reset of the functional environment below returns every slot, and does not change the other slots."""
     base = env.unwrapped
     if not isinstance(base, FuncEnvBasedEnv) or base.batch_size is None:
         return
@@ -108,18 +108,18 @@ def functional_reset_returns_every_slot(env: Env) -> None:
     none, every = np.zeros(base.batch_size, bool), np.ones(base.batch_size, bool)
     for slots in (every_other(base.batch_size), none, every):
         _, context, observation, info = func_env.reset(state, mask=mask_of(base, slots))
-        place = f"FuncEnv.reset with the mask {slots.tolist()}"
-        require_info(info, place)
-        parts = (
+        call_name = f"FuncEnv.reset with the mask {slots.tolist()}"
+        require_info(info, call_name)
+        values = (
             ("context", func_env.context_space, old_context, context),
             ("observation", func_env.observation_space, old_observation, observation),
         )
-        for name, space, old, new in parts:
-            require_value(space, new, f"the {name} of {place}")
+        for name, space, old, new in values:
+            require_value(space, new, f"the {name} of {call_name}")
             if space is not None:
-                kept, returned = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
-                changed = difference(kept, returned, name)
-                require(changed is None, f"in slots that {place} leaves alone {changed}", "no change there")
+                before, after = (snapshot(batch_utils.take_slots(space, value, ~slots)) for value in (old, new))
+                changed = difference(before, after, name)
+                require(changed is None, f"in slots that {call_name} leaves alone {changed}", "no change there")
 
 
 @clause
@@ -141,7 +141,7 @@ def functional_reset_compiles_where_step_does(env: Env) -> None:
 
 @clause
 def masked_reset_returns_the_rows_of_the_mask(env: Env) -> None:
-    """A reset with a mask returns the rows of the mask and no others, none for a mask of none."""
+    """A reset with a mask returns the rows of the mask and no others; no rows for an empty mask."""
     if env.batch_size is None:
         return
     reset(env, seed=0)
@@ -149,18 +149,18 @@ def masked_reset_returns_the_rows_of_the_mask(env: Env) -> None:
     none, every = np.zeros(env.batch_size, bool), np.ones(env.batch_size, bool)
     for slots in (every_other(env.batch_size), none, every):
         context, observation, info = reset(env, mask=mask_of(env, slots))
-        place = f"reset with the mask {slots.tolist()}"
-        require_value(rows_of(env.context_space, slots), context, f"the context of a {place}")
-        require_value(rows_of(env.observation_space, slots), observation, f"the observation of a {place}")
-        require_info(info, place)
+        call_name = f"reset with the mask {slots.tolist()}"
+        require_value(rows_of(env.context_space, slots), context, f"the context of a {call_name}")
+        require_value(rows_of(env.observation_space, slots), observation, f"the observation of a {call_name}")
+        require_info(info, call_name)
 
 
 @clause
 def masked_reset_leaves_the_other_slots(env: Env) -> None:
     """A reset with a mask changes nothing for the other slots.
 
-    What comes of the other slots is compared with a run without the masked reset. An environment whose steps draw
-    from `rng` is excused: there a reset moves the generator for all slots.
+    The clause compares the next step of the other slots with a run without the masked reset. It does not apply to an
+    environment whose steps draw from `rng`, since a reset advances the generator of all slots.
     """
     if env.batch_size is None or env.batch_size < 2:
         return
@@ -174,8 +174,8 @@ def masked_reset_leaves_the_other_slots(env: Env) -> None:
         interlude()
         observation, *signals, _ = step(env, after)
         others = mask_of(env, ~slots)
-        kept = batch_utils.get_at(env.observation_space, observation, others)
-        return snapshot({"observation": kept, "signals": [signal[others] for signal in signals]})
+        rows = batch_utils.get_at(env.observation_space, observation, others)
+        return snapshot({"observation": rows, "signals": [signal[others] for signal in signals]})
 
     undisturbed = run_with(lambda: None)
     change = difference(undisturbed, run_with(lambda: reset(env, mask=mask_of(env, slots))))
@@ -185,7 +185,7 @@ def masked_reset_leaves_the_other_slots(env: Env) -> None:
 
 @clause
 def merging_after_a_masked_reset(env: Env) -> None:
-    """`update_observation_post_reset` and `update_context_post_reset` put the rows in and write to nothing."""
+    """`update_observation_post_reset` and `update_context_post_reset` merge the rows and change no argument."""
     if env.batch_size is None:
         return
     slots = every_other(env.batch_size)
@@ -205,10 +205,10 @@ def merging_after_a_masked_reset(env: Env) -> None:
         written = difference(before, snapshot((old, new, mask)), f"update_{name}_post_reset's arguments")
         require(written is None, f"{written}", "the arguments as they were")
         require_value(space, merged, f"the merged {name}")
-        for rows, source, what in ((mask, new, "the new rows"), (mask_of(env, ~slots), None, "the old rows")):
-            wanted = batch_utils.get_at(space, old, rows) if source is None else source
-            error = difference(snapshot(wanted), snapshot(batch_utils.get_at(space, merged, rows)), name)
-            require(error is None, f"{error}", f"{what} where they belong")
+        for rows, source, label in ((mask, new, "the new rows"), (mask_of(env, ~slots), None, "the old rows")):
+            expected = batch_utils.get_at(space, old, rows) if source is None else source
+            error = difference(snapshot(expected), snapshot(batch_utils.get_at(space, merged, rows)), name)
+            require(error is None, f"{error}", f"{label} where they belong")
 
 
 # -- randomness --------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def seed_fixes_the_episode(env: Env) -> None:
 
 @clause
 def seed_fixes_the_generator(env: Env) -> None:
-    """A seed given to `reset` reaches `rng`: the same seed gives the same samples, another seed others."""
+    """The seed of `reset` seeds `rng`: the same seed gives the same samples, another seed gives other samples."""
     draws = []
     for seed in (5, 5, 6):
         reset(env, seed=seed)
@@ -238,7 +238,7 @@ def seed_fixes_the_generator(env: Env) -> None:
 
 @clause
 def seeds_differ(env: Env) -> None:
-    """Where episodes differ at all, they differ between seeds."""
+    """If episodes differ without a seed, they differ between seeds."""
     is_random = difference(episode(env, seed=None), episode(env, seed=None)) is not None
     episodes = [episode(env, seed=seed) for seed in range(4)]
     all_alike = all(difference(episodes[0], other) is None for other in episodes[1:])
@@ -254,14 +254,14 @@ def seeds_differ(env: Env) -> None:
 
 @clause
 def returned_data_stays(env: Env) -> None:
-    """What was returned does not change at later calls."""
-    kept: list[tuple[str, Any, Any]] = []
+    """Later calls do not change returned data."""
+    returned: list[tuple[str, Any, Any]] = []
 
     def keep(name: str, value: Any) -> None:
-        for earlier, data, before in kept:
+        for earlier, data, before in returned:
             change = difference(before, snapshot(data), f"what {earlier} returned")
             require(change is None, f"after {name}() {change}", "returned data that is the caller's to keep")
-        kept.append((name, value, snapshot(value)))
+        returned.append((name, value, snapshot(value)))
 
     first, second = sample_actions(env, 2)
     keep("reset", reset(env, seed=0))
@@ -279,7 +279,7 @@ def returned_data_stays(env: Env) -> None:
 
 @clause
 def actions_and_masks_are_the_callers(env: Env) -> None:
-    """Actions and masks are not written to, and may be overwritten once the call is back."""
+    """The environment does not write to actions and masks, and the caller may overwrite them after the call."""
     reset(env, seed=0)
     (action,) = sample_actions(env, 1)
     before = snapshot(action)
@@ -311,12 +311,12 @@ def actions_and_masks_are_the_callers(env: Env) -> None:
     )
 
 
-# -- the rest ----------------------------------------------------------------------------------------------
+# -- rendering, attributes, close --------------------------------------------------------------------------
 
 
 @clause
 def render_follows_the_mode(env: Env) -> None:
-    """The mode is one that the metadata lists; without a mode there is no frame."""
+    """The metadata lists the render mode; without a render mode, `render` returns None."""
     modes = env.metadata.get("render_modes") if isinstance(env.metadata, dict) else None
     require(modes is not None, f"metadata {env.metadata!r}", "a dict with the key 'render_modes'")
     require(
@@ -339,7 +339,7 @@ def render_follows_the_mode(env: Env) -> None:
 
 @clause
 def attributes_are_found_through_the_layers(env: Env) -> None:
-    """The layers end at `unwrapped`, and attributes are found and set through them."""
+    """The last layer is `unwrapped`, and attributes are read and set through all layers."""
     layer, depth = env, 0
     while layer.prev_wrapper_layer is not None:
         layer, depth = layer.prev_wrapper_layer, depth + 1

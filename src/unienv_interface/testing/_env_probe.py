@@ -1,4 +1,4 @@
-"""Helpers of the clauses of an environment's contract, which drive it and check its values."""
+"""Helpers of the clauses: they reset and step an environment and check the returned values."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from ..space.space_utils.row_spaces import RowSpaces
 from .clauses import Clause, registering_in, require
 from .snapshots import snapshot
 
-# By name, in the order in which they are checked: a later one relies on what an earlier one has found.
+# Name: clause, in the order of the checks. A later clause relies on an earlier one.
 CLAUSES: dict[str, Clause] = {}
 
-# The actions are the same in every run; a few steps are enough for effects to show.
 _ACTION_SEED = 20_731
 STEPS = 4
 
 
 class EnvContractError(AssertionError):
-    """An environment breaks a clause; the text says which one, what was found and what is wanted.
+    """An environment breaks a clause; the text names the clause, what was found and what is wanted.
 
     Examples
     --------
@@ -69,7 +68,7 @@ def has_ended(env: Env, terminated: Any, truncated: Any) -> bool:
 
 
 def sample_actions(env: Env, count: int) -> list[Any]:
-    """Actions that are the same every time, whatever the environment's own generator does."""
+    """The same actions in every run, whatever the state of the environment's generator."""
     rng, sampled = env.backend.random.random_number_generator(_ACTION_SEED, device=env.device), []
     for _ in range(count):
         rng, action = env.action_space.sample(rng)
@@ -78,7 +77,7 @@ def sample_actions(env: Env, count: int) -> list[Any]:
 
 
 def episode(env: Env, seed: int | None) -> Any:
-    """What an episode returns, up to a few steps or its end, as a snapshot."""
+    """A snapshot of the values that an episode returns in its first `STEPS` steps."""
     context, observation, _ = reset(env, seed=seed)
     seen: list[Any] = [{"context": context, "observation": observation}]
     for action in sample_actions(env, STEPS):
@@ -102,20 +101,20 @@ def rows_of(space: Space | None, slots: np.ndarray) -> Space | None:
 
 
 def overwrite(backend: ComputeBackend, target: Any, source: Any) -> None:
-    """Write one action over another, in its own memory, where that can be written to."""
+    """Write the arrays of one action into the memory of another, except into read-only arrays."""
     if isinstance(target, dict):
         for key in target:
             overwrite(backend, target[key], source[key])
     elif isinstance(target, tuple):
-        for mine, theirs in zip(target, source, strict=True):
-            overwrite(backend, mine, theirs)
+        for child, source_child in zip(target, source, strict=True):
+            overwrite(backend, child, source_child)
     elif backend.is_backendarray(target):
         memory = backend.to_numpy(target)
         if memory.flags.writeable and memory.dtype != object:
             memory[...] = backend.to_numpy(source)
 
 
-# -- what is asked of a value -----------------------------------------------------------------------------
+# -- checking values ---------------------------------------------------------------------------------------
 
 
 def require_value(space: Space | None, value: Any, name: str) -> None:
@@ -137,17 +136,17 @@ def require_signal(env: Env, value: Any, name: str, *, is_flag: bool) -> None:
     backend = env.backend
     shape = () if env.batch_size is None else (env.batch_size,)
     kind = "boolean" if is_flag else "real number"
-    wanted = (
+    expected = (
         f"a {kind}" if env.batch_size is None else f"an array of {env.backend} with a {kind} for each slot, {shape}"
     )
     if backend.is_backendarray(value):
         dtype = backend.dtype_name(value.dtype)
         fits = backend.dtype_is_boolean(value.dtype) if is_flag else _is_real(backend, value.dtype)
         described = f"{name} of dtype {dtype} and shape {tuple(value.shape)}"
-        require(fits and tuple(value.shape) == shape, described, wanted)
+        require(fits and tuple(value.shape) == shape, described, expected)
     else:
         scalar = isinstance(value, (bool, np.bool_)) if is_flag else isinstance(value, numbers.Real)
-        require(scalar and env.batch_size is None, f"{name} of type {type(value).__name__}", wanted)
+        require(scalar and env.batch_size is None, f"{name} of type {type(value).__name__}", expected)
 
 
 def _is_real(backend: ComputeBackend, dtype: Any) -> bool:

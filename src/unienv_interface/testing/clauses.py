@@ -1,4 +1,4 @@
-"""Contracts: clauses by name, and errors for breaches."""
+"""Clauses of a contract, and the errors for a broken clause."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Clause = Callable[[Any], None]
 
 
 class BreachError(Exception):
-    """The breach of a clause, before the clause is known by name."""
+    """A broken clause, raised by `require`; the decorator of the clause adds its name."""
 
-    def __init__(self, found: str, wanted: str) -> None:
-        super().__init__(f"found {found}; wanted {wanted}")
+    def __init__(self, actual: str, expected: str) -> None:
+        super().__init__(f"found {actual}; wanted {expected}")
 
 
-def require(condition: Any, found: str, wanted: str) -> None:
+def require(condition: Any, actual: str, expected: str) -> None:
     if not condition:
-        raise BreachError(found, wanted)
+        raise BreachError(actual, expected)
 
 
 def registering_in(clauses: dict[str, Clause], error_type: type[Exception]) -> Callable[[Clause], Clause]:
-    """A decorator for checks: a breach, or an error of the subject, becomes an error of this type."""
+    """Make a decorator that registers a check in `clauses` and turns its errors into `error_type`."""
 
     def clause(check: Clause) -> Clause:
         @functools.wraps(check)

@@ -1,12 +1,12 @@
-"""The contract of an environment as tests that anyone can run on one of theirs.
+"""The environment contract as tests for your own environments.
 
-    check_env(MyEnv())                        # raises an EnvContractError at the first clause that is broken
+    check_env(MyEnv())                        # raises an EnvContractError at the first broken clause
 
-    class TestMyEnv(EnvContract):             # or with pytest, one test a clause
+    class TestMyEnv(EnvContract):             # or with pytest, one test per clause
         def make_env(self):
             return MyEnv()
 
-The contract itself is in `unienv_interface.env_base.env`; each clause here is a function of an environment.
+`unienv_interface.env_base.env` describes the contract in words.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
     env
         The environment, single or batched.
     skip
-        Names of clauses to leave out: a robot, say, cannot promise `seed_fixes_the_episode`.
+        Names of clauses to leave out: a robot, for example, cannot promise `seed_fixes_the_episode`.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def check_env(env: Env, *, skip: Collection[str] = ()) -> None:
 
 @contextlib.contextmanager
 def _closing(env: Env) -> Iterator[Env]:
-    """Close the environment; an error of the block comes before one of `close`."""
+    """Close the environment after the block; an error in the block hides an error of `close`."""
     try:
         yield env
     except BaseException:
@@ -66,9 +66,9 @@ def _closing(env: Env) -> Iterator[Env]:
 
 
 class EnvContract(abc.ABC):
-    """A pytest class for an environment: derive from it, name it `Test...` and say how to make one.
+    """A base class for pytest: name your subclass `Test...` and override `make_env`.
 
-    Every test makes an environment of its own. A clause that does not apply is left out by overriding its test.
+    Every test makes a new environment. To leave out a clause, override its test.
 
     Examples
     --------

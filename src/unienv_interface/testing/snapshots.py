@@ -1,4 +1,4 @@
-"""Copies of data that share no memory with it, and the differences of two of them."""
+"""Snapshots: deep copies of nested data, and the first difference of two snapshots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..space.mismatch import join_path
 
 
 class _Unknown:
-    """Stands for an object of an unknown kind; two of them never differ."""
+    """A placeholder for an object of an unknown type; `difference` ignores it."""
 
 
 def snapshot(value: Any) -> Any:
-    """A copy of nested data: its arrays as NumPy arrays of the same bits."""
+    """Copy nested data, with all arrays as NumPy arrays of the same bits."""
     if isinstance(value, Mapping):
         return {key: snapshot(child) for key, child in value.items()}
     if isinstance(value, (tuple, list)):
@@ -35,7 +35,7 @@ def snapshot(value: Any) -> Any:
 
 
 def difference(before: Any, after: Any, path: str = "") -> str | None:
-    """Where and how two snapshots differ, or None if they do not. NaN is no different from NaN."""
+    """Describe where and how two snapshots differ; None if they are equal. NaN equals NaN."""
     if isinstance(before, _Unknown) or isinstance(after, _Unknown):
         return None
     if type(before) is not type(after):
