@@ -159,5 +159,5 @@ def test_the_arguments_are_checked() -> None:
     assert (queue.maxlen, queue.batch_size, queue.backend, queue.device) == (2, None, np_backend, None)
     assert queue.single_space is space
     for call in (lambda: queue.add("a"), queue.get_output_data):
-        with pytest.raises(RuntimeError, match="reset it with a first one"):
+        with pytest.raises(RuntimeError, match="reset it with a first frame"):
             call()

@@ -653,9 +653,9 @@ def test_arrays_are_numpy_and_the_callers(backend: Any) -> None:
 def test_actions_are_read_strictly() -> None:
     read = reader(gs.Discrete(2), BinarySpace(NUMPY, ()), "action")
     assert read(1).dtype == np.bool_
-    with pytest.raises(ValueError, match=r"^action: value 5 of int64 is none of bool"):
+    with pytest.raises(ValueError, match=r"^action: value 5 of int64 does not fit bool"):
         read(5)
-    with pytest.raises(ValueError, match=r"^action: value 0\.5 of float64 is none of int64"):
+    with pytest.raises(ValueError, match=r"^action: value 0\.5 of float64 does not fit int64"):
         reader(gs.Discrete(2), BoxSpace(NUMPY, 0, 1, "int64", shape=()), "action")(0.5)
 
 

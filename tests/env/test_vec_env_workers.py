@@ -116,7 +116,7 @@ def test_commands_go_to_one_environment_and_results_come_in_order() -> None:
         with pytest.raises(RuntimeError, match="no command was sent to environment 1"):
             env.get_command_result(1)
         for wrong in (3, -1):
-            with pytest.raises(IndexError, match=f"index {wrong}, there are 3 environments"):
+            with pytest.raises(IndexError, match=f"index {wrong} is out of range: there are 3 environments"):
                 env.send_command(wrong, "render")
         # a command may wait for its result while others go on
         env.reset(seed=0)
@@ -155,7 +155,7 @@ def test_call_get_and_set_over_all_or_some(make: Maker) -> None:
         assert [frame[0, 0, 0] for frame in frames] == [8, 7, 9]
         with pytest.raises(ValueError, match="2 values for 3 environments"):
             env.set_attr("index", [1, 2])
-        with pytest.raises(IndexError, match="index 3, there are 3 environments"):
+        with pytest.raises(IndexError, match="index 3 is out of range: there are 3 environments"):
             env.call("scaled", 1.0, index=[3])
         with pytest.raises(AttributeError, match="missing"):
             env.call("missing")
@@ -249,7 +249,7 @@ def test_commands_that_an_interrupt_has_left_out_do_no_harm(monkeypatch: pytest.
 
     with make_async(counters(2), timeout=30.0) as env:
         with monkeypatch.context() as patch:
-            patch.setattr(CommandRing, "give", interrupted)
+            patch.setattr(CommandRing, "post", interrupted)
             for _ in range(DEPTH + 8):
                 with pytest.raises(KeyboardInterrupt):
                     env.reset()

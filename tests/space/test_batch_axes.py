@@ -118,5 +118,5 @@ def test_single_values_have_no_batch_axes_to_rearrange(space: Space) -> None:
         reshape_batch_size(space, (3,), (3, 1))
     with pytest.raises(ValueError, match=r"has no batch axes to exchange$"):
         swap_batch_dims(space, 0, 1)
-    with pytest.raises(TypeError, match="is not batched data: dicts, tuples, graphs and arrays are"):
+    with pytest.raises(TypeError, match="is not batched data: it must be a dict, tuple, graph or array"):
         swap_batch_dims_in_data(NUMPY, "text", 0, 1)

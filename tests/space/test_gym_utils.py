@@ -448,7 +448,7 @@ def test_sloppy_data_is_cast_where_that_keeps_the_value() -> None:
 )
 def test_a_value_is_never_changed_silently(dtype: str, value: Any) -> None:
     space = BoxSpace(NUMPY, -INF if not dtype.startswith("u") else 0, INF, dtype, shape=(2,))
-    with pytest.raises(ValueError, match=rf"is none of {dtype}, which the space wants"):
+    with pytest.raises(ValueError, match=rf"does not fit {dtype}, which the space wants"):
         from_gym_data(space, value)
 
 
@@ -468,7 +468,7 @@ ROWS = DynamicBoxSpace(NUMPY, 0.0, 1.0, (0, 2), (None, 2), "float32")
         (NESTED, {"obs": {}}, r"^obs: key 'rgb' is missing, the space wants \['rgb'\]$"),
         (NESTED, {"obs": {"rgb": 0}, "more": 1}, r"^key 'more' is not in the space"),
         (NESTED, None, r"^NoneType, the space wants a dict"),
-        (PAIR, (np.array([2, 0]), "a"), r"^0: value 2 of int64 is none of bool"),
+        (PAIR, (np.array([2, 0]), "a"), r"^0: value 2 of int64 does not fit bool"),
         (PAIR, (np.array([1, 0]), 5), r"^1: int, the space wants a string$"),
         (PAIR, (1,), r"^a tuple of 1, the space wants 2$"),
         (EITHER, (2, "a"), r"^alternative 2, the space has 0 to 1$"),

@@ -214,12 +214,12 @@ DAMAGED: list[tuple[Space, bytes, str]] = [
     ),
     (UnionSpace(NUMPY, [BinarySpace(NUMPY, ())]), b"\1\0\0\0\0", "alternative 1, the space has 0 to 0"),
     (UnionSpace(NUMPY, [BinarySpace(NUMPY, ())]), b"\0\0\0\0", "0: 0 bytes, an array of bool and shape () has 1"),
-    (DictSpace(NUMPY, {"a": BinarySpace(NUMPY, ())}), b"", "0 parts, the space wants 1"),
+    (DictSpace(NUMPY, {"a": BinarySpace(NUMPY, ())}), b"", "0 chunks, the space wants 1"),
     (DictSpace(NUMPY, {"a": BinarySpace(NUMPY, ())}), b"\1\0\0", "3 bytes left over"),
     (
         DictSpace(NUMPY, {"a": BinarySpace(NUMPY, ())}),
         b"\xff" * 8 + b"\1",
-        "a part of 18446744073709551615 bytes, but only 1 are left",
+        "a chunk of 18446744073709551615 bytes, but only 1 are left",
     ),
     (
         DictSpace(NUMPY, {"a": TupleSpace(NUMPY, [BinarySpace(NUMPY, ())])}),
@@ -229,7 +229,7 @@ DAMAGED: list[tuple[Space, bytes, str]] = [
     (
         BatchedSpace(TextSpace(NUMPY, 3), (None, None)),
         b"\xff" * 8,
-        "0 parts, the space wants 18446744065119617025",
+        "0 chunks, the space wants 18446744065119617025",
     ),
     (BatchedSpace(TextSpace(NUMPY, 3), (2,)), b"\1\0\0\0", "shape (1,), the space wants a batch of (2,)"),
     (

@@ -1,4 +1,4 @@
-"""Spaces: what data looks like. See `space.py` for the idea, `spaces/` for the kinds."""
+"""Spaces describe data. `space.py` has the base class, `spaces/` the kinds of space."""
 
 from . import space_utils
 from .mismatch import describe_mismatch, validate

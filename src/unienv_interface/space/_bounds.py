@@ -1,8 +1,7 @@
-"""Inclusive bounds of an array, shared by the kinds of space whose values are arrays of numbers.
+"""Inclusive bounds of arrays, for `BoxSpace`, `DynamicBoxSpace` and `GraphSpace`.
 
-Bounds are kept on the host, in a dtype NumPy computes with, and shortened to one entry along every axis on which
-they do not vary. So comparing, hashing, printing and checking need neither a device nor a compiler, and cost
-nothing in memory for an image.
+Bounds are NumPy arrays, with one entry along every axis on which they do not vary. Comparing, hashing, printing and
+checking therefore need no device and no compiler, and the bounds of an image take little memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .space import BoundedManner, parse_shape
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Lower and upper bounds, both inclusive, that broadcast to the shape they are for."""
+    """Lower and upper bounds, both inclusive, that broadcast to the shape of a value."""
 
     low: np.ndarray
     high: np.ndarray
@@ -29,23 +28,23 @@ class Bounds:
     def parse(
         cls, backend: ComputeBackend, low: Any, high: Any, dtype_name: str, shape: Sequence[int] | None
     ) -> tuple[Bounds, tuple[int, ...]]:
-        """Bounds as a user gives them (numbers, lists or arrays), with the shape they are for.
+        """Parse bounds (numbers, lists or arrays); returns the bounds and the shape of a value.
 
-        Without `shape` it is what the two bounds broadcast to.
+        The default of `shape` is the shape that the two bounds broadcast to.
         """
-        given = {"low": _as_host(backend, low), "high": _as_host(backend, high)}
+        bounds = {"low": _as_host(backend, low), "high": _as_host(backend, high)}
         if shape is None:
             try:
-                shape = np.broadcast_shapes(given["low"].shape, given["high"].shape)
+                shape = np.broadcast_shapes(bounds["low"].shape, bounds["high"].shape)
             except ValueError:
                 raise ValueError(
-                    f"low has shape {given['low'].shape} and high {given['high'].shape}, which do not broadcast"
+                    f"low has shape {bounds['low'].shape} and high {bounds['high'].shape}, which do not broadcast"
                 ) from None
         shape = parse_shape(shape)
-        for name, values in given.items():
+        for name, values in bounds.items():
             if not _broadcasts_to(values.shape, shape):
                 raise ValueError(f"{name} has shape {values.shape}, which does not broadcast to {shape}")
-        return cls(*(_canonical(name, values, dtype_name, shape) for name, values in given.items()))._checked(), shape
+        return cls(*(_canonical(name, values, dtype_name, shape) for name, values in bounds.items()))._checked(), shape
 
     def _checked(self) -> Bounds:
         if np.any(self.low > self.high):
@@ -61,11 +60,11 @@ class Bounds:
     # -- queries -------------------------------------------------------------------------------------------
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal bounds: their shortened shapes and bytes."""
+        """A hashable key that is equal for equal bounds."""
         return (self.low.shape, self.low.tobytes(), self.high.shape, self.high.tobytes())
 
     def violation(self, values: np.ndarray) -> str | None:
-        """The first value out of bounds, in words, or None. NaN is out of every bound."""
+        """Describe the first value out of bounds; None if all are inside. NaN is outside of all bounds."""
         if values.dtype.kind == "c" or (values.dtype.kind == "f" and not self._limits_anything()):
             good = ~np.isnan(values)
         else:
@@ -94,11 +93,11 @@ class Bounds:
         return bool(np.all(other.low <= self.low) and np.all(self.high <= other.high))
 
     def admits(self, value: float) -> bool:
-        """Whether some entry may hold this value."""
+        """Whether the bounds of any entry include a value."""
         return bool(np.any((self.low <= value) & (value <= self.high)))
 
     def in_words(self) -> tuple[str, str]:
-        """The two bounds as text: each entry if they are few, else the span of the entries."""
+        """The two bounds as text: all entries if they are few, else the smallest and the largest."""
 
         def words(bound: np.ndarray) -> str:
             if bound.size == 1:
@@ -107,27 +106,27 @@ class Bounds:
 
         return words(self.low), words(self.high)
 
-    # -- as arrays -----------------------------------------------------------------------------------------
+    # -- arrays and dtypes ---------------------------------------------------------------------------------
 
     def native(self, bound: np.ndarray, backend: ComputeBackend, dtype: Any, device: Any, shape: Sequence[int]) -> Any:
-        """One of the bounds as a backend array of the full shape, a new one each time."""
+        """Convert one of the two bounds to a new backend array of the full shape."""
         return backend.from_host(np.broadcast_to(bound, tuple(shape)), dtype, device=device)
 
     def clip(self, backend: ComputeBackend, x: Any, dtype: Any, device: Any) -> Any:
-        """`x` with every entry moved to the nearest value between the bounds."""
+        """Clip every entry of `x` to the bounds."""
         if not self._limits_anything():
             return x
         low, high = (backend.from_host(bound, dtype, device=device) for bound in self)
         try:
-            return backend.minimum(backend.maximum(x, low), high)  # not clip: NumPy has none for bfloat16
-        except NotImplementedError:  # PyTorch compares no unsigned integers of more than 8 bits
+            return backend.minimum(backend.maximum(x, low), high)  # NumPy's clip does not support bfloat16
+        except NotImplementedError:  # PyTorch cannot compare uint16, uint32 and uint64
             clipped = np.clip(backend.to_host(x), self.low, self.high)
             return backend.from_host(clipped, dtype, device=backend.device(x))
 
     def narrowed(self, source: str, target: str) -> Bounds:
-        """The bounds for a dtype with fewer bits, so that every value inside them is inside these bounds.
+        """Round the bounds inward to a dtype with fewer bits.
 
-        Integer bounds at the end of the wider dtype become the end of the narrower one, since they mean "none".
+        Integer bounds at the end of the wide dtype mean "no bound" and become the end of the narrow dtype.
         """
         if source == target:
             return self
@@ -135,7 +134,7 @@ class Bounds:
         if wide.kind in "iu":
             return Bounds(*(_narrow_integers(bound, np.iinfo(wide), np.iinfo(narrow)) for bound in self))
         if target in dtypes.COMPLEX:
-            return self  # there are none
+            return self  # complex numbers have no bounds
         limit = np.finfo(narrow).max
         if np.any(self.low > limit) or np.any(self.high < -limit):
             raise OverflowError(f"no {target} lies between the bounds {self.low.max()} and {self.high.min()}")
@@ -145,7 +144,7 @@ class Bounds:
         high = np.where(np.isfinite(self.high), np.minimum(high, limit), high)
         inward_low = np.where(low < self.low, np.nextafter(low, narrow.type(np.inf)), low).astype(narrow)
         inward_high = np.where(high > self.high, np.nextafter(high, narrow.type(-np.inf)), high).astype(narrow)
-        crossed = inward_low > inward_high  # one point wide: it has no neighbour inside, take the nearest value
+        crossed = inward_low > inward_high  # no narrow value lies between the bounds: take the nearest one
         return Bounds(np.where(crossed, low, inward_low), np.where(crossed, high, inward_high))
 
     # -- sampling ------------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Bounds:
     def sample(
         self, backend: ComputeBackend, rng: Any, shape: tuple[int, ...], dtype: Any, device: Any
     ) -> tuple[Any, Any]:
-        """Uniform between two bounds, exponential from one, normal without any; integers uniform."""
+        """Draw values: uniform between two bounds, exponential from one bound, normal without bounds."""
         name = backend.dtype_name(dtype)
         if name in dtypes.INTEGER:
             low, high = (bound.item() if bound.size == 1 else np.broadcast_to(bound, shape) for bound in self)
@@ -161,9 +160,9 @@ class Bounds:
                 shape, low, high, rng=rng, dtype=dtype, device=device, endpoint=True
             )
         if name in dtypes.COMPLEX:
-            part = backend.dtype_from_name("float32" if name == "complex64" else "float64")
-            rng, real = backend.random.random_normal(shape, rng=rng, dtype=part, device=device)
-            rng, imaginary = backend.random.random_normal(shape, rng=rng, dtype=part, device=device)
+            part_dtype = backend.dtype_from_name("float32" if name == "complex64" else "float64")
+            rng, real = backend.random.random_normal(shape, rng=rng, dtype=part_dtype, device=device)
+            rng, imaginary = backend.random.random_normal(shape, rng=rng, dtype=part_dtype, device=device)
             values = backend.astype(real, dtype) + 1j * backend.astype(imaginary, dtype)
             return rng, backend.asarray(values, dtype=dtype)
         return self._sample_floats(backend, rng, shape, dtype, device)
@@ -182,12 +181,12 @@ class Bounds:
 
         low, high = np.broadcast_arrays(self.low, self.high)
         has_low, has_high = np.isfinite(low), np.isfinite(high)
-        # Infinite bounds are left out of the arithmetic; each entry takes the draw that suits its pair of bounds.
+        # Replace infinite bounds by 0; each entry takes the draw that fits its pair of bounds.
         safe_low, safe_high = operand(np.where(has_low, low, 0)), operand(np.where(has_high, high, 0))
         draws: list[tuple[np.ndarray, Any]] = []
         if (has_low & has_high).any():
             rng, unit = backend.random.random_uniform(shape, rng=rng, **options)
-            # not low + unit * (high - low), which is infinite where the bounds span more than the dtype
+            # not low + unit * (high - low): the difference may overflow
             draws.append((has_low & has_high, safe_low * (1 - unit) + safe_high * unit))
         if (has_low ^ has_high).any():
             rng, distance = backend.random.random_exponential(shape, rng=rng, **options)
@@ -203,17 +202,17 @@ class Bounds:
             elif where.any():
                 mask = backend.from_numpy(np.ascontiguousarray(np.broadcast_to(where, low.shape)), device=device)
                 values = backend.where(mask, draw, values)
-        # Rounding may have left the bounds by one step, or the finite range of a narrow dtype.
+        # Rounding may exceed the bounds by one step, or the finite range of a narrow dtype.
         limit = 65504.0 if name == "float16" else np.finfo(np.float32).max if name != "float64" else np.inf
         floor, ceiling = operand(np.maximum(low, -limit)), operand(np.minimum(high, limit))
         values = backend.minimum(
             backend.maximum(values, _array(backend, floor, values)), _array(backend, ceiling, values)
         )
-        return rng, backend.asarray(values, dtype=dtype)  # not astype: NumPy has made numbers of arrays without axes
+        return rng, backend.asarray(values, dtype=dtype)  # NumPy has turned 0-d arrays into scalars, without `astype`
 
 
 def representable(value: int | float, dtype_name: str) -> int | float:
-    """The number as the dtype holds it: floats are rounded, a number out of range is a ValueError."""
+    """Round a number to a dtype; raises a ValueError if the number is out of range."""
     if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         if not limits.min <= value <= limits.max or value != int(value):
@@ -228,7 +227,7 @@ def representable(value: int | float, dtype_name: str) -> int | float:
 
 
 def _array(backend: ComputeBackend, operand: Any, like: Any) -> Any:
-    """A number as an array: minimum and maximum of the array API take no Python numbers."""
+    """Convert a number to an array: minimum and maximum of the array API take no Python numbers."""
     return backend.full_like(like, operand) if isinstance(operand, float) else operand
 
 
@@ -246,7 +245,7 @@ def _as_host(backend: ComputeBackend, value: Any) -> np.ndarray:
         if isinstance(value, (int, list, tuple)):
             exact = np.asarray(value, dtype=object)
             if all(type(entry) is int for entry in exact.flat):
-                return exact  # NumPy would make floats of integers beyond 64 bits
+                return exact  # NumPy would convert integers beyond 64 bits to floats
         array = np.asarray(value)
     except Exception as error:
         raise TypeError(f"bound of type {type(value).__name__} is not a number or an array: {error}") from None
@@ -256,7 +255,7 @@ def _as_host(backend: ComputeBackend, value: Any) -> np.ndarray:
 
 
 def _canonical(name: str, values: np.ndarray, dtype_name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The bound in the host dtype, with as many axes as the shape, shortened."""
+    """Convert a bound to its NumPy dtype, with one axis per axis of the shape, and abbreviate it."""
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError(f"{name} holds NaN, a bound is a number or infinity")
     if values.dtype == object and dtype_name not in dtypes.INTEGER:
@@ -276,7 +275,7 @@ def _canonical(name: str, values: np.ndarray, dtype_name: str, shape: tuple[int,
         cast = _integer_bound(name, values, np.dtype(dtype_name))
     else:
         cast = _floating_bound(name, values, dtype_name)
-    if 0 in shape:  # there is nothing to bound: any two such spaces hold the same one value
+    if 0 in shape:  # empty arrays: all bounds are equal
         return np.zeros((1,) * len(shape), cast.dtype)
     return abbreviate(cast.reshape((1,) * (len(shape) - cast.ndim) + cast.shape))
 
@@ -291,15 +290,15 @@ def _integer_bound(name: str, values: np.ndarray, dtype: np.dtype) -> np.ndarray
             )
         return values.astype(dtype)
     finite = np.isfinite(values)
-    whole = np.where(finite, values, 0)
-    if np.any(whole != np.floor(whole)):
+    numbers = np.where(finite, values, 0)
+    if np.any(numbers != np.floor(numbers)):
         raise ValueError(
-            f"{name} {whole[whole != np.floor(whole)].flat[0]} is not a whole number, the dtype is {dtype.name}"
+            f"{name} {numbers[numbers != np.floor(numbers)].flat[0]} is not a whole number, the dtype is {dtype.name}"
         )
-    exact = np.array([int(x) for x in whole.flat], dtype=object).reshape(whole.shape)
+    exact = np.array([int(x) for x in numbers.flat], dtype=object).reshape(numbers.shape)
     if np.any((exact < limits.min) | (exact > limits.max)):
         raise ValueError(f"{name} holds a value that does not fit {dtype.name}: {limits.min} to {limits.max}")
-    # as objects: NumPy takes 2**64 - 1 for an int64 here, and so for -1
+    # as objects: NumPy would convert 2**64 - 1 to -1
     ends = np.where(values < 0, np.array(limits.min, object), np.array(limits.max, object))
     return np.where(finite, exact, ends).astype(dtype)
 
@@ -312,11 +311,11 @@ def _floating_bound(name: str, values: np.ndarray, dtype_name: str) -> np.ndarra
     if np.any(np.isinf(cast) & np.isfinite(values)):
         worst = values[np.isinf(cast) & np.isfinite(values)].flat[0]
         raise ValueError(f"{name} {worst} is beyond the range of {dtype_name}; use infinity for no bound")
-    return cast + 0  # -0.0 becomes 0.0: equal bounds have equal bytes
+    return cast + 0  # -0.0 becomes 0.0, so that equal bounds have equal bytes
 
 
 def _round_to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """The nearest bfloat16 of each float32, to even on a tie, as float32."""
+    """Round float32 values to the nearest bfloat16, ties to even; returns float32."""
     bits = np.asarray(values, np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
     return np.where(np.isfinite(values), rounded, values).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Codecs: the fixed format of a leaf of a space in a row, and how its values are written and read.
+"""Codecs: the fixed format of a leaf in a row, and the conversion of its values.
 
-A codec owns no memory. Encoding comes before any write, so a value that does not fit is refused while the rows are
-unchanged; they are also unchanged if the heap has no room for it. Writing only copies.
+A codec owns no memory. `encode` and `store` run before `write`: a value that does not fit, or for which the heap has
+no space, raises an error before the rows change. `write` only copies.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .value_bytes import raw_array, value_from_bytes, value_to_bytes
 
 
 class Heap(Protocol):
-    """Append-only bytes beside the rows, for values without a fixed size."""
+    """Append-only bytes for values without a fixed size, which rows refer to."""
 
     def write(self, data: bytes) -> int:
-        """Append the bytes and return the offset they begin at."""
+        """Append bytes and return their offset."""
 
     def read(self, offset: int, length: int) -> memoryview:
         """The bytes [offset, offset + length)."""
@@ -49,42 +49,42 @@ class MemoryHeap:
     def read(self, offset: int, length: int) -> memoryview:
         if offset + length > len(self._data):
             raise IndexError(f"bytes {offset} to {offset + length} of a heap of {len(self._data)}")
-        return memoryview(bytes(self._data[offset : offset + length]))  # a view would forbid the heap to grow
+        return memoryview(bytes(self._data[offset : offset + length]))  # a bytearray cannot grow while viewed
 
 
 class LeafCodec(abc.ABC):
     """The format of one leaf, for rows of any leading shape."""
 
-    dtype: np.dtype  # of one value in a row, a subarray dtype where the value is an array
+    dtype: np.dtype  # of one value in a row; a subarray dtype for arrays
     shape: tuple[int, ...]  # of one value
-    alignment: int  # in bytes; every column is then a legal strided view of every library
+    alignment: int  # in bytes; makes every column a valid strided array in every library
     in_heap = False
-    plain_dtype: np.dtype | None = None  # of the elements, where a column of the rows is the value itself
-    number_type: type | None = None  # of the Python numbers that go into a column of scalars as they are,
-    number_range: tuple[float, float] = (0, 0)  # if they are in this range
+    plain_dtype: np.dtype | None = None  # of the elements, if a column is the value itself
+    number_type: type | None = None  # Python numbers of this type and range go into a column without conversion
+    number_range: tuple[float, float] = (0, 0)
 
     @abc.abstractmethod
     def encode(self, value: Any, lead: tuple[int, ...], path: str = "") -> Any:
-        """What can be assigned to a column of leading shape `lead`; a ValueError if the value does not fit."""
+        """Convert a value for `write` to a column of leading shape `lead`; raises a ValueError if it does not fit."""
 
     def check(self, value: Any, lead: tuple[int, ...]) -> None:
-        """A ValueError if `encode` would not take the value."""
+        """Raise a ValueError if `encode` would reject the value."""
         self.encode(value, lead)
 
     def store(self, encoded: Any, heap: Heap | None) -> Any:
-        """Take what does not lie in the rows to the heap, and return what does."""
+        """Write values without a fixed size to the heap and return their references; other codecs do nothing."""
         return encoded
 
     def write(self, column: np.ndarray, index: Any, encoded: Any) -> None:
-        """Assign an encoded value."""
+        """Assign an encoded and stored value to a column."""
         column[index] = encoded
 
     @abc.abstractmethod
     def decode(self, column: np.ndarray, heap: Heap | None) -> Any:
-        """The values of a column."""
+        """Convert a column to a value of the space."""
 
     def gathered_decoder(self) -> Callable[[np.ndarray], Any]:
-        """`decode` for columns of rows that were just gathered: writable, in memory order, and not in a heap."""
+        """Make a faster `decode` for columns just gathered: writable, contiguous, without a heap."""
         return functools.partial(self.decode, heap=None)
 
 
@@ -92,7 +92,7 @@ class LeafCodec(abc.ABC):
 
 
 class ArrayCodec(LeafCodec):
-    """Arrays of one shape and dtype: their bits.
+    """The codec of arrays of one shape and dtype, stored bit by bit.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class ArrayCodec(LeafCodec):
             raise ValueError(finding)
 
     def _encode_number(self, value: Any, path: str) -> Any:
-        """A Python number for a scalar leaf: rounded for floats, but no fraction for integers."""
+        """Convert a Python number for a scalar leaf; floats are rounded to the dtype, integers take no fractions."""
         if type(value) not in self._numbers:
             raise ValueError(at_path(path, f"a Python {type(value).__name__}, the space wants {self._name}"))
         if not self._smallest <= value <= self._largest and (type(value) is int or math.isfinite(value)):
@@ -143,7 +143,7 @@ class ArrayCodec(LeafCodec):
         from_raw, device = self.space.backend.from_raw, self.space.device
         try:
             return from_raw(column, self._name, device=device)
-        except ValueError:  # rows in reverse order: no tensor of PyTorch runs backwards
+        except ValueError:  # rows in reverse order: PyTorch has no negative strides
             return from_raw(column.copy(), self._name, device=device)
 
     def gathered_decoder(self) -> Callable[[np.ndarray], Any]:
@@ -151,7 +151,7 @@ class ArrayCodec(LeafCodec):
 
 
 def _python_numbers(dtype_name: str) -> tuple[tuple[type, ...], float, float]:
-    """The types of Python numbers that a dtype takes, with the largest and the smallest finite one."""
+    """The types of Python numbers that a dtype takes, and its largest and smallest finite numbers."""
     if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         return (int,), int(limits.max), int(limits.min)
@@ -168,7 +168,7 @@ _LARGEST_BFLOAT16 = float.fromhex("0x1.fep127")
 
 
 class TextCodec(LeafCodec):
-    """Texts of bounded length in a slot of that length: one byte a character for ASCII charsets, four otherwise."""
+    """The codec of texts: a fixed number of characters, of one byte for ASCII charsets, of four bytes otherwise."""
 
     def __init__(self, space: TextSpace, shape: tuple[int, ...]) -> None:
         self.space = space
@@ -177,7 +177,7 @@ class TextCodec(LeafCodec):
         self.is_ascii = charset is not None and all(char.isascii() for char in charset)
         slot = max(space.max_length, 1)
         characters = np.dtype(f"S{slot}" if self.is_ascii else f"<U{slot}")
-        # NumPy drops NULs at the end of a text, so where there may be any the length is kept too.
+        # NumPy drops NULs at the end of a text: if the charset has NUL, the length is stored, too.
         self.keeps_length = charset is None or "\0" in charset
         self.alignment = 4 if self.keeps_length or not self.is_ascii else 1
         names, formats, offsets = ["characters"], [characters], [0]
@@ -193,8 +193,8 @@ class TextCodec(LeafCodec):
         if isinstance(value, str):
             value = object_array((), [value])
         if not isinstance(value, np.ndarray) or value.dtype != object:
-            wanted = "a string" if not shape else "a NumPy array of strings as objects"
-            raise ValueError(at_path(path, f"{type(value).__name__}, the space wants {wanted}"))
+            expected = "a string" if not shape else "a NumPy array of strings as objects"
+            raise ValueError(at_path(path, f"{type(value).__name__}, the space wants {expected}"))
         if value.shape != shape:
             raise ValueError(at_path(path, f"shape {value.shape}, the space wants {shape}"))
         for text in value.flat:
@@ -234,14 +234,14 @@ class TextCodec(LeafCodec):
 
 
 class HeapCodec(LeafCodec):
-    """Values without a fixed size, or arrays of them: offset and length in the row, the bytes in the heap.
+    """The codec of values without a fixed size, or arrays of them: offset and length in the row, bytes in the heap.
 
     Parameters
     ----------
     space
         The space of a single value.
     shape
-        The shape of a batch of them; () for one value.
+        The shape of the array of values; () for one value.
     """
 
     in_heap = True
@@ -263,7 +263,7 @@ class HeapCodec(LeafCodec):
         )
 
     def split(self, value: Any, shape: tuple[int, ...], path: str) -> Iterable[Any]:
-        """The single values of a batch, in C order."""
+        """Split a batch into single values, in C order."""
         if not isinstance(value, np.ndarray) or value.dtype != object:
             finding = f"{type(value).__name__}, a batch of this space is a NumPy array of objects"
             raise ValueError(at_path(path, finding))
@@ -272,7 +272,7 @@ class HeapCodec(LeafCodec):
         return value.flat
 
     def join(self, values: np.ndarray) -> Any:
-        """The batch of single values, given as an object array of its shape."""
+        """Join single values, in an object array of the batch's shape, to a batch."""
         return values
 
     def store(self, encoded: np.ndarray, heap: Heap | None) -> np.ndarray:
@@ -319,7 +319,7 @@ def need_heap(heap: Heap | None) -> Heap:
 
 
 class GraphCodec(HeapCodec):
-    """Graphs, whose batches are graphs with leading axes."""
+    """The codec of graphs, whose batches are graphs with leading axes."""
 
     space: GraphSpace
 
@@ -332,8 +332,8 @@ class GraphCodec(HeapCodec):
             if leading != shape:
                 raise ValueError(at_path(path, f"a batch of {leading}, the rows want {shape}"))
         for index in np.ndindex(shape):
-            part = GraphInstance(*(None if array is None else array[index] for array in fields_of(value)))
-            yield trim_graphs(self.space.backend, part)
+            graph = GraphInstance(*(None if array is None else array[index] for array in fields_of(value)))
+            yield trim_graphs(self.space.backend, graph)
 
     def join(self, values: np.ndarray) -> Any:
         batched = self.space.replace(batch_shape=(*values.shape, *self.space.batch_shape))

@@ -1,4 +1,4 @@
-"""Functions with one rule per kind of space."""
+"""Single-dispatch functions with one rule per kind of space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class SpaceFunction(Protocol[ResultT_co]):
-    """A single-dispatch function on its first argument, a space, as type checkers see it."""
+    """The type of a function that dispatches on its first argument, a space."""
 
     def __call__(self, space: Any, *args: Any, **kwargs: Any) -> ResultT_co: ...
 
@@ -26,9 +26,9 @@ class SpaceFunction(Protocol[ResultT_co]):
 
 
 def rule_per_space(fn: Callable[..., Any]) -> SpaceFunction[Any]:
-    """A single-dispatch function on its first argument, a space; `fn` gives its name, signature and docstring.
+    """Make a function that dispatches on its first argument, a space; `fn` gives its name, signature and docstring.
 
-    A kind of space without a rule is a TypeError that says what to register.
+    For a kind of space without a rule, the function raises a TypeError that says what to register.
     """
 
     @functools.wraps(fn)

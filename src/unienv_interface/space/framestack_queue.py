@@ -1,7 +1,7 @@
 """Queues of the last frames of a space, stacked along a time axis, oldest first.
 
-`FuncSpaceDataQueue` is a set of functions of a state, for functional environments; `SpaceDataQueue` keeps the state.
-In a batch every slot has frames of its own. Inside, time is the first axis; returned data has the batch axis first, as
+`FuncSpaceDataQueue` has functions of a state, for functional environments; `SpaceDataQueue` keeps the state. In a
+batch every slot has its own frames. The state has time as the first axis; returned data has the batch axis first, like
 all batched data, and time second. Frames are copied when they are added and when they are returned.
 """
 
@@ -47,9 +47,9 @@ class SpaceDataQueueState(StateClass, Generic[DataT]):
 
 
 class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """The last frames of a space.
+    """A queue of the last frames of a space, as functions of its state.
 
-    A queue is full from the start: copies of the first frame stand for the frames before it.
+    A queue is always full: it begins with copies of the first frame.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
     batch_size
         The size of the batch; None for single values.
     maxlen
-        How many frames are kept, at least 1.
+        The number of frames in the queue, at least 1.
 
     Raises
     ------
@@ -68,9 +68,9 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         `maxlen` is no integer.
     """
 
-    single_space: Space  # of one frame, as it is given
+    single_space: Space  # of one frame: `space`
     stacked_space: Space  # of the state's data: time first
-    output_space: Space  # of what is handed out: batch first, then time
+    output_space: Space  # of returned data: batch first, then time
 
     def __init__(self, space: Space, batch_size: int | None, maxlen: int) -> None:
         self._maxlen = parse_integer(maxlen, "maxlen")
@@ -102,7 +102,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return self.single_space.device
 
     def init(self, initial_data: Any) -> SpaceDataQueueState:
-        """A queue full of the first frame."""
+        """Make the state of a queue that is full of the first frame."""
 
         def fill(leaf: Space, frame: Any) -> Any:
             return _stack(leaf, [frame] * self._maxlen)
@@ -110,7 +110,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return SpaceDataQueueState(_leafwise(self.single_space, fill, initial_data))
 
     def reset(self, state: SpaceDataQueueState, initial_data: Any, mask: Any = None) -> SpaceDataQueueState:
-        """Start again with a first frame; with a mask only in its slots, as in `merge_slots`."""
+        """Fill the queue with a first frame again; with a mask only its slots, as in `merge_slots`."""
         if mask is None:
             return self.init(initial_data)
         if self._batch_size is None:
@@ -123,7 +123,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return SpaceDataQueueState(_leafwise(self.single_space, refill, state.data, initial_data))
 
     def add(self, state: SpaceDataQueueState, data: Any) -> SpaceDataQueueState:
-        """Drop the oldest frame and take in a new one."""
+        """Append a frame and drop the oldest one."""
 
         def push(leaf: Space, stacked: Any, frame: Any) -> Any:
             return _stack(leaf, [*self._frames(leaf, stacked)[1:], frame])
@@ -131,7 +131,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return SpaceDataQueueState(_leafwise(self.single_space, push, state.data, data))
 
     def get_output_data(self, state: SpaceDataQueueState) -> Any:
-        """All the frames as a value of `output_space`; new memory each time."""
+        """Return all frames as a new value of `output_space`."""
         time_axis = 0 if self._batch_size is None else 1
 
         def lay_out(leaf: Space, stacked: Any) -> Any:
@@ -140,7 +140,7 @@ class FuncSpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRN
         return _leafwise(self.single_space, lay_out, state.data)
 
     def newest(self, output_data: Any) -> Any:
-        """The newest frame of an output of `get_output_data`."""
+        """The newest frame in a value that `get_output_data` returned."""
         if self._batch_size is not None:
             output_data = batch_utils.swap_batch_dims_in_data(self.backend, output_data, 0, 1)
         return batch_utils.get_at(self.stacked_space, output_data, -1)
@@ -191,42 +191,42 @@ class SpaceDataQueue(Generic[DataT, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         return self.func_queue.device
 
     def reset(self, initial_data: Any, mask: Any = None) -> None:
-        """Start with a first frame; with a mask start again in these slots, for which `initial_data` has the rows."""
+        """Fill the queue with a first frame; with a mask only its slots, whose rows are in `initial_data`."""
         if mask is None:
             self.state = self.func_queue.init(initial_data)
         else:
             self.state = self.func_queue.reset(self._need_state(), initial_data, mask)
 
     def add(self, data: Any) -> None:
-        """Drop the oldest frame and take in a new one."""
+        """Append a frame and drop the oldest one."""
         self.state = self.func_queue.add(self._need_state(), data)
 
     def get_output_data(self) -> Any:
-        """All the frames as a value of `output_space`; new memory each time."""
+        """Return all frames as a new value of `output_space`."""
         return self.func_queue.get_output_data(self._need_state())
 
     def newest(self, output_data: Any) -> Any:
-        """The newest frame of an output of `get_output_data`."""
+        """The newest frame in a value that `get_output_data` returned."""
         return self.func_queue.newest(output_data)
 
     def _need_state(self) -> SpaceDataQueueState:
         if self.state is None:
-            raise RuntimeError("the queue holds no frames yet: reset it with a first one, without a mask")
+            raise RuntimeError("the queue holds no frames yet: reset it with a first frame, without a mask")
         return self.state
 
 
 def _leafwise(space: Space, fn: Callable[..., Any], *values: Any) -> Any:
-    """Apply `fn` to each space inside dicts and tuples, with the values at the same path."""
+    """Apply `fn` to each leaf space and the values of this leaf."""
     if not isinstance(space, CompositeSpace):
         return fn(space, *values)
     children = zip(space.children, *(space.child_values(value) for value in values), strict=True)
-    return space.build_value(_leafwise(child, fn, *parts) for child, *parts in children)
+    return space.build_value(_leafwise(child, fn, *leaf_values) for child, *leaf_values in children)
 
 
 def _stack(leaf: Space, frames: list[Any], axis: int = 0) -> Any:
-    """Frames along a new axis, in memory of their own."""
-    if axis == 1 and isinstance(leaf, GraphSpace):  # these are stacked along the first axis only
+    """Stack frames along a new axis, as a copy."""
+    if axis == 1 and isinstance(leaf, GraphSpace):  # `concatenate` stacks graphs along the first axis only
         return batch_utils.swap_batch_dims_in_data(leaf.backend, batch_utils.concatenate(leaf, frames), 0, 1)
     stacked = batch_utils.concatenate(leaf, frames, axis)
-    # an array of objects holds references, and what they lead to may be written to by others
+    # an array of objects holds references to objects that the caller may change
     return copy.deepcopy(stacked) if isinstance(stacked, np.ndarray) and stacked.dtype == object else stacked

@@ -1,4 +1,4 @@
-"""Why a value does not belong to a space, in words."""
+"""Descriptions of why a value is not in a space."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def join_path(path: str, key: object) -> str:
 
 
 def at_path(path: str, finding: str) -> str:
-    """A finding with the path of the value in front."""
+    """Put the path of a value in front of a finding."""
     return f"{path}: {finding}" if path else finding
 
 
 def prepend_key(error: Exception, key: object) -> None:
-    """Put the key of a child in front of an error's message, before the path that the message has so far."""
+    """Put the key of a child in front of the path in an error's message."""
     path, finding = getattr(error, "located", ("", str(error)))
     path = join_path(str(key), path) if path else str(key)
     error.args = (at_path(path, finding),)
@@ -28,25 +28,25 @@ def prepend_key(error: Exception, key: object) -> None:
 
 
 def _guarded(rules: Any) -> SpaceFunction[str | None]:
-    """The rules as a function that never raises: an object whose attributes raise is no value of any space."""
+    """Make the rules a function that never raises, also if reading an attribute of `x` raises."""
 
     @functools.wraps(rules)
-    def ask(space: Space, x: Any, path: str = "") -> str | None:
+    def describe(space: Space, x: Any, path: str = "") -> str | None:
         try:
             return rules(space, x, path)
         except Exception as error:
             return at_path(path, f"a value that cannot be looked at ({type(error).__name__})")
 
-    return cast(SpaceFunction[str | None], ask)
+    return cast(SpaceFunction[str | None], describe)
 
 
 @_guarded
 @functools.singledispatch
 def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
-    """The first reason why `x` is not a value of `space`; None if it is one.
+    """Describe the first reason why `x` is not a value of `space`; None if it is a value.
 
-    Never raises, whatever `x` is. Each kind of space registers a rule of its own, which `contains` asks. For a kind
-    that only has `contains` the reason is a general one.
+    Never raises, whatever `x` is. Each kind of space registers a rule, and its `contains` calls this function. For a
+    kind without a rule, the reason only says that `contains` is false.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def describe_mismatch(space: Space, x: Any, path: str = "") -> str | None:
     x
         Any object.
     path
-        Where `x` lies, such as "obs/rgb"; it is put in front of the reason.
+        The path of `x`, such as "obs/rgb", to put in front of the reason.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def validate(space: Space, x: Any, path: str = "") -> None:
     x
         Any object.
     path
-        Where `x` lies; it is put in front of the reason.
+        The path of `x`, to put in front of the reason.
 
     Raises
     ------

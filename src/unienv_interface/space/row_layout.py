@@ -1,17 +1,16 @@
-"""The row: one fixed, aligned record per value, wherever values lie side by side in memory.
+"""Rows: one fixed, aligned record per value, for many values in one block of memory.
 
-A `RowLayout` turns a space into a NumPy structured dtype whose fields are the space's leaves. Memory in that layout
-(RAM, a mapped file, shared memory) is held by `Rows`. A batch is then one gather, and its columns are views.
+A `RowLayout` turns a space into a NumPy structured dtype whose fields are the leaves of the space. `Rows` are memory
+(RAM, a mapped file, shared memory) in this layout. Reading a batch is one gather, and its columns are views.
 
-Where a leaf lies:
+The placement of a leaf is
 
-- in the row, if it takes less than a page (4 KiB);
-- in a block of its own if it takes more, since packing an image beside other leaves gains nothing;
-- in a heap if its size is not fixed (arrays whose shape varies, graphs, unions), with offset and length in the row.
+- the row, if the leaf takes less than a page (4 KiB);
+- a separate block, if it takes more, since storing an image beside other leaves gains nothing;
+- a heap, if its size is not fixed (arrays whose shape varies, graphs, unions), with offset and length in the row.
 
 The layout depends on the space alone, is little-endian, and is the same on every platform. Fields are ordered by
-alignment, then by path, and each is aligned to the size of its elements, which makes every column a legal strided
-tensor.
+alignment, then by path. Each field is aligned to the size of its elements, so every column is a valid strided tensor.
 
 Costs: `pack` of one value copies each leaf once; `Rows.take` is one gather per memory area; `unpack` copies nothing
 for NumPy and PyTorch, and each column once for JAX.
@@ -48,30 +47,30 @@ __all__ = [
     "need_heap",
 ]
 
-Patch = tuple[int, int, int, int]  # of a span, from where to where, which row: see `RowLayout.gather_spans`
+Patch = tuple[int, int, int, int]  # span, begin, end, row: see `RowLayout.gather_spans`
 
 PAGE_SIZE = 4096
-# What goes into a column as it is: an array of this dtype and shape, a scalar of NumPy of this type, or a Python number
-# of this type, from low to high.
+# The values that a column takes without conversion: arrays of a dtype and shape, NumPy scalars of a type, Python
+# numbers of a type from low to high.
 _LeafCheck = tuple[np.dtype | None, tuple[int, ...], type, type, float, float]
 
 
 @dataclass(frozen=True)
 class RowLeaf:
-    """One leaf of a space and where it lies.
+    """One leaf of a space and its placement.
 
     Attributes
     ----------
     name
-        The field of the record or the name of the block: the path, such as "obs/rgb".
+        The name of the field or the block: the path, such as "obs/rgb".
     path
-        The keys that lead to the leaf.
+        The keys from the root of the space to the leaf.
     space
         The space of the leaf.
     placement
-        Where the leaf lies: "row", "block" or "heap".
+        "row", "block" or "heap".
     codec
-        Its format.
+        The format of the leaf in its column.
 
     Examples
     --------
@@ -91,9 +90,7 @@ class RowLeaf:
 
 
 class Rows:
-    """Values side by side in memory, in the layout of one space.
-
-    The arrays belong to whoever made them.
+    """Values of one space in memory, in its layout. The caller owns the arrays.
 
     Parameters
     ----------
@@ -102,7 +99,7 @@ class Rows:
     records
         A structured array of any shape.
     blocks
-        The leaves with memory of their own by name, each with the shape of `records` in front.
+        The arrays of the leaves in blocks, by name, each with the leading shape of `records`.
     heap
         The bytes of leaves without a fixed size; None if there are no such leaves.
 
@@ -128,12 +125,12 @@ class Rows:
             self.columns = [blocks[leaf.name] if leaf.placement == "block" else records[leaf.name] for leaf in leaves]
         else:
             self.columns = [records[name] for name in layout.names]
-        # With fields in the order of the leaves, one assignment writes all leaves of one value.
-        is_writable_whole = layout.has_plain_records and records.ndim == 1
-        self.fields = records.view(layout.field_dtype) if is_writable_whole else None
+        # A view with the fields in the order of the leaves: one assignment of a tuple writes a value.
+        has_fields = layout.has_plain_records and records.ndim == 1
+        self.fields = records.view(layout.field_dtype) if has_fields else None
 
     def __reduce__(self) -> tuple[type[Rows], tuple[Any, ...]]:
-        return Rows, (self.layout, self.records, self.blocks, self.heap)  # so that columns are views of the copy, too
+        return Rows, (self.layout, self.records, self.blocks, self.heap)  # `columns` must be views of the copy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,8 +141,8 @@ class Rows:
         return len(self.records)
 
     def __getitem__(self, index: Any) -> Rows:
-        """Part of the rows: views for ints and slices, copies for index arrays and masks. An int gives shape ()."""
-        # with an ellipsis at the end, ints give an array of shape (), not a scalar that is cut off from the memory
+        """Select rows: views for ints and slices, copies for index arrays and masks. An int gives shape ()."""
+        # with an ellipsis at the end, ints give an array of shape (), a view; without, they give a copied scalar
         if isinstance(index, tuple):
             index = (*_without_ellipsis(index, self.records.ndim), ...)
         elif index is not Ellipsis:
@@ -154,21 +151,21 @@ class Rows:
         return Rows(self.layout, self.records[index], blocks, self.heap)
 
     def take(self, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Rows:
-        """The rows at these indices along the first axis, in memory of their own; mode as of `numpy.take`."""
+        """Copy the rows at indices along the first axis; mode as of `numpy.take`."""
         records = self.records.take(indices, 0, None, mode)
         if type(records) is np.void:  # one int gives a scalar
             return self[indices].copy()
         blocks = {name: block.take(indices, 0, None, mode) for name, block in self.blocks.items()}
         return Rows(self.layout, records, blocks, self.heap)
 
-    def rearrange(self, windows: np.ndarray, places: np.ndarray) -> None:
-        """Replace, in rows (B, T) that lie side by side, window `windows[i]` by its rows at `places[i]` (T,)."""
-        records = self.records.view(_opaque(self.records.itemsize))  # copied whole, not field by field
+    def rearrange(self, windows: np.ndarray, positions: np.ndarray) -> None:
+        """Reorder windows in contiguous rows (B, T): window `windows[i]` becomes its rows at `positions[i]` (T,)."""
+        records = self.records.view(_opaque(self.records.itemsize))  # NumPy copies structured dtypes by field
         for array in (records, *self.blocks.values()):
-            array[windows] = array[windows[:, None], places]
+            array[windows] = array[windows[:, None], positions]
 
     def copy(self) -> Rows:
-        """The same rows in memory of their own, but for the heap."""
+        """Copy the rows; the copy shares the heap."""
         blocks = {name: block.copy() for name, block in self.blocks.items()}
         return Rows(self.layout, self.records.copy(), blocks, self.heap)
 
@@ -181,7 +178,7 @@ class RowLayout:
     space
         The space of one value. It must not change afterwards (a `DictSpace` can).
     codecs
-        How leaves lie in rows, by their paths, where they are not to lie as usual.
+        Custom codecs of leaves, by path.
 
     Examples
     --------
@@ -195,10 +192,12 @@ class RowLayout:
     """
 
     def __init__(self, space: Space, codecs: Mapping[tuple[Any, ...], LeafCodec] | None = None) -> None:
-        self.space, self._own_codecs = space, codecs or {}
-        with_codecs = [(path, leaf, self._own_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())]
+        self.space, self._custom_codecs = space, codecs or {}
+        leaf_codecs = [
+            (path, leaf, self._custom_codecs.get(path) or leaf_codec(leaf)) for path, leaf in walk(space, ())
+        ]
         self.leaves: tuple[RowLeaf, ...] = tuple(
-            RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in with_codecs
+            RowLeaf(_field_name(path), path, leaf, _placement(codec), codec) for path, leaf, codec in leaf_codecs
         )
         self.names = [leaf.name for leaf in self.leaves]
         self.row_leaves = tuple(leaf for leaf in self.leaves if leaf.placement != "block")
@@ -208,42 +207,41 @@ class RowLayout:
         self.dtype = _record_dtype(self.row_leaves)
         self.itemsize = self.dtype.itemsize
         self._codecs = [leaf.codec for leaf in self.leaves]
-        # What each leaf has to be to go into its column as it is.
         self._checks = [_leaf_check(codec) for codec in self._codecs]
         self._last_batch_checks: tuple[tuple[int, ...], list[_LeafCheck]] = ((), self._checks)
         self._heap_codecs = [(i, codec) for i, codec in enumerate(self._codecs) if codec.in_heap]
-        # The widest column of a batch is written first: it brings whole rows into the cache, one after the other.
+        # Writing the widest column first brings whole rows into the cache.
         self._widest_first = sorted(range(len(self._codecs)), key=lambda i: -self._codecs[i].dtype.itemsize)
         self._fetch = leaf_fetcher(space)
-        # For a dict of leaves, which is the usual sample, without the calls that lead to each of them.
+        # A flat dict, the usual sample, is fetched by one itemgetter.
         keys = [leaf.path[0] for leaf in self.leaves if len(leaf.path) == 1]
         is_flat = isinstance(space, DictSpace) and len(keys) == len(self.leaves) > 1
         self._flat_count = len(keys) if is_flat else -1
         self._fetch_flat: Callable[[Any], Sequence[Any]] = operator.itemgetter(*keys) if is_flat else self._fetch
         self._build = builder(space)
-        # A plain column is the value itself; only the others need their codec.
+        # A plain column is the value itself; the other columns need their codec.
         self._coded = [(i, codec) for i, codec in enumerate(self._codecs) if codec.plain_dtype is None]
         self._gathered_decoders = [(i, codec.gathered_decoder()) for i, codec in self._coded]
-        self._is_gathered_whole = not self.block_leaves and not self.has_heap  # by one `take` of the records
-        # Whether all of a value lies in its record, as it is.
+        self._is_in_records = not self.block_leaves and not self.has_heap  # so one `take` gathers all leaves
+        # Whether a record holds all leaves of a value, all without a codec.
         self.has_plain_records = not self.block_leaves and not self._coded
         self.field_dtype = _in_order(self.dtype, [leaf.name for leaf in self.row_leaves])
-        # Of a space that is one plain array: what has just this dtype and shape may be assigned to its column, which
-        # is for loops that write many small values. Else (None, ()).
+        # Dtype and shape, if the space is one plain array, else (None, ()). Loops that write many small values assign
+        # arrays of this dtype and shape directly to the column.
         self.plain_value: tuple[np.dtype | None, tuple[int, ...]] = (None, ())
         if not isinstance(space, CompositeSpace) and not self._coded:
             self.plain_value = self._checks[0][:2]
 
     @classmethod
     def from_json(cls, json_data: Any, backend: BackendLike, device: Any = None) -> RowLayout:
-        """The layout of the space whose JSON this is."""
+        """Make the layout of a space given as JSON."""
         from .space_utils.serialization_utils import json_to_space
 
         return cls(json_to_space(json_data, backend, device))
 
     @property
     def nbytes(self) -> int:
-        """Bytes per value: the record and the blocks; what lies in a heap comes on top."""
+        """Bytes per value in the record and the blocks, without the heap."""
         return self.itemsize + sum(leaf.codec.dtype.itemsize for leaf in self.block_leaves)
 
     def __eq__(self, other: object) -> bool:
@@ -253,7 +251,7 @@ class RowLayout:
         return hash(self.space)
 
     def __reduce__(self) -> tuple[type[RowLayout], tuple[Any, ...]]:
-        return RowLayout, (self.space, self._own_codecs)
+        return RowLayout, (self.space, self._custom_codecs)
 
     def __repr__(self) -> str:
         blocks = f", blocks={[leaf.name for leaf in self.block_leaves]}" if self.block_leaves else ""
@@ -263,7 +261,7 @@ class RowLayout:
     # -- memory --------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], heap: Heap | None = None) -> Rows:
-        """Rows in this process's memory, their contents arbitrary (heap references are zero)."""
+        """Allocate rows with arbitrary contents (heap references are zero) in this process's memory."""
         if not isinstance(shape, int):
             shape = int(shape) if isinstance(shape, np.integer) else tuple(shape)
         blocks = (
@@ -277,7 +275,7 @@ class RowLayout:
     def wrap(
         self, records: np.ndarray, blocks: Mapping[str, np.ndarray] | None = None, heap: Heap | None = None
     ) -> Rows:
-        """Rows over memory of the caller's."""
+        """Make rows over memory of the caller."""
         if not isinstance(records, np.ndarray):
             raise TypeError(f"records are {type(records).__name__}, the layout wants an array of dtype {self.dtype}")
         if records.dtype != self.dtype:
@@ -287,11 +285,11 @@ class RowLayout:
             if leaf.name not in blocks:
                 raise TypeError(f"block {leaf.name!r} is missing: this leaf has memory of its own")
             block, dtype = blocks[leaf.name], leaf.codec.dtype
-            wanted = (dtype.base, records.shape + dtype.shape)
-            if (block.dtype, block.shape) != wanted:
+            expected = (dtype.base, records.shape + dtype.shape)
+            if (block.dtype, block.shape) != expected:
                 raise TypeError(
                     f"block {leaf.name!r} of dtype {block.dtype} and shape {block.shape}, the layout and the records "
-                    f"want {wanted[0]} and {wanted[1]}"
+                    f"want {expected[0]} and {expected[1]}"
                 )
         if self.has_heap:
             need_heap(heap)
@@ -302,15 +300,15 @@ class RowLayout:
     def pack(self, rows: Rows | np.ndarray, index: Any, data: Any) -> None:
         """Write a value, or a batch of values, to `rows[index]`.
 
-        Structure, shapes and dtypes are checked, bounds are not (see `validate`). A value that does not fit is a
-        ValueError with its path, and then nothing has been written. An index may be an int, a slice, an array of
-        indices or a mask; the data's leading shape must be that of `rows[index]`, nothing is broadcast.
+        Checks structure, shapes and dtypes, but not bounds (see `validate`). Raises a ValueError with the path of a
+        value that does not fit, before anything is written. The index is an int, a slice, an array of indices or a
+        mask; the data must have the leading shape of `rows[index]`, without broadcasting.
         """
         if type(rows) is not Rows:
             rows = self.wrap(rows)  # type: ignore[arg-type]
         if type(index) is int and type(data) is np.ndarray and rows.records.ndim == 1:
             dtype, shape = self.plain_value
-            if data.dtype is dtype and data.shape == shape:  # all there is to it, without ceremony
+            if data.dtype is dtype and data.shape == shape:
                 rows.columns[0][index] = data
                 return
         if type(index) is tuple:
@@ -318,12 +316,12 @@ class RowLayout:
         encoded = self.encode(data, _selected_shape(rows.records.shape, index))
         self.write(rows, index, self.store(encoded, rows.heap))
 
-    # The three steps of `pack`, for a caller that has something to do between them. Writing may be repeated.
+    # The three steps of `pack`, for callers that act between the steps. `write` may be repeated.
 
     def encode(self, data: Any, lead: tuple[int, ...]) -> Sequence[Any]:
-        """The leaves of a value, or of a batch of leading shape `lead`, as `store` and `write` take them.
+        """Convert a value, or a batch of leading shape `lead`, to encoded leaves for `store` and `write`.
 
-        A value that does not fit is a ValueError with its path. Leaves of a batch can be sliced along its axes.
+        Raises a ValueError with the path of a value that does not fit. Encoded leaves of a batch can be sliced.
         """
         checks = self._checks
         if lead:
@@ -343,12 +341,12 @@ class RowLayout:
                 elif kind is scalar or (kind is number and low <= value <= high):
                     continue
                 return self._convert(values, checks, lead)
-            return values  # all are right as they are, as nearly always
+            return values  # nearly always, no leaf needs conversion
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
             raise ValueError(self._explain(data, lead, error)) from None
 
     def _convert(self, values: Sequence[Any], checks: Sequence[_LeafCheck], lead: tuple[int, ...]) -> list[Any]:
-        """The leaves of a value, those that are not right as they are by way of their codec."""
+        """Encode the leaves that need conversion with their codec."""
         return [
             value
             if isinstance(value, np.ndarray) and (value.dtype, value.shape) == (dtype, shape)
@@ -357,7 +355,7 @@ class RowLayout:
         ]
 
     def check(self, data: Any, lead: tuple[int, ...]) -> None:
-        """A ValueError with the path unless `encode` would take the data. Arrays stay on their device."""
+        """Raise a ValueError with the path if `encode` would reject the data. Arrays stay on their device."""
         try:
             for value, codec in zip(self._fetch(data), self._codecs, strict=True):
                 codec.check(value, lead)
@@ -365,12 +363,12 @@ class RowLayout:
             raise ValueError(self._explain(data, lead, error)) from None
 
     def merge_lead(self, data: Any, lead: tuple[int, int]) -> Any:
-        """A batch with two leading axes of these lengths as one with a single axis; a ValueError if it has others."""
+        """Merge the two leading axes, of lengths `lead`, of a batch; raises a ValueError for other lengths."""
         self.check(data, lead)
         return self._build([value.reshape((lead[0] * lead[1], *value.shape[2:])) for value in self._fetch(data)])
 
     def store(self, encoded: Sequence[Any], heap: Heap | None) -> Sequence[Any]:
-        """The same leaves with what does not lie in the rows taken to the heap. If that is full, nothing is written."""
+        """Write leaves without a fixed size to the heap; returns the encoded leaves with their references."""
         if not self._heap_codecs:
             return encoded
         stored = list(encoded)
@@ -379,7 +377,7 @@ class RowLayout:
         return stored
 
     def write(self, rows: Rows, index: Any, encoded: Sequence[Any]) -> None:
-        """Copy encoded and stored leaves to `rows[index]`, whose shape must be theirs."""
+        """Copy encoded and stored leaves to `rows[index]`, which must have their leading shape."""
         if type(index) is int and rows.fields is not None:
             rows.fields[index] = tuple(encoded)
             return
@@ -392,29 +390,29 @@ class RowLayout:
             self._codecs[leaf].write(columns[leaf], index, encoded[leaf])
 
     def _batch_checks(self, lead: tuple[int, ...]) -> list[_LeafCheck]:
-        """What the leaves of a batch have to be; remembered, since batches tend to be of one size."""
+        """The checks of the leaves of a batch; cached, since most batches have the same size."""
         checks: list[_LeafCheck] = [(dtype, lead + shape, Rows, Rows, 0, 0) for dtype, shape, *_ in self._checks]
         self._last_batch_checks = (lead, checks)
         return checks
 
     def gather(self, rows: Rows, indices: Any, mode: Literal["raise", "wrap"] = "raise") -> Any:
-        """Read the values at these indices of the rows, in memory of their own.
+        """Copy the values at indices of the rows.
 
         Parameters
         ----------
         rows
             Rows of this layout, along one axis.
         indices
-            An int, or an integer array of any shape, whose axes the values then have in front.
+            An int, or an integer array of any shape, the leading shape of the result.
         mode
-            What an index out of range does, as of `numpy.take`.
+            The treatment of indices out of range, as in `numpy.take`.
 
         Returns
         -------
         value
             One value for an int, else a batch.
         """
-        if not self._is_gathered_whole or not getattr(indices, "ndim", 0):
+        if not self._is_in_records or not getattr(indices, "ndim", 0):
             return self.unpack(rows.take(indices, mode))
         records = rows.records.take(indices, 0, None, mode)
         columns: list[Any] = list(map(records.__getitem__, self.names))
@@ -423,10 +421,10 @@ class RowLayout:
         return self._build(columns)
 
     def gather_spans(self, rows: Rows, first: np.ndarray, count: int, patches: Sequence[Patch]) -> Any:
-        """The values of `count` rows from each of these indices on, with two leading axes, copied span by span.
+        """Copy spans of `count` rows, one from each index in `first`; the batch has two leading axes.
 
-        All of them must be there: this is not looked at. Of each patch, a few at most, the values [begin, end) of a
-        span are those of one row.
+        The spans must lie within the rows: this is not checked. A patch (span, begin, end, row) sets the values
+        [begin, end) of a span to one row; there are few patches.
         """
         records = _take_spans(rows.records, first, count, patches)
         blocks = {name: _take_spans(block, first, count, patches) for name, block in rows.blocks.items()}
@@ -434,27 +432,27 @@ class RowLayout:
         return self.unpack(spans) if self.has_heap else self.unpack_gathered(spans)
 
     def unpack_gathered(self, rows: Rows) -> Any:
-        """`unpack` of rows that `Rows.take` has gathered, without a heap: decoders were bound to the layout."""
+        """`unpack` for rows just gathered by `Rows.take`, without a heap; faster than `unpack`."""
         return self.assemble_gathered(list(rows.columns))
 
     def assemble_gathered(self, columns: list[Any]) -> Any:
-        """`assemble` of columns that were just gathered, each writable and in memory order; the list is used up."""
+        """`assemble` for columns just gathered, each writable and contiguous; changes the list `columns`."""
         for position, decode in self._gathered_decoders:
             columns[position] = decode(columns[position])
         return self._build(columns)
 
     def unpack(self, rows: Rows | np.ndarray) -> Any:
-        """The value of the rows: one value for shape (), else a batch.
+        """Read the value of the rows: one value for shape (), else a batch.
 
-        NumPy and PyTorch arrays are views of the rows (of a copy, for PyTorch on read-only memory); JAX arrays,
-        texts and values from the heap are new.
+        NumPy and PyTorch arrays are views of the rows (PyTorch copies read-only memory); JAX arrays, texts and values
+        from the heap are copies.
         """
         if type(rows) is not Rows:
             rows = self.wrap(rows)  # type: ignore[arg-type]
         return self.assemble(rows.columns, rows.heap)
 
     def copy_out(self, rows: Rows) -> Any:
-        """The value of the rows, in memory of its own: `unpack(rows.copy())` at less cost."""
+        """Copy the value of the rows: a faster `unpack(rows.copy())`."""
         if self.plain_value[0] is not None:
             return rows.columns[0].copy()
         if self.has_plain_records:
@@ -462,7 +460,7 @@ class RowLayout:
         return self.unpack(rows.copy())
 
     def assemble(self, columns: Sequence[np.ndarray], heap: Heap | None = None) -> Any:
-        """The value whose columns, in the order of `leaves`, these are."""
+        """Build a value from its columns, in the order of `leaves`."""
         if self._coded:
             columns = list(columns)
             for position, codec in self._coded:
@@ -470,7 +468,7 @@ class RowLayout:
         return self._build(columns)
 
     def _explain(self, data: Any, lead: tuple[int, ...], error: Exception) -> str:
-        """Which leaf does not fit and why, found by walking the value again."""
+        """Walk the value again to find the first leaf that does not fit, and say why."""
         finding = structure_finding(self.space, data, "")
         if finding is not None:
             return finding
@@ -486,32 +484,32 @@ class RowLayout:
 
 
 def _take_spans(array: np.ndarray, first: np.ndarray, count: int, patches: Sequence[Patch]) -> np.ndarray:
-    """See `RowLayout.gather_spans`; the elements of `array` lie side by side."""
+    """`RowLayout.gather_spans` for a contiguous array."""
     step, shape = array.strides[0], (len(first), count)
     spans: np.ndarray = np.ndarray(len(array) - count + 1, _opaque(step * count), array, 0, (step,))
-    taken = spans[first]
+    selected = spans[first]
     if patches:
         elements: np.ndarray = np.ndarray(len(array), _opaque(step), array)
-        patched = taken.view(elements.dtype).reshape(shape)
+        patched = selected.view(elements.dtype).reshape(shape)
         for span, begin, end, row in patches:
             patched[span, begin:end] = elements[row : row + 1]
-    return taken.view(array.dtype).reshape(shape + array.shape[1:])
+    return selected.view(array.dtype).reshape(shape + array.shape[1:])
 
 
 @functools.lru_cache(maxsize=64)
 def _opaque(size: int) -> np.dtype:
-    """The dtype of this many bytes as they are."""
+    """The dtype of `size` raw bytes."""
     return np.dtype((np.void, size))
 
 
 def _leaf_check(codec: LeafCodec) -> _LeafCheck:
     dtype, shape = codec.plain_dtype, codec.shape
-    scalar = Rows if dtype is None or shape else dtype.type  # Rows stands for none
+    scalar = Rows if dtype is None or shape else dtype.type  # Rows: a type that no leaf has
     return dtype, shape, scalar, codec.number_type or Rows, *codec.number_range
 
 
 def _field_name(path: tuple[Any, ...]) -> str:
-    """A name that no two paths share: keys joined by "/", with "/" and "~" in a key written as in JSON pointers."""
+    """A unique name of a path: keys joined by "/", with "/" and "~" in keys escaped as in JSON pointers."""
     if not path:
         return "value"
     return "/".join(str(key).replace("~", "~0").replace("/", "~1") for key in path) or "~"  # NumPy renames ""
@@ -531,7 +529,7 @@ def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
         offsets.append(end)
         end += leaf.codec.dtype.itemsize
     widest = max((leaf.codec.alignment for leaf in leaves), default=1)
-    itemsize = max(-(-end // widest) * widest, widest)  # never nothing, even for an empty space
+    itemsize = max(-(-end // widest) * widest, widest)  # at least one byte, also for an empty space
     return np.dtype(
         {
             "names": [leaf.name for leaf in ordered],
@@ -543,7 +541,7 @@ def _record_dtype(leaves: Sequence[RowLeaf]) -> np.dtype:
 
 
 def _in_order(dtype: np.dtype, names: Sequence[str]) -> np.dtype:
-    """The same record with its fields in another order."""
+    """The same record dtype with its fields in another order."""
     fields: Mapping[str, Any] = dtype.fields or {}
     return np.dtype(
         {
@@ -556,8 +554,8 @@ def _in_order(dtype: np.dtype, names: Sequence[str]) -> np.dtype:
 
 
 def _selected_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
-    """The leading shape of `rows[index]`, without touching the rows."""
-    if len(shape) == 1:  # the common indices, without building an array to ask
+    """The leading shape of `rows[index]`, without reading rows."""
+    if len(shape) == 1:  # the common indices, without building an array
         if type(index) is int:
             return ()
         if type(index) is slice:
@@ -571,9 +569,9 @@ def _selected_shape(shape: tuple[int, ...], index: Any) -> tuple[int, ...]:
 
 
 def _without_ellipsis(index: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
-    """The same index of rows of `ndim` axes without "...", which would take in the axes of the leaves too."""
-    places = [place for place, part in enumerate(index) if part is Ellipsis]
-    if not places:
+    """Replace "..." in an index of rows of `ndim` axes, since it would also cover the axes of the leaves."""
+    positions = [axis for axis, item in enumerate(index) if item is Ellipsis]
+    if not positions:
         return index
-    used = sum(np.ndim(part) if np.asarray(part).dtype == bool else part is not None for part in index) - len(places)
-    return (*index[: places[0]], *(slice(None),) * (ndim - used), *index[places[0] + 1 :])
+    used = sum(np.ndim(item) if np.asarray(item).dtype == bool else item is not None for item in index) - len(positions)
+    return (*index[: positions[0]], *(slice(None),) * (ndim - used), *index[positions[0] + 1 :])

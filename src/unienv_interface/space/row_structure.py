@@ -1,6 +1,7 @@
-"""Functions that take the leaves out of a value in canonical order, and build a value of them.
+"""Collect the leaves of a value in canonical order, and build a value from its leaves.
 
-Everything that follows from the space is prepared once: the functions returned here only fetch and build.
+The functions here prepare everything that depends on the space alone; the functions that they return only collect and
+build.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ Collector = Callable[[Any, list[Any]], None]
 
 
 def walk(space: Space, path: tuple[Any, ...]) -> list[tuple[tuple[Any, ...], Space]]:
-    """The leaves in canonical order with the keys that lead to them."""
+    """The paths and spaces of the leaves, in canonical order."""
     if not isinstance(space, CompositeSpace):
         return [(path, space)]
     return [leaf for key, child in space.child_items() for leaf in walk(child, (*path, key))]
 
 
 def collector(space: Space) -> Collector:
-    """A function that appends the leaves of a value to a list, in canonical order."""
+    """Make a function that appends the leaves of a value to a list, in canonical order."""
     if not isinstance(space, CompositeSpace):
         return lambda data, values: values.append(data)
     items = space.child_items()
@@ -37,7 +38,7 @@ def collector(space: Space) -> Collector:
     else:
         return _general_collector(space)
     if not any(isinstance(child, CompositeSpace) for _, child in items):
-        # the fastest way to several values, but of one key it would give the bare value
+        # itemgetter is the fastest, but with a single key it returns the bare value
         fetch: Any = operator.itemgetter(*keys) if count > 1 else lambda data: [data[key] for key in keys]
 
         def collect_flat(data: Any, values: list[Any]) -> None:
@@ -58,7 +59,7 @@ def collector(space: Space) -> Collector:
 
 
 def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
-    """A function that gives the leaves of a value, in canonical order."""
+    """Make a function that returns the leaves of a value, in canonical order."""
     collect = collector(space)
 
     def fetch(data: Any) -> list[Any]:
@@ -70,7 +71,7 @@ def leaf_fetcher(space: Space) -> Callable[[Any], Sequence[Any]]:
 
 
 def _general_collector(space: CompositeSpace) -> Collector:
-    """`collector` for kinds of composite spaces of other packages."""
+    """`collector` for composite spaces other than `DictSpace` and `TupleSpace`."""
     collectors = [collector(child) for child in space.children]
 
     def collect(data: Any, values: list[Any]) -> None:
@@ -84,29 +85,29 @@ def _general_collector(space: CompositeSpace) -> Collector:
 
 
 def builder(space: Space) -> Callable[[Sequence[Any]], Any]:
-    """A function that builds a value from its leaves, in canonical order."""
+    """Make a function that builds a value from its leaves, given in canonical order."""
     if not isinstance(space, CompositeSpace):
         return lambda leaves: leaves[0]
-    parts, start = {}, 0
+    spans, start = {}, 0
     for key, child in space.child_items():
         stop = start + len(walk(child, ()))
-        parts[key] = (start, stop, builder(child) if isinstance(child, CompositeSpace) else None)
+        spans[key] = (start, stop, builder(child) if isinstance(child, CompositeSpace) else None)
         start = stop
     if not isinstance(space, DictSpace):
         return lambda leaves: space.build_value(
-            leaves[first] if build is None else build(leaves[first:last]) for first, last, build in parts.values()
+            leaves[first] if build is None else build(leaves[first:last]) for first, last, build in spans.values()
         )
-    items = [(key, *parts[key]) for key in space.spaces]
+    items = [(key, *spans[key]) for key in space.spaces]
     if [first for _, first, _, build in items if build is None] == list(range(len(items))):
         keys = list(space.spaces)
-        return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 - as long as each other by construction
+        return lambda leaves: dict(zip(keys, leaves))  # noqa: B905 - equal lengths by construction
     return lambda leaves: {
         key: leaves[first] if build is None else build(leaves[first:last]) for key, first, last, build in items
     }
 
 
 def structure_finding(space: Space, data: Any, path: str) -> str | None:
-    """The first place where the dicts and tuples of a value differ from its space, in words; None if there is none."""
+    """Describe the first dict or tuple in a value that differs from the space; None if all fit."""
     if not isinstance(space, CompositeSpace):
         return None
     finding = space.structure_mismatch(data, path)

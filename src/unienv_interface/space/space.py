@@ -1,9 +1,9 @@
-"""Spaces: the description of one value, on one backend.
+"""Spaces: descriptions of values on one backend.
 
-A space says what a value looks like (its kind, shape, dtype and bounds) and where it lives (backend, device). It
-holds no data. Environments, storages and samplers describe their data by spaces. Operations on the values of a space
-(batching, flattening, packing into rows, JSON) are functions outside these classes, dispatched on the kind of space; a
-new kind registers its rules with those functions.
+A space describes a value (its kind, shape, dtype and bounds), its backend and its device. It holds no data.
+Environments, storages and samplers describe their data by spaces. Operations on values (batching, flattening, packing
+into rows, JSON) are functions outside these classes that dispatch on the kind of space; a new kind registers its
+rules with these functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BoundedManner = Literal["both", "below", "above"]
 
 
 def parse_integer(value: Any, name: str) -> int:
-    """An integer as a user gives it; a TypeError that names it for anything else, floats among it."""
+    """Convert an argument to an int; raises a TypeError for anything but integers, also for floats."""
     try:
         return operator.index(value)
     except TypeError:
@@ -34,7 +34,7 @@ def parse_integer(value: Any, name: str) -> int:
 
 
 def parse_shape(shape: Any, name: str = "shape", *, open_ended: bool = False) -> tuple[Any, ...]:
-    """The sizes of the axes as a user gives them, checked; None may stand for any size if `open_ended`."""
+    """Check a shape and return it as a tuple; with `open_ended`, a size may be None for any size."""
     try:
         sizes = tuple(None if open_ended and size is None else operator.index(size) for size in shape)
     except TypeError:
@@ -47,17 +47,17 @@ def parse_shape(shape: Any, name: str = "shape", *, open_ended: bool = False) ->
 class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBDRNGT]):
     """The description of one value; see the module's docstring.
 
-    Spaces are values: two of the same structure, dtype and bounds on the same backend are equal and hash alike,
-    whatever their device.
+    Spaces of the same structure, dtype and bounds on the same backend are equal and have the same hash, whatever
+    their device.
 
     Parameters
     ----------
     backend
         The library of the arrays.
     shape, dtype
-        Of the array; None for kinds whose values are not single arrays.
+        The shape and dtype of the array; None for kinds whose values are not single arrays.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape of a value; None where values have no shape or differ in it."""
+        """The shape of a value; None if values have no shape or different shapes."""
         return self._shape
 
     @property
@@ -105,44 +105,44 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     @staticmethod
     def abbr_device(spaces: Iterable[Space]) -> Any:
         """The common device of the spaces; None if they differ."""
-        # asked once each: a container asks its own children in turn
+        # get each device once: a composite space computes it from its children
         devices = [(space.backend, space.device) for space in spaces]
         if not devices or not all(backend.same_device(device, devices[0][1]) for backend, device in devices):
             return None
         return devices[0][1]
 
-    # -- the verbs of a kind -------------------------------------------------------------------------------
+    # -- implemented by every kind -------------------------------------------------------------------------
 
     @abc.abstractmethod
     def to(self, backend: BackendLike | None = None, device: Any = None) -> Any:
-        """The same space on another backend or device.
+        """Return the space on another backend or device.
 
         Parameters
         ----------
         backend, device
-            Where the space is to be; by default where it is.
+            The new backend and device; by default they do not change.
 
         Returns
         -------
         Space
-            The space; this one itself when nothing changes.
+            The space; the space itself if nothing changes.
         """
 
     @abc.abstractmethod
     def data_to(self, data: SpaceDataT, backend: BackendLike | None = None, device: Any = None) -> Any:
-        """A value of this space as a value of `self.to(backend, device)`.
+        """Convert a value of this space to a value of `self.to(backend, device)`.
 
         Parameters
         ----------
         data
             The value.
         backend, device
-            Where the value is to be; by default where it is.
+            The new backend and device; by default they do not change.
 
         Returns
         -------
         value
-            Memory is shared where `ComputeBackend.from_numpy` says so.
+            The value; it may share memory with `data` as `ComputeBackend.from_numpy` documents.
         """
 
     @abc.abstractmethod
@@ -159,12 +159,12 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
         Returns
         -------
         tuple
-            The advanced generator, and the value.
+            The new generator, and the value.
         """
 
     @abc.abstractmethod
     def create_empty(self) -> SpaceDataT:
-        """A value of the right structure, shape and dtype with arbitrary contents, to be written to."""
+        """Make a value of the right structure, shape and dtype with arbitrary contents, to be written to."""
 
     @abc.abstractmethod
     def is_bounded(self, manner: BoundedManner = "both") -> bool:
@@ -172,10 +172,10 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
     @abc.abstractmethod
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a value of this space. Any object may be asked about; nothing is raised."""
+        """Whether `x`, any object, is a value of this space. Never raises."""
 
     def is_in(self, x: Any) -> bool:
-        """Whether `x` is a value of this space, or a batch of values; TorchRL's specs have a method of this name.
+        """Whether `x` is a value of this space or a batch of values, like `is_in` of TorchRL's specs.
 
         Mappings count as dicts, and a batch may have any number of leading axes.
         """
@@ -202,20 +202,20 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
         include_device: bool = True,
         include_dtype: bool = True,
     ) -> str:
-        """The space as text."""
+        """Format the space as text."""
 
     def is_subspaceeq(self, other: Any) -> bool:
-        """Whether every value of this space is one of `other`. Backend and dtype must be the same."""
-        raise NotImplementedError(f"{type(self).__name__} does not say which spaces it lies in")
+        """Whether every value of this space is a value of `other`. Backend and dtype must be the same."""
+        raise NotImplementedError(f"{type(self).__name__} must define is_subspaceeq to be compared")
 
     def _key(self) -> tuple[Any, ...]:
         """A hashable value that is equal for equal spaces of one class."""
         raise NotImplementedError(f"{type(self).__name__} must define _key to be compared")
 
-    # -- derived -------------------------------------------------------------------------------------------
+    # -- comparison and text -------------------------------------------------------------------------------
 
     def is_subspace(self, other: Any) -> bool:
-        """Whether this space lies in `other` and `other` does not lie in it."""
+        """Whether this space is a proper subspace of `other`."""
         return self.is_subspaceeq(other) and not other.is_subspaceeq(self)
 
     def __contains__(self, x: Any) -> bool:
@@ -237,9 +237,9 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
     def __str__(self) -> str:
         return self.get_repr(abbreviate=True, include_dtype=False)
 
-    # -- shared by the kinds -------------------------------------------------------------------------------
+    # -- helpers of the kinds ------------------------------------------------------------------------------
 
-    def _same_place(self, backend: ComputeBackend | None, device: Any) -> bool:
+    def _is_on(self, backend: ComputeBackend | None, device: Any) -> bool:
         """Whether `to(backend, device)` changes nothing."""
         if backend is not None and backend is not self.backend:
             return False
@@ -256,5 +256,5 @@ class Space(abc.ABC, Generic[SpaceDataT, _SpaceBDeviceT, _SpaceBDTypeT, _SpaceBD
 
 
 def _as_dicts(value: Any) -> Any:
-    """The value with all mappings as dicts."""
+    """Convert all mappings in a value to dicts."""
     return {key: _as_dicts(child) for key, child in value.items()} if isinstance(value, Mapping) else value

@@ -1,9 +1,8 @@
-"""Values as bytes, and back: the form of values without a fixed size in a heap.
+"""Convert values to bytes and back: the format of values without a fixed size in a heap.
 
-The bytes are little-endian, the same on every platform and for every backend. They carry no description of
-themselves: the space that wrote them must read them. Writing checks structure, shapes and dtypes, though not bounds.
-Reading trusts nothing: bytes that are cut off, too many or not of this space are a ValueError, and what is read
-gives the same bytes when it is written again.
+The bytes are little-endian, and the same on every platform and backend. They do not describe themselves: reading needs
+the space that wrote them. Writing checks structure, shapes and dtypes, but not bounds. Reading checks the bytes:
+truncated, surplus or invalid bytes raise a ValueError, and a value that was read gives the same bytes when written.
 """
 
 from __future__ import annotations
@@ -40,22 +39,22 @@ _LENGTH = struct.Struct("<Q")
 
 @rule_per_space
 def value_to_bytes(space: Space, value: Any, path: str = "") -> bytes:  # type: ignore[empty-body]
-    """The bytes of a value of `space`; a ValueError with the path if it is not built like one."""
+    """Convert a value of `space` to bytes; raises a ValueError with the path if the value does not fit."""
 
 
 @rule_per_space
 def value_from_bytes(space: Space, data: Buffer, path: str = "") -> Any:
-    """The value whose bytes these are, in memory of its own; a ValueError with the path if they are of none."""
+    """Convert bytes to a new value of `space`; raises a ValueError with the path if the bytes are invalid."""
 
 
 def raw_array(backend: ComputeBackend, dtype_name: str, array: Any) -> np.ndarray:
     """The bits of an array of the named dtype, or of a dtype that can be cast to it safely."""
     if dtype_name in dtypes.FOREIGN_FLOATING and backend.dtype_name(array.dtype) != dtype_name:
-        array = backend.astype(array, backend.dtype_from_name(dtype_name))  # NumPy cannot cast to bits it knows not
+        array = backend.astype(array, backend.dtype_from_name(dtype_name))  # NumPy cannot cast to bfloat16
     return backend.to_raw(array)
 
 
-# -- arrays, numbers and parts -----------------------------------------------------------------------------
+# -- arrays, numbers and chunks ----------------------------------------------------------------------------
 
 
 def _array_to_bytes(
@@ -70,9 +69,9 @@ def _array_to_bytes(
 
 def _raw_from_bytes(dtype_name: str, shape: tuple[int, ...], data: Buffer, path: str) -> np.ndarray:
     dtype = dtypes.raw_dtype(dtype_name)
-    wanted = math.prod(shape) * dtype.itemsize
-    if len(data) != wanted:
-        raise ValueError(at_path(path, f"{len(data)} bytes, an array of {dtype_name} and shape {shape} has {wanted}"))
+    expected = math.prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        raise ValueError(at_path(path, f"{len(data)} bytes, an array of {dtype_name} and shape {shape} has {expected}"))
     raw: np.ndarray = np.ndarray(shape, dtype, data).copy()
     if dtype_name in dtypes.BOOLEAN and raw.size and raw.view(np.uint8).max() > 1:
         raise ValueError(at_path(path, f"byte {raw.view(np.uint8).max()} in an array of booleans"))
@@ -85,38 +84,38 @@ def _array_from_bytes(space: Space, dtype_name: str, shape: tuple[int, ...], dat
 
 
 def _numbers_to_bytes(*numbers: int) -> bytes:
-    """Numbers in front of the bytes of a value: its shape, its length or its alternative."""
+    """The header of a value: its shape, its length or its alternative."""
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
 def _split_numbers(data: Buffer, count: int, path: str) -> tuple[tuple[int, ...], Buffer]:
-    """The numbers in front of a value, and the rest of the bytes."""
+    """Split bytes into the numbers of the header and the remaining bytes."""
     head = struct.Struct(f"<{count}I")
     if len(data) < head.size:
         raise ValueError(at_path(path, f"{len(data)} bytes, the {count} numbers in front alone have {head.size}"))
     return head.unpack_from(data), data[head.size :]
 
 
-def _join(parts: list[bytes]) -> bytes:
-    """Join parts, each after its length."""
-    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+def _join(chunks: list[bytes]) -> bytes:
+    """Join chunks, each after its length."""
+    return b"".join(piece for chunk in chunks for piece in (_LENGTH.pack(len(chunk)), chunk))
 
 
 def _split(data: Buffer, count: int, path: str) -> list[Buffer]:
-    """The inverse of `_join` for `count` parts."""
-    parts: list[Buffer] = []
+    """The inverse of `_join` for `count` chunks."""
+    chunks: list[Buffer] = []
     while len(data):
         if len(data) < _LENGTH.size:
             raise ValueError(at_path(path, f"{len(data)} bytes left over"))
         (length,) = _LENGTH.unpack_from(data)
         data = data[_LENGTH.size :]
         if length > len(data):
-            raise ValueError(at_path(path, f"a part of {length} bytes, but only {len(data)} are left"))
-        parts.append(data[:length])
+            raise ValueError(at_path(path, f"a chunk of {length} bytes, but only {len(data)} are left"))
+        chunks.append(data[:length])
         data = data[length:]
-    if len(parts) != count:
-        raise ValueError(at_path(path, f"{len(parts)} parts, the space wants {count}"))
-    return parts
+    if len(chunks) != count:
+        raise ValueError(at_path(path, f"{len(chunks)} chunks, the space wants {count}"))
+    return chunks
 
 
 # -- arrays and texts --------------------------------------------------------------------------------------
@@ -146,9 +145,9 @@ def _(space: DynamicBoxSpace, value: Any, path: str = "") -> bytes:
 
 @value_from_bytes.register
 def _(space: DynamicBoxSpace, data: Buffer, path: str = "") -> Any:
-    shape, rest = _split_numbers(data, len(space.shape_low), path)
+    shape, remaining = _split_numbers(data, len(space.shape_low), path)
     _check_size(space, shape, path)
-    return _array_from_bytes(space, space.dtype_name, shape, rest, path)
+    return _array_from_bytes(space, space.dtype_name, shape, remaining, path)
 
 
 def _check_text(space: TextSpace, text: Any, path: str) -> str:
@@ -167,9 +166,9 @@ def _(space: TextSpace, value: str, path: str = "") -> bytes:
 
 @value_from_bytes.register
 def _(space: TextSpace, data: Buffer, path: str = "") -> str:
-    (length,), rest = _split_numbers(data, 1, path)
+    (length,), remaining = _split_numbers(data, 1, path)
     try:
-        text = bytes(rest).decode("utf-8", "surrogatepass")
+        text = bytes(remaining).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
         raise ValueError(at_path(path, f"not the bytes of a text: {error}")) from None
     if len(text) != length:
@@ -177,7 +176,7 @@ def _(space: TextSpace, data: Buffer, path: str = "") -> str:
     return _check_text(space, text, path)
 
 
-# -- values made of values ---------------------------------------------------------------------------------
+# -- unions, composite spaces and batches ------------------------------------------------------------------
 
 
 def _alternative(space: UnionSpace, index: Any, path: str) -> Space:
@@ -198,9 +197,9 @@ def _(space: UnionSpace, value: tuple[int, Any], path: str = "") -> bytes:
 
 @value_from_bytes.register
 def _(space: UnionSpace, data: Buffer, path: str = "") -> tuple[int, Any]:
-    (index,), rest = _split_numbers(data, 1, path)
+    (index,), remaining = _split_numbers(data, 1, path)
     alternative = _alternative(space, index, path)
-    return index, value_from_bytes(alternative, rest, join_path(path, index))
+    return index, value_from_bytes(alternative, remaining, join_path(path, index))
 
 
 @value_to_bytes.register
@@ -209,14 +208,14 @@ def _(space: CompositeSpace, value: Any, path: str = "") -> bytes:
     if finding is not None:
         raise ValueError(finding)
     pairs = zip(space.child_items(), space.child_values(value), strict=True)
-    return _join([value_to_bytes(child, part, join_path(path, key)) for (key, child), part in pairs])
+    return _join([value_to_bytes(child, leaf, join_path(path, key)) for (key, child), leaf in pairs])
 
 
 @value_from_bytes.register
 def _(space: CompositeSpace, data: Buffer, path: str = "") -> Any:
     items = space.child_items()
     pairs = zip(items, _split(data, len(items), path), strict=True)
-    return space.build_value(value_from_bytes(child, part, join_path(path, key)) for (key, child), part in pairs)
+    return space.build_value(value_from_bytes(child, chunk, join_path(path, key)) for (key, child), chunk in pairs)
 
 
 def _check_batch(space: BatchedSpace, shape: tuple[int, ...], path: str) -> None:
@@ -230,22 +229,22 @@ def _(space: BatchedSpace, value: np.ndarray, path: str = "") -> bytes:
     if not isinstance(value, np.ndarray) or value.dtype != object:
         raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a NumPy array of objects"))
     _check_batch(space, value.shape, path)
-    parts = [
+    chunks = [
         value_to_bytes(space.single_space, value[index], join_path(path, list(index)))
         for index in np.ndindex(value.shape)
     ]
-    return _numbers_to_bytes(*value.shape) + _join(parts)
+    return _numbers_to_bytes(*value.shape) + _join(chunks)
 
 
 @value_from_bytes.register
 def _(space: BatchedSpace, data: Buffer, path: str = "") -> np.ndarray:
-    shape, rest = _split_numbers(data, len(space.batch_shape), path)
+    shape, remaining = _split_numbers(data, len(space.batch_shape), path)
     _check_batch(space, shape, path)
-    parts = _split(rest, math.prod(shape), path)  # so there are no more parts than bytes
-    indexed_parts = zip(np.ndindex(shape), parts, strict=True)
+    chunks = _split(remaining, math.prod(shape), path)  # first: a damaged shape must not allocate
+    indexed = zip(np.ndindex(shape), chunks, strict=True)
     return object_array(
         shape,
-        (value_from_bytes(space.single_space, part, join_path(path, list(index))) for index, part in indexed_parts),
+        (value_from_bytes(space.single_space, chunk, join_path(path, list(index))) for index, chunk in indexed),
     )
 
 
@@ -253,9 +252,9 @@ def _(space: BatchedSpace, data: Buffer, path: str = "") -> np.ndarray:
 
 
 def _graph_fields(space: GraphSpace) -> list[tuple[str, str, tuple[int, ...] | None] | None]:
-    """Name, dtype and shape of one entry of each of a graph's arrays; None for an array that the space has not.
+    """Name, dtype and entry shape of each array of a graph; None for an array that the space does not have.
 
-    The counts have no entries, their shape is the batch's. Counts and ends are 64-bit in bytes on every backend.
+    Counts have the batch shape and no entries. Counts and edges are stored as 64-bit integers on every backend.
     """
     node, edge = space.node_feature_space, space.edge_feature_space
     return [
@@ -269,59 +268,59 @@ def _graph_fields(space: GraphSpace) -> list[tuple[str, str, tuple[int, ...] | N
 
 def _check_entries(space: GraphSpace, shape: tuple[int, ...], entry: tuple[int, ...] | None, path: str) -> None:
     batch = space.batch_shape
-    wanted = batch if entry is None else (*batch, *shape[len(batch) : len(batch) + 1], *entry)
-    if shape != wanted or (entry is not None and len(shape) == len(batch)):
-        raise ValueError(at_path(path, f"shape {shape}, the space wants {wanted}"))
+    expected = batch if entry is None else (*batch, *shape[len(batch) : len(batch) + 1], *entry)
+    if shape != expected or (entry is not None and len(shape) == len(batch)):
+        raise ValueError(at_path(path, f"shape {shape}, the space wants {expected}"))
 
 
 def _check_counts(arrays: list[Any], path: str) -> None:
-    """A ValueError unless there are as many nodes and edges as the counts say; more are filling."""
+    """Raise a ValueError if a count exceeds the number of nodes or edges; surplus entries are padding."""
     nodes, edges, *entries = arrays
     for counts, array in zip((nodes, edges, edges), entries, strict=True):
         if array is None or not counts.size:
             continue
-        there = array.shape[counts.ndim]
-        if not 0 <= counts.min() <= counts.max() <= there:
-            raise ValueError(at_path(path, f"counts from {counts.min()} to {counts.max()} of {there} nodes or edges"))
+        limit = array.shape[counts.ndim]
+        if not 0 <= counts.min() <= counts.max() <= limit:
+            raise ValueError(at_path(path, f"counts from {counts.min()} to {counts.max()} of {limit} nodes or edges"))
 
 
 @value_to_bytes.register
 def _(space: GraphSpace, value: GraphInstance, path: str = "") -> bytes:
     if not isinstance(value, GraphInstance):
         raise ValueError(at_path(path, f"{type(value).__name__}, the space wants a GraphInstance"))
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     hosts: list[Any] = []
     for array, field in zip(fields_of(value), _graph_fields(space), strict=True):
         if field is None:
             if array is not None:
                 raise ValueError(at_path(path, "an array is given that the space has not"))
-            parts.append(b"")
+            chunks.append(b"")
             hosts.append(None)
             continue
         name, dtype, entry = field
         encoded = _array_to_bytes(space, dtype, array, join_path(path, name))
         _check_entries(space, tuple(array.shape), entry, join_path(path, name))
-        parts.append(_numbers_to_bytes(*array.shape) + encoded)
+        chunks.append(_numbers_to_bytes(*array.shape) + encoded)
         hosts.append(space.backend.to_host(array))
     _check_counts(hosts, path)
-    return _join(parts)
+    return _join(chunks)
 
 
 @value_from_bytes.register
 def _(space: GraphSpace, data: Buffer, path: str = "") -> GraphInstance:
     fields = _graph_fields(space)
     raws: list[Any] = []
-    for part, field in zip(_split(data, len(fields), path), fields, strict=True):
+    for chunk, field in zip(_split(data, len(fields), path), fields, strict=True):
         if field is None:
-            if len(part):
-                raise ValueError(at_path(path, f"{len(part)} bytes of an array that the space has not"))
+            if len(chunk):
+                raise ValueError(at_path(path, f"{len(chunk)} bytes of an array that the space has not"))
             raws.append(None)
             continue
         name, dtype, entry = field
         ndim = len(space.batch_shape) + (0 if entry is None else 1 + len(entry))
-        shape, rest = _split_numbers(part, ndim, join_path(path, name))
+        shape, remaining = _split_numbers(chunk, ndim, join_path(path, name))
         _check_entries(space, shape, entry, join_path(path, name))
-        raws.append(_raw_from_bytes(dtype, shape, rest, join_path(path, name)))
+        raws.append(_raw_from_bytes(dtype, shape, remaining, join_path(path, name)))
     _check_counts(raws, path)
     try:
         return GraphInstance(
@@ -330,5 +329,5 @@ def _(space: GraphSpace, data: Buffer, path: str = "") -> GraphInstance:
                 for raw, field in zip(raws, fields, strict=True)
             )
         )
-    except OverflowError as error:  # a backend without 64 bits
+    except OverflowError as error:  # JAX without 64-bit integers
         raise ValueError(at_path(path, f"an edge ends at a node that no graph has: {error}")) from None

@@ -1,4 +1,4 @@
-"""Functions over spaces and their values. `gym_utils` is imported by itself, since it needs Gymnasium."""
+"""Functions of spaces and their values. Import `gym_utils` yourself: it needs Gymnasium."""
 
 from .batch_utils import (
     batch_differing_spaces,

@@ -35,7 +35,7 @@ def batch_space(space: Space, n: int = 1) -> Any:
     space
         The space of one value.
     n
-        How many values.
+        The number of values.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def _(space: GraphSpace, n: int = 1) -> GraphSpace:
 
 @batch_space.register
 def _(space: BatchedSpace, n: int = 1) -> BatchedSpace:
-    if not space.batch_shape or None in space.batch_shape:  # its values are no arrays of one shape with axes
+    if not space.batch_shape or None in space.batch_shape:  # no batch of one fixed shape
         return BatchedSpace(space, (n,))
     return BatchedSpace(space.single_space, (n, *space.batch_shape))
 
@@ -99,8 +99,7 @@ def batch_size(space: Space) -> int | None:
     Returns
     -------
     int or None
-        The number; None if the space has no batch axis. A dict or tuple without any arrays in it has none, however
-        often it was batched.
+        The number; None if the space has no batch axis. A dict or tuple without leaves never has a batch axis.
 
     Examples
     --------
@@ -134,14 +133,14 @@ def _(space: Space) -> None:
 
 
 def _leaf_sizes(space: Space) -> set[int | None]:
-    """The different batch sizes of the leaves; empty dicts and tuples do not count."""
+    """The distinct batch sizes of the leaves; empty dicts and tuples do not count."""
     if isinstance(space, CompositeSpace):
         return set().union(*(_leaf_sizes(child) for child in space.children))
     return {batch_size(space)}
 
 
 def need_batch_size(space: Space) -> int:
-    """The size of the batch, or a ValueError if the space does not describe one."""
+    """The size of the batch; raises a ValueError if the space is not a batch."""
     size = batch_size(space)
     if size is None:
         raise ValueError(f"{space} has no batch axis that all its parts share")
@@ -163,7 +162,7 @@ def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
     Returns
     -------
     iterable of Space
-        One space for each value, in order, with the bounds of its index.
+        The space of each value, in order, with the bounds of its slot.
 
     Raises
     ------
@@ -212,8 +211,8 @@ def _(space: GraphSpace) -> Iterator[GraphSpace]:
 
 @unbatch_spaces.register
 def _(space: BatchedSpace) -> Iterator[Space]:
-    size, rest = need_batch_size(space), space.batch_shape[1:]
-    return itertools.repeat(BatchedSpace(space.single_space, rest) if rest else space.single_space, size)
+    size, inner_shape = need_batch_size(space), space.batch_shape[1:]
+    return itertools.repeat(BatchedSpace(space.single_space, inner_shape) if inner_shape else space.single_space, size)
 
 
 @unbatch_spaces.register(TextSpace)
@@ -232,10 +231,10 @@ def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
     Parameters
     ----------
     spaces
-        Of one kind, shape and dtype; their bounds may differ and are kept apart. Spaces of kinds without bounds must be
-        equal; dynamic boxes may differ, and their batch admits the sizes and bounds of all of them.
+        Spaces of one kind, shape and dtype; each slot of the batch keeps its bounds. Spaces without bounds must be
+        equal; dynamic boxes may differ, and every slot of their batch admits the sizes and bounds of all of them.
     device
-        The device of the batch; by default that of the spaces.
+        The device of the batch; by default the device of the spaces.
 
     Returns
     -------
@@ -245,7 +244,7 @@ def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
     Raises
     ------
     ValueError
-        There are no spaces, or two of them do not fit together; the message says where.
+        There are no spaces, or two spaces do not fit together; the message says where.
 
     Examples
     --------
@@ -265,8 +264,8 @@ def _join(first: Space, spaces: Sequence[Space], path: str) -> Any:
     """The rules of `batch_differing_spaces`."""
 
 
-def _differ(path: str, position: int, what: str, mine: object, theirs: object, rule: str) -> ValueError:
-    return ValueError(at_path(path, f"space {position} {what} {mine}, space 0 {what} {theirs}: {rule}"))
+def _differ(path: str, position: int, relation: str, mine: object, theirs: object, rule: str) -> ValueError:
+    return ValueError(at_path(path, f"space {position} {relation} {mine}, space 0 {relation} {theirs}: {rule}"))
 
 
 def _check_alike(spaces: Sequence[Any], path: str, *attributes: str) -> None:
@@ -276,7 +275,7 @@ def _check_alike(spaces: Sequence[Any], path: str, *attributes: str) -> None:
             raise _differ(path, position, "is", space, first, "they must be of one kind and backend")
         for name in attributes:
             mine, theirs = getattr(space, name), getattr(first, name)
-            if mine != theirs and not (mine != mine and theirs != theirs):  # NaN is a fill_value, alike to itself
+            if mine != theirs and not (mine != mine and theirs != theirs):  # fill_value may be NaN
                 raise _differ(path, position, f"has {name}", mine, theirs, "they must agree")
 
 
@@ -295,9 +294,9 @@ def _(first: CompositeSpace, spaces: Sequence[CompositeSpace], path: str) -> Any
     _check_alike(spaces, path)
     keys = [key for key, _ in first.child_items()]
     for position, space in enumerate(spaces):
-        own_keys = [key for key, _ in space.child_items()]
-        if own_keys != keys:
-            raise _differ(path, position, "has the keys", own_keys, keys, "they must agree")
+        other_keys = [key for key, _ in space.child_items()]
+        if other_keys != keys:
+            raise _differ(path, position, "has the keys", other_keys, keys, "they must agree")
     columns = zip(*(space.children for space in spaces), strict=True)
     joined = [_join(column[0], column, join_path(path, key)) for key, column in zip(keys, columns, strict=True)]
     return first.with_children(joined)
@@ -316,7 +315,7 @@ def _(first: DynamicBoxSpace, spaces: Sequence[DynamicBoxSpace], path: str) -> B
     ]
     varying = tuple(axis for axis, (a, b) in enumerate(zip(least, most, strict=True)) if a != b)
     low, high = (
-        # along an axis that varies in the batch there can only be one bound
+        # an axis that varies in the batch has a single bound
         pick.reduce(np.broadcast_arrays(*(pick.reduce(bound, axis=varying, keepdims=True) for bound in bounds)))
         for pick, bounds in zip(
             (np.minimum, np.maximum), zip(*(space.bounds for space in spaces), strict=True), strict=True

@@ -1,6 +1,6 @@
-"""Values of Gymnasium spaces and of ours.
+"""Convert values between Gymnasium's spaces and UniEnv's.
 
-Box and Discrete on NumPy are on the path of every step of an environment: values that fit are passed on as they are.
+Every step of an environment converts values of Box and Discrete, so on NumPy fitting values are returned unchanged.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
-# The NumPy dtype of the values on the Gymnasium side.
+# The NumPy dtypes of Gymnasium's values.
 _HOST = {name: dtypes.host_dtype(name) for name in dtypes.KNOWN}
 
 
 @rule_per_space
 def to_gym_data(space: Space, data: Any) -> Any:
-    """A value of `space` as a value of `to_gym_space(space)`.
+    """Convert a value of `space` to a value of `to_gym_space(space)`.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def to_gym_data(space: Space, data: Any) -> Any:
     Returns
     -------
     value
-        On the CPU arrays share their memory with `data`, and those of JAX are read-only: copy what is to be written to.
+        On the CPU arrays share memory with `data`; arrays from JAX are read-only. Copy arrays before you write to them.
 
     Raises
     ------
@@ -75,21 +75,21 @@ def to_gym_data(space: Space, data: Any) -> Any:
 
 @rule_per_space
 def from_gym_data(space: Space, data: Any) -> Any:
-    """A value of a Gymnasium space as a value of ours.
+    """Convert a value of a Gymnasium space to a value of `space`.
 
     Parameters
     ----------
     space
         `from_gym_space` of the Gymnasium space.
     data
-        The value; Python numbers, NumPy scalars and lists are taken as well as arrays. Floats of another dtype are
-        rounded to that of `space`. Bounds are not checked.
+        The value: arrays, NumPy scalars, Python numbers and lists. Floats of another dtype are rounded to the dtype of
+        `space`. Bounds are not checked.
 
     Returns
     -------
     value
-        Arrays share the memory of `data` where `ComputeBackend.from_numpy` does, so copy `data` first if the
-        environment writes its observations into one buffer again and again.
+        Arrays share memory with `data` in the cases that `ComputeBackend.from_numpy` documents: copy `data` first if
+        the environment reuses its buffer for observations.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _(space: BoxSpace, data: Any) -> Any:
         values = _checked_shape(_to_host(space, space.dtype_name, data), shape)
     if shape:
         return values
-    # a Discrete has scalars, which indexing with () makes; a Box wants arrays even of shape ()
+    # values of a Discrete are scalars, made by indexing with (); a Box wants arrays, also of shape ()
     return np.asarray(values) if discrete_count(space) is None else values[()]
 
 
@@ -148,7 +148,7 @@ def _(space: DynamicBoxSpace, data: Any) -> Any:
     _checked_shape(values, (values.shape[0] if values.ndim else None, *feature.shape))
     if feature.shape or discrete_count(feature) is not None:
         return tuple(values)
-    return tuple(np.asarray(value) for value in values)  # a Box wants arrays even of shape ()
+    return tuple(np.asarray(value) for value in values)  # a Box wants arrays, also of shape ()
 
 
 @from_gym_data.register
@@ -187,7 +187,7 @@ def _checked_shape(values: np.ndarray, shape: tuple[int | None, ...]) -> np.ndar
 
 
 def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`values` in another dtype: floats are rounded to the nearest, other numbers must stay equal."""
+    """Cast to another dtype: floats are rounded, other numbers must not change."""
     if values.dtype == dtype:
         return values
     if values.dtype.kind not in "biuf":
@@ -197,17 +197,17 @@ def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if values.dtype.kind == dtype.kind == "f":
             lost = np.isinf(cast) & np.isfinite(values)
         else:
-            # the cast back detects rounding, the comparison a change of sign
+            # casting back detects rounding, comparing detects a change of sign
             lost = (cast.astype(values.dtype) != values) | (cast != values)
     if lost.any():
-        raise ValueError(f"value {values[lost].flat[0]} of {values.dtype} is none of {dtype}, which the space wants")
+        raise ValueError(f"value {values[lost].flat[0]} of {values.dtype} does not fit {dtype}, which the space wants")
     return cast
 
 
 def _rounded(values: np.ndarray, dtype_name: str, bounds: Bounds) -> np.ndarray:
-    """`values` in another dtype, where rounding never steps over a bound.
+    """Cast to another dtype so that rounding never crosses a bound.
 
-    A bound with more bits than the dtype was itself rounded inwards, and a value at it would land outside.
+    Bounds of a wider dtype were rounded inward, so a value at such a bound would be rounded outside.
     """
     cast = _cast(values, _HOST[dtype_name])
     if cast is values or cast.dtype.kind != "f" or values.dtype.kind != "f":
@@ -256,7 +256,7 @@ def _(space: TupleSpace, data: Any) -> Any:
 
 @from_gym_data.register
 def _(space: TupleSpace, data: Any) -> Any:
-    data = tuple(data) if isinstance(data, (list, np.ndarray)) else data  # Gymnasium takes these for tuples
+    data = tuple(data) if isinstance(data, (list, np.ndarray)) else data  # Gymnasium accepts these as tuples
     _check_structure(space, data)
     return tuple(_convert_items(from_gym_data, enumerate(space.spaces), data).values())
 
@@ -270,7 +270,7 @@ def _check_structure(space: DictSpace | TupleSpace, data: Any) -> None:
 
 
 def _convert_items(convert: Any, spaces: Iterable[tuple[Any, Space]], data: Any) -> dict[Any, Any]:
-    """Convert the value of each space, found in `data` by its key; an error names the key."""
+    """Convert `data[key]` for each key and space; errors name the key."""
     converted = {}
     key: object = None
     try:
@@ -302,7 +302,7 @@ def _alternative(space: UnionSpace, data: Any) -> int:
     return int(data[0])
 
 
-# -- sequences of values that are no arrays ----------------------------------------------------------------
+# -- batches of objects ------------------------------------------------------------------------------------
 
 
 @to_gym_data.register
@@ -326,7 +326,7 @@ def _(space: BatchedSpace, data: Any) -> Any:
 
 
 def _stacked_items(space: Space, column: Any) -> Any:
-    """The items that Gymnasium has stacked into columns, one for each leaf of their space."""
+    """Split the columns that Gymnasium has stacked, one for each leaf, into items."""
     if isinstance(space, DictSpace):
         _check_structure(space, column)
         rows = zip(*(_stacked_items(child, column[key]) for key, child in space.spaces.items()), strict=True)
@@ -348,7 +348,7 @@ def _(space: GraphSpace, data: Any) -> Any:
         raise ValueError(f"{type(data).__name__}, the space wants a GraphInstance")
     nodes = _features_to_gym(space, space.node_feature_space, data.nodes_features, int(data.n_nodes))
     count = int(data.n_edges) if space.is_edge else 0
-    if count == 0:  # as Gymnasium's own samples have it
+    if count == 0:  # like the samples of Gymnasium
         return gymnasium.spaces.GraphInstance(nodes, None, None)
     edges = _features_to_gym(space, space.edge_feature_space, data.edges_features, count)
     return gymnasium.spaces.GraphInstance(nodes, edges, space.backend.to_host(data.edges)[:count])
@@ -384,7 +384,7 @@ def _no_features(leaf: BoxSpace | None) -> np.ndarray:
 
 
 def _features_from_gym(space: GraphSpace, leaf: BoxSpace | None, features: Any) -> tuple[int, Any]:
-    """The number of nodes or edges, and their features in our form."""
+    """The number of nodes or edges, and their converted features."""
     values = np.asarray(features)
     if values.ndim == 0:
         raise ValueError("the features of a graph are an array with one entry per node or edge")

@@ -1,4 +1,4 @@
-"""Spaces of Gymnasium and ours; the table of `gym_utils` says which is which."""
+"""Convert spaces between Gymnasium and UniEnv; `gym_utils` has the table of counterparts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
 _LARGEST = {name: int(np.iinfo(name).max) for name in dtypes.INTEGER}
-# In Gymnasium 1.0 to 1.2.0 every Discrete is of int64.
+# In Gymnasium 1.0 to 1.2.0 every Discrete has the dtype int64.
 _DISCRETE_DTYPES = (
     dtypes.INTEGER if "dtype" in inspect.signature(gymnasium.spaces.Discrete).parameters else frozenset({"int64"})
 )
@@ -43,9 +43,7 @@ _DISCRETE_DTYPES = (
 
 @rule_per_space
 def to_gym_space(space: Space) -> Any:
-    """The Gymnasium space of the same values.
-
-    Backend and device are left behind: the values on the Gymnasium side are NumPy's.
+    """Convert a space to the Gymnasium space of the same values.
 
     Parameters
     ----------
@@ -55,7 +53,7 @@ def to_gym_space(space: Space) -> Any:
     Returns
     -------
     gymnasium.Space
-        Its values are NumPy's; backend and device are left behind.
+        The space, whose values are NumPy arrays: backend and device are dropped.
 
     Raises
     ------
@@ -71,29 +69,29 @@ def to_gym_space(space: Space) -> Any:
 
 @rule_per_space
 def from_gym_space(gym_space: gymnasium.Space, backend: BackendLike, dtype: Any = None, device: Any = None) -> Any:
-    """The space of the same values as a Gymnasium space.
+    """Convert a Gymnasium space to the space of the same values.
 
     Parameters
     ----------
     gym_space
         The space of Gymnasium.
     backend, device
-        Where the space is to be.
+        The backend and the device of the space.
     dtype
-        Replaces the dtype of every float box, with bounds rounded inwards (for bfloat16, to the nearest); all other
-        dtypes stay as they are. On JAX without `jax_enable_x64` 64-bit dtypes become 32-bit ones.
+        Replaces the dtype of every float box and rounds its bounds inward (for bfloat16, to the nearest); other dtypes
+        do not change. On JAX without `jax_enable_x64`, 64-bit dtypes become 32-bit ones.
 
     Returns
     -------
     Space
-        The space, as the table of `gym_utils` has it.
+        The space; see the table of `gym_utils`.
 
     Raises
     ------
     TypeError
-        There is no counterpart of the space.
+        UniEnv has no counterpart of the space.
     ValueError
-        A space of booleans leaves out one of them, a key is no string, `dtype` is no float, or a Discrete or
+        A box of booleans excludes False or True, a key is not a string, `dtype` is not a float, or a Discrete or
         MultiDiscrete does not fit the 32-bit dtype.
     OverflowError
         A Box does not fit the 32-bit dtype.
@@ -113,15 +111,15 @@ def no_counterpart(space: Space, way_out: str) -> TypeError:
 
 
 def discrete_count(space: BoxSpace) -> int | None:
-    """The `n` of the Discrete that this space is in Gymnasium, or None if it is a Box there."""
+    """The `n` of the Discrete that a space becomes in Gymnasium; None if it becomes a Box."""
     if space.shape or space.dtype_name not in _DISCRETE_DTYPES:
         return None
     count = space.bounds.high.item() - space.bounds.low.item() + 1
-    return count if count <= _LARGEST[space.dtype_name] else None  # Discrete keeps n in its own dtype
+    return count if count <= _LARGEST[space.dtype_name] else None  # Discrete stores n in its dtype
 
 
 def sequence_feature(space: DynamicBoxSpace) -> BoxSpace:
-    """The space of one entry along axis 0; a TypeError unless that axis alone varies, without any limit."""
+    """The space of one entry along axis 0; raises a TypeError unless only axis 0 varies, from 0 to no limit."""
     if space.shape_low[:1] != (0,) or space.shape_high != (None, *space.shape_low[1:]):
         raise no_counterpart(
             space,
@@ -148,8 +146,8 @@ def _(space: BoxSpace) -> gymnasium.Space:
     dtype = dtypes.host_dtype(space.dtype_name)
     box = gymnasium.spaces.Box(low, high, space.shape, dtype.type)
     if dtype.kind in "iu" and dtype.itemsize == 8:
-        # The ends of these dtypes mean "no bound". Taking them for bounds, Gymnasium would add one to the
-        # upper end to draw samples, which wraps around.
+        # The ends of a 64-bit dtype mean "no bound" here. As a bound, Gymnasium would add one to the upper end to
+        # draw samples, which wraps around.
         limits = np.iinfo(dtype)
         box.bounded_below = np.asarray(low > limits.min) if dtype.kind == "i" else box.bounded_below
         box.bounded_above = np.asarray(high < limits.max)
@@ -162,7 +160,7 @@ def _(space: BinarySpace) -> gymnasium.Space:
         return gymnasium.spaces.Discrete(2)
     if 0 in space.shape:  # MultiBinary wants positive sizes
         return gymnasium.spaces.Box(0, 1, space.shape, np.int8)
-    # to Gymnasium, sizes of 4 and of (4,) are not equal, and the former is what people write
+    # in Gymnasium, MultiBinary(4) and MultiBinary((4,)) are not equal, and users mostly write the first
     return gymnasium.spaces.MultiBinary(space.shape if len(space.shape) > 1 else space.shape[0])
 
 
@@ -214,7 +212,7 @@ def _(space: BatchedSpace) -> gymnasium.Space:
 def check_sequence(space: BatchedSpace) -> None:
     """Raise a TypeError unless the batch has one axis of any size."""
     if space.batch_shape != (None,):
-        raise no_counterpart(space, "only a batch_shape of (None,) has one, a Sequence. Convert the items one by one")
+        raise no_counterpart(space, "only a batch_shape of (None,) becomes a Sequence. Convert the items one by one")
 
 
 def _child_to_gym(key: object, child: Space) -> gymnasium.Space:
@@ -258,7 +256,7 @@ def _(
     gym_space: gymnasium.spaces.MultiDiscrete, backend: ComputeBackend, dtype: Any = None, device: Any = None
 ) -> Space:
     low, count = gym_space.start, gym_space.nvec
-    high = low + (count - 1)  # in this order: low + count may be one more than the dtype holds
+    high = low + (count - 1)  # in this order: low + count may overflow
     return BoxSpace(backend, low, high, low.dtype.name, device)
 
 

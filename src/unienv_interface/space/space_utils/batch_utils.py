@@ -1,8 +1,8 @@
-"""Batches: the space of n values, and the values in it.
+"""Batches of values: functions of their spaces and their data.
 
-A batch adds a leading axis to every array of a value. What no array can hold as it is (texts, unions, arrays whose
-shape varies) becomes a `BatchedSpace`, whose values are NumPy object arrays. Functions on data never write into the
-data they are given. Data may be described by the space of one value or of the whole batch.
+A batch adds a leading axis to every array of a value. Texts, unions and arrays whose shape varies are batched by a
+`BatchedSpace`, whose values are NumPy object arrays. Functions of data never write to their arguments. The space
+argument of these functions may be the space of one value or of the batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def batch_size_data(data: Any) -> int | None:
-    """The size of the first axis of the first array found in `data`.
+    """The size of the first axis of the first array in `data`.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def batch_size_data(data: Any) -> int | None:
 
 
 def iterate(space: Space, items: Any) -> Iterator[Any]:
-    """The single values of a batch one by one.
+    """Iterate over the single values of a batch.
 
     Parameters
     ----------
@@ -109,23 +109,23 @@ def iterate(space: Space, items: Any) -> Iterator[Any]:
 
 
 def split(space: Space, items: Any) -> Sequence[Any]:
-    """All the single values of a batch; like `iterate`, but faster for many small values."""
+    """Split a batch into a list of its values; faster than `iterate` for many small values."""
     if isinstance(space, ArraySpace):
         return list(items)
     size = batch_size_data(items) or 0
     if isinstance(space, CompositeSpace) and size:
-        parts = zip(space.children, space.child_values(items), strict=True)
-        columns = [split(child, value) or [value] * size for child, value in parts]  # an empty dict is in every value
+        children = zip(space.children, space.child_values(items), strict=True)
+        columns = [split(child, value) or [value] * size for child, value in children]  # for an empty dict
         return [space.build_value(values) for values in zip(*columns, strict=True)]
     return [get_at(space, items, index) for index in range(size)]
 
 
-# -- part of a batch ---------------------------------------------------------------------------------------
+# -- indexing ----------------------------------------------------------------------------------------------
 
 
 @rule_per_space
 def get_at(space: Space, items: Any, index: Any) -> Any:
-    """Part of a batch.
+    """Index a batch.
 
     Parameters
     ----------
@@ -139,12 +139,12 @@ def get_at(space: Space, items: Any, index: Any) -> Any:
     Returns
     -------
     value
-        One value for an int, else a batch. NumPy and PyTorch give views for ints and slices, as their indexing does.
+        One value for an int, else a batch. For ints and slices, arrays of NumPy and PyTorch are views.
 
     Raises
     ------
     IndexError
-        An int is beyond the batch. Of an array of indices JAX takes the nearest value instead.
+        An int is out of range. In an array of indices, JAX clamps indices out of range instead.
 
     Examples
     --------
@@ -177,13 +177,13 @@ def _(space: CompositeSpace, items: Any, index: Any) -> Any:
 @get_at.register
 def _(space: GraphSpace, items: GraphInstance, index: Any) -> GraphInstance:
     _check_int(index, items.n_nodes.shape[0])
-    part = GraphInstance(*(None if array is None else array[index] for array in fields_of(items)))
-    return trim_graphs(space.backend, part)
+    graph = GraphInstance(*(None if array is None else array[index] for array in fields_of(items)))
+    return trim_graphs(space.backend, graph)
 
 
 @rule_per_space
 def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
-    """A batch with part of it replaced.
+    """Return a batch with some of its values replaced.
 
     Parameters
     ----------
@@ -192,19 +192,19 @@ def set_at(space: Space, items: Any, index: Any, value: Any) -> Any:
     items
         The batch.
     index
-        Which values to replace, as for `get_at`.
+        The index of the values to replace, as for `get_at`.
     value
         One value for an int, else a batch.
 
     Returns
     -------
     batch
-        The new batch; `items` itself stays as it is.
+        The new batch; `items` does not change.
 
     Raises
     ------
     IndexError
-        An int is beyond the batch.
+        An int is out of range.
 
     Examples
     --------
@@ -232,8 +232,8 @@ def _(space: Space, items: np.ndarray, index: Any, value: Any) -> np.ndarray:
 
 @set_at.register
 def _(space: CompositeSpace, items: Any, index: Any, value: Any) -> Any:
-    parts = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
-    return space.build_value(set_at(child, old, index, new) for child, old, new in parts)
+    children = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
+    return space.build_value(set_at(child, old, index, new) for child, old, new in children)
 
 
 @set_at.register
@@ -245,7 +245,7 @@ def _(space: GraphSpace, items: GraphInstance, index: Any, value: GraphInstance)
         if old is None:
             merged.append(None)
             continue
-        if position >= 2:  # features and edges: fill both up to the larger number of entries
+        if position >= 2:  # features and edges: pad both to the larger number of entries
             new_axis = value.n_nodes.ndim
             most = max(old.shape[batch_ndim], new.shape[new_axis])
             old, new = backend.pad_dim(old, batch_ndim, most), backend.pad_dim(new, new_axis, most)
@@ -257,7 +257,7 @@ def _(space: GraphSpace, items: GraphInstance, index: Any, value: GraphInstance)
 
 
 def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
-    """The slots of a batch that a mask selects; JAX compiles nothing for it.
+    """Take the slots of a batch that a mask selects, without a compilation by JAX.
 
     Parameters
     ----------
@@ -290,9 +290,9 @@ def take_slots(space: Space, items: Any, slots: np.ndarray) -> Any:
 
 
 def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
-    """A batch with the slots of a mask replaced.
+    """Return a batch with the slots of a mask replaced.
 
-    JAX compiles it once, whatever the mask. With every slot in `value`, arrays may be traced, and the mask too.
+    JAX compiles once for all masks. If `value` has every slot, JAX may trace the arrays and the mask.
 
     Parameters
     ----------
@@ -303,12 +303,12 @@ def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
     mask
         The slots to replace, an array of booleans.
     value
-        The new values: of every slot, or of those in the mask only, in order.
+        The new values: of every slot, or only of the slots in the mask, in order.
 
     Returns
     -------
     batch
-        The new batch; `items` itself stays as it is.
+        The new batch; `items` does not change.
 
     Examples
     --------
@@ -320,8 +320,8 @@ def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
            [0., 0.]])
     """
     if isinstance(space, CompositeSpace):
-        parts = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
-        return space.build_value(merge_slots(child, old, mask, new) for child, old, new in parts)
+        children = zip(space.children, space.child_values(items), space.child_values(value), strict=True)
+        return space.build_value(merge_slots(child, old, mask, new) for child, old, new in children)
     if isinstance(space, ArraySpace):
         return space.backend.merge_slots(items, mask, value)
     if batch_size_data(value) == batch_size_data(items):
@@ -330,27 +330,27 @@ def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
 
 
 def _check_int(index: Any, size: int) -> None:
-    """Refuse an int beyond the batch: JAX would take the nearest value, or set none."""
+    """Raise an IndexError for an int out of range: JAX would read the nearest value, or write nothing."""
     if isinstance(index, (int, np.integer)) and not -size <= index < size:
         raise IndexError(f"index {index} of a batch of {size}")
 
 
 def host_index(backend: ComputeBackend, index: Any) -> Any:
-    """An index as NumPy takes it: an array of the backend becomes a NumPy array."""
+    """Convert an index to NumPy, if it is an array of the backend."""
     return backend.to_numpy(index) if backend.is_backendarray(index) else index
 
 
-# -- a batch of values -------------------------------------------------------------------------------------
+# -- stacking ----------------------------------------------------------------------------------------------
 
 
 @rule_per_space
 def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
-    """Values stacked along a new axis.
+    """Stack values along a new axis.
 
     Parameters
     ----------
     space
-        The space of one of them, or of the resulting batch.
+        The space of one value, or of the resulting batch.
     items
         The values, at least one.
     axis
@@ -376,7 +376,7 @@ def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
 
 @concatenate.register
 def _(space: ArraySpace, items: Iterable[Any], axis: int = 0) -> Any:
-    return space.backend.stack(_some(items), axis=axis)
+    return space.backend.stack(_non_empty(items), axis=axis)
 
 
 @concatenate.register(TextSpace)
@@ -384,7 +384,7 @@ def _(space: ArraySpace, items: Iterable[Any], axis: int = 0) -> Any:
 @concatenate.register(DynamicBoxSpace)
 @concatenate.register(BatchedSpace)
 def _(space: Space, items: Iterable[Any], axis: int = 0) -> np.ndarray:
-    values = _some(items)
+    values = _non_empty(items)
     if all(_is_stackable_batch(space, value) for value in values):
         return np.stack(values, axis=axis)
     _check_first_axis(space, axis)
@@ -392,7 +392,7 @@ def _(space: Space, items: Iterable[Any], axis: int = 0) -> np.ndarray:
 
 
 def _is_stackable_batch(space: Space, item: Any) -> bool:
-    """Whether an object array is a batch of fixed shape, and not one value that is an object array itself."""
+    """Whether an object array is a batch of fixed shape, not a single value that is an object array."""
     if not isinstance(item, np.ndarray) or item.dtype != object or not isinstance(space, BatchedSpace):
         return False
     if not space.batch_shape or None in space.batch_shape:
@@ -402,20 +402,20 @@ def _is_stackable_batch(space: Space, item: Any) -> bool:
 
 @concatenate.register
 def _(space: CompositeSpace, items: Iterable[Any], axis: int = 0) -> Any:
-    columns = zip(*(space.child_values(item) for item in _some(items)), strict=True)
+    columns = zip(*(space.child_values(item) for item in _non_empty(items)), strict=True)
     pairs = zip(space.children, columns, strict=True)
     return space.build_value(concatenate(child, column, axis) for child, column in pairs)
 
 
 @concatenate.register
 def _(space: GraphSpace, items: Iterable[GraphInstance], axis: int = 0) -> GraphInstance:
-    graphs = _some(items)
+    graphs = _non_empty(items)
     _check_first_axis(space, axis)
     single_ndim = graphs[0].n_nodes.ndim
     return stack_graphs(space.replace(batch_shape=(len(graphs),) + (1,) * single_ndim), graphs, (len(graphs),))
 
 
-def _some(items: Iterable[Any]) -> list[Any]:
+def _non_empty(items: Iterable[Any]) -> list[Any]:
     values = list(items)
     if not values:
         raise ValueError("there are no values to stack")
@@ -427,21 +427,21 @@ def _check_first_axis(space: Space, axis: int) -> None:
         raise ValueError(f"axis is {axis}, values of {space} can only be stacked along axis 0")
 
 
-# -- leading axes laid out anew ----------------------------------------------------------------------------
+# -- reshaping leading axes --------------------------------------------------------------------------------
 
 
 @rule_per_space
 def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]) -> Any:
-    """The space with its leading axes reshaped.
+    """Reshape the leading axes of a space.
 
     Parameters
     ----------
     space
         The space of a batch.
     old_batch_shape
-        The leading axes it has.
+        The leading axes of the space.
     new_batch_shape
-        Those it shall have, for as many values.
+        The new leading axes, for the same number of values.
 
     Returns
     -------
@@ -462,7 +462,7 @@ def reshape_batch_size(space: Space, old_batch_shape: Sequence[int], new_batch_s
 
 
 def _reshaped(shape: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> tuple[Any, ...]:
-    """The shape with its first axes laid out anew; a ValueError if they are not `old`, or `new` holds not as many."""
+    """Replace the leading axes `old` of a shape by `new`; raises a ValueError if they do not fit."""
     if tuple(shape[: len(old)]) != tuple(old):
         raise ValueError(f"the leading axes are {tuple(shape)}, they do not start with {tuple(old)}")
     if math.prod(old) != math.prod(new):
@@ -475,10 +475,10 @@ def _(space: BoxSpace, old_batch_shape: Sequence[int], new_batch_shape: Sequence
     shape = _reshaped(space.shape, old_batch_shape, new_batch_shape)
 
     def reshape(bound: np.ndarray) -> np.ndarray:
-        leading, rest = bound.shape[: len(old_batch_shape)], bound.shape[len(old_batch_shape) :]
+        leading, inner = bound.shape[: len(old_batch_shape)], bound.shape[len(old_batch_shape) :]
         if all(size == 1 for size in leading):
-            return bound.reshape((1,) * len(new_batch_shape) + rest)
-        return np.broadcast_to(bound, (*old_batch_shape, *rest)).reshape((*new_batch_shape, *rest))
+            return bound.reshape((1,) * len(new_batch_shape) + inner)
+        return np.broadcast_to(bound, (*old_batch_shape, *inner)).reshape((*new_batch_shape, *inner))
 
     low, high = (reshape(bound) for bound in space.bounds)
     return BoxSpace(space.backend, low, high, space.dtype, space.device, shape)
@@ -515,7 +515,7 @@ def _(space: Space, old_batch_shape: Sequence[int], new_batch_shape: Sequence[in
 def reshape_batch_size_in_data(
     backend: BackendLike, data: Any, old_batch_shape: Sequence[int], new_batch_shape: Sequence[int]
 ) -> Any:
-    """Batched data with its leading axes reshaped; the counterpart of `reshape_batch_size`.
+    """Reshape the leading axes of batched data, as `reshape_batch_size` does for its space.
 
     Parameters
     ----------
@@ -552,12 +552,12 @@ def reshape_batch_size_in_data(
     return _map_batches(backend, data, reshape)
 
 
-# -- leading axes exchanged --------------------------------------------------------------------------------
+# -- swapping leading axes ---------------------------------------------------------------------------------
 
 
 @rule_per_space
 def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
-    """The space with two of its leading axes exchanged.
+    """Swap two leading axes of a space.
 
     Parameters
     ----------
@@ -569,7 +569,7 @@ def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
     Returns
     -------
     Space
-        The space with the axes exchanged.
+        The space with swapped axes.
 
     Raises
     ------
@@ -584,7 +584,7 @@ def swap_batch_dims(space: Space, dim1: int, dim2: int) -> Any:
 
 
 def _swapped(shape: Sequence[Any], dim1: int, dim2: int) -> list[Any]:
-    # not from the back: the last axis differs from part to part
+    # no negative axes: leaves have different numbers of axes
     if not (0 <= dim1 < len(shape) and 0 <= dim2 < len(shape)):
         raise ValueError(f"axes {dim1} and {dim2} are not both among the {len(shape)} axes of {tuple(shape)}")
     swapped = list(shape)
@@ -627,7 +627,7 @@ def _(space: Space, dim1: int, dim2: int) -> Any:
 
 
 def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: int) -> Any:
-    """Batched data with two of its leading axes exchanged; the counterpart of `swap_batch_dims`.
+    """Swap two leading axes of batched data, as `swap_batch_dims` does for its space.
 
     Parameters
     ----------
@@ -641,7 +641,7 @@ def swap_batch_dims_in_data(backend: BackendLike, data: Any, dim1: int, dim2: in
     Returns
     -------
     data
-        The same structure with the axes of all arrays exchanged.
+        The same structure with swapped axes in all arrays.
 
     Raises
     ------
@@ -674,4 +674,4 @@ def _map_batches(backend: ComputeBackend, data: Any, fn: Callable[[Any], Any]) -
         return GraphInstance(*(None if array is None else fn(array) for array in fields_of(data)))
     if isinstance(data, np.ndarray) or backend.is_backendarray(data):
         return fn(data)
-    raise TypeError(f"{type(data).__name__} is not batched data: dicts, tuples, graphs and arrays are")
+    raise TypeError(f"{type(data).__name__} is not batched data: it must be a dict, tuple, graph or array")

@@ -1,13 +1,12 @@
-"""Spaces derived from data.
+"""Construct spaces from data.
 
 A dict becomes a `DictSpace`, a tuple a `TupleSpace`, a string a `TextSpace`, booleans a `BinarySpace`, numbers a
-`BoxSpace`, and arrays of numbers whose sizes vary a `DynamicBoxSpace`. Python numbers, lists of numbers and NumPy
-arrays stand for the arrays of the backend made of them: NumPy's with their own dtype, Python's with that of the
-space so far if they fit it, else with the backend's default one or, where a value needs it, that of 64 bits. Python
-integers that floats of Python follow become floats.
+`BoxSpace`, and arrays of numbers whose sizes vary a `DynamicBoxSpace`. NumPy arrays keep their dtype. Python numbers
+and lists of numbers take the dtype of the space so far if they fit, else the backend's default dtype, or a 64-bit
+dtype if a value needs it. Python integers become floats if a Python float follows at the same path.
 
-The space found contains all the data it was found from. What no space can hold (NaN, ragged lists, other objects,
-data of different kinds or keys at the same path) is a ValueError that says where.
+The constructed space contains all the data. Data that no space can hold (NaN, ragged lists, other objects, different
+kinds or keys at the same path) raise a ValueError with the path.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from ..spaces import BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpac
 
 __all__ = ["construct_space_from_data", "construct_space_from_data_stream"]
 
-# The keys that lead to a value. Not joined to a path before it is shown: keys may hold slashes, or be empty.
+# The keys from the root to a value. Joined only for messages: keys may contain slashes or be empty.
 _Path = tuple[Any, ...]
-_FOUND_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace)
+_CONSTRUCTED_KINDS = (BinarySpace, BoxSpace, DictSpace, DynamicBoxSpace, TextSpace, TupleSpace)
 
 
 def construct_space_from_data(
     data: Any, backend: BackendLike, candidate_space: Space | None = None, add_bounds: bool = False
 ) -> Space:
-    """The space that contains `data`, and everything in the space found so far.
+    """Construct a space that contains `data` and all values of `candidate_space`.
 
     Parameters
     ----------
@@ -45,12 +44,12 @@ def construct_space_from_data(
     backend
         The library of the arrays.
     candidate_space
-        The space found so far. It is widened where it must be: a bound that the data break moves with `add_bounds`
-        and falls without, dtypes become the common one, sizes that differ vary. A candidate of a kind that no data show
-        (a union, a graph, a batch of objects) is never widened.
+        The space so far, widened if needed: a bound that the data exceed moves with `add_bounds` and is dropped
+        without, dtypes become the common dtype, axes with different sizes vary. Unions, graphs and batches of objects
+        are never widened.
     add_bounds
-        Take the bounds of numbers, and the lengths and characters of texts, from the data. Without it there are none (a
-        text still has its largest length).
+        Take the bounds of numbers, and the lengths and characters of texts, from the data. Without it, only texts are
+        bounded, by their largest length.
 
     Returns
     -------
@@ -75,7 +74,7 @@ def construct_space_from_data(
 
 
 def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, add_bounds: bool = True) -> Space:
-    """The space of all the values in an iterable, widened by one value after the other.
+    """Construct the space of all values in an iterable, widening it value by value.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, 
     Raises
     ------
     ValueError
-        There are no values, or no space holds them all; the message says which one fails, and where.
+        There are no values, or no space holds them all; the message names the value and the path that fail.
 
     Examples
     --------
@@ -108,25 +107,25 @@ def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, 
         except ValueError as error:
             raise ValueError(f"item {position}: {error}") from error
     if space is None:
-        raise ValueError("the stream is empty, a space wants at least one value to be found from")
+        raise ValueError("the stream is empty, constructing a space wants at least one value")
     return space
 
 
 def reshape_to_broadcastable(
     backend: ComputeBackend, target_shape: Sequence[int], array: Any, method: Literal["min", "max"] = "min"
 ) -> Any:
-    """`array` reduced to its smallest or largest entries until it broadcasts to `target_shape`.
+    """Reduce an array to its smallest or largest entries until it broadcasts to `target_shape`.
 
-    Each axis, counted from the last, that is neither of the target's size nor of size one is reduced to one entry;
-    axes in front that the target does not have are reduced away.
+    Axes are compared from the last one. An axis whose size is neither 1 nor the size of the target is reduced to one
+    entry; surplus leading axes are removed.
     """
     if method not in ("min", "max"):
         raise ValueError(f"method is {method!r}, it must be 'min' or 'max'")
     shape, target = tuple(array.shape), tuple(target_shape)
     surplus = max(len(shape) - len(target), 0)
-    wanted = target[len(target) - (len(shape) - surplus) :]
+    aligned = target[len(target) - (len(shape) - surplus) :]
     axes = [*range(surplus)]
-    axes += [axis for axis, size in enumerate(wanted, start=surplus) if shape[axis] not in (size, 1)]
+    axes += [axis for axis, size in enumerate(aligned, start=surplus) if shape[axis] not in (size, 1)]
     if not axes:
         return array
     if any(shape[axis] == 0 for axis in axes):
@@ -137,7 +136,7 @@ def reshape_to_broadcastable(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """An array of numbers in the data, on the backend and on the host."""
+    """An array of numbers in the data, on the backend and in NumPy."""
 
     native: Any
     dtype_name: str
@@ -148,9 +147,9 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Finder:
-    """Derives spaces on one backend, with or without bounds.
+    """Constructs spaces on one backend, with or without bounds.
 
-    `python_integers` are the paths at which all numbers so far were Python integers, and may still become floats.
+    `python_integers` are the paths where all numbers so far were Python integers, which may still become floats.
     """
 
     backend: ComputeBackend
@@ -158,8 +157,8 @@ class _Finder:
     python_integers: set[_Path] = field(default_factory=set)
 
     def find(self, data: Any, known: Space | None, path: _Path) -> Space:
-        """`known` widened to contain `data`, or a new space; `known` itself if it contains the data already."""
-        if known is not None and not isinstance(known, _FOUND_KINDS):
+        """Widen `known` to contain `data`, or make a new space; returns `known` itself if it contains the data."""
+        if known is not None and not isinstance(known, _CONSTRUCTED_KINDS):
             validate(known, data, _as_path(path))
             return known
         if isinstance(data, str):
@@ -240,25 +239,25 @@ class _Finder:
             return str(dtype)
 
     def _read_host(self, data: Any, path: _Path) -> tuple[np.ndarray, str]:
-        """Numbers, a list of them or a NumPy array, as values of a dtype of the backend, with its name."""
+        """Convert numbers, lists or NumPy arrays to a dtype that the backend has; returns values and dtype name."""
         try:
-            given = np.asarray(data)
+            array = np.asarray(data)
         except Exception as error:
             raise ValueError(_at(path, f"{type(data).__name__} is no array of one shape: {error}")) from None
-        if given.dtype.name not in dtypes.KNOWN:
-            what = f"{type(data).__name__} of dtype {given.dtype}"
-            raise ValueError(_at(path, f"{what}, a space wants numbers, texts, or dicts and tuples of these"))
-        own = given.dtype.name if isinstance(data, (np.ndarray, np.generic)) else self._default_dtype(given)
-        name = self.backend.dtype_name(self.backend.dtype_from_name(own))
+        if array.dtype.name not in dtypes.KNOWN:
+            finding = f"{type(data).__name__} of dtype {array.dtype}"
+            raise ValueError(_at(path, f"{finding}, a space wants numbers, texts, or dicts and tuples of these"))
+        dtype_name = array.dtype.name if isinstance(data, (np.ndarray, np.generic)) else self._default_dtype(array)
+        name = self.backend.dtype_name(self.backend.dtype_from_name(dtype_name))
         with np.errstate(over="ignore"):
-            host = given.astype(dtypes.host_dtype(name))
-        lost = np.isinf(host) & np.isfinite(given) if host.dtype.kind in "fc" else host != given
+            host = array.astype(dtypes.host_dtype(name))
+        lost = np.isinf(host) & np.isfinite(array) if host.dtype.kind in "fc" else host != array
         if lost.any():
-            raise ValueError(_at(path, f"value {given[lost].flat[0]} does not fit {name} of {self.backend}"))
+            raise ValueError(_at(path, f"value {array[lost].flat[0]} does not fit {name} of {self.backend}"))
         return host, name
 
     def _default_dtype(self, values: np.ndarray) -> str:
-        """The backend's default dtype for Python numbers, or one with 64 bits if they do not fit."""
+        """The backend's default dtype for Python numbers, or a 64-bit dtype if they do not fit."""
         backend, kind = self.backend, values.dtype.kind
         if kind == "b":
             return "bool"
@@ -306,7 +305,7 @@ class _Finder:
     def _reconcile_python_numbers(
         self, known: BoxSpace | DynamicBoxSpace, numbers: _Numbers, path: _Path
     ) -> tuple[BoxSpace | DynamicBoxSpace, _Numbers]:
-        """The space and the numbers with one dtype, where one of them is made of Python numbers, which have none."""
+        """Give the space and the numbers one dtype if either was made of Python numbers, which have no dtype."""
         only_integers_so_far = path in self.python_integers
         if not numbers.from_python or numbers.dtype_name not in dtypes.INTEGER:
             self.python_integers.discard(path)
@@ -318,7 +317,7 @@ class _Finder:
         return known, self._with_dtype(numbers, known)
 
     def _with_dtype(self, numbers: _Numbers, known: BoxSpace | DynamicBoxSpace) -> _Numbers:
-        """Python numbers with the dtype of `known` if they fit it, else as they are."""
+        """Convert Python numbers to the dtype of `known` if they fit it."""
         fitting = dtypes.INTEGER if known.dtype_name in dtypes.INTEGER else dtypes.INTEGER | dtypes.FLOATING
         if known.dtype_name in dtypes.COMPLEX or numbers.dtype_name not in fitting:
             return numbers
@@ -329,34 +328,34 @@ class _Finder:
             return numbers
         return _Numbers(self.backend.from_host(host, known.dtype), known.dtype_name, None, host, True)
 
-    def _common_dtype(self, one: str, other: str, path: _Path) -> str:
-        if one == other:
-            return one
-        if dtypes.can_cast_safely(one, other):
-            return other
-        if dtypes.can_cast_safely(other, one):
-            return one
-        wide = np.result_type(dtypes.host_dtype(one), dtypes.host_dtype(other)).name
+    def _common_dtype(self, known: str, new: str, path: _Path) -> str:
+        if known == new:
+            return known
+        if dtypes.can_cast_safely(known, new):
+            return new
+        if dtypes.can_cast_safely(new, known):
+            return known
+        wide = np.result_type(dtypes.host_dtype(known), dtypes.host_dtype(new)).name
         name = self.backend.dtype_name(self.backend.dtype_from_name(wide))
-        if not all(dtypes.can_cast_safely(each, name) for each in (one, other)):
-            raise ValueError(_at(path, f"dtype {other} after {one}, {self.backend} has none that holds both"))
+        if not all(dtypes.can_cast_safely(dtype, name) for dtype in (known, new)):
+            raise ValueError(_at(path, f"dtype {new} after {known}, {self.backend} has none that holds both"))
         return name
 
-    # -- bounds, on the host -------------------------------------------------------------------------------
+    # -- bounds, in NumPy ----------------------------------------------------------------------------------
 
     def _bounds_of(self, values: np.ndarray, name: str) -> tuple[Any, Any]:
         if not self.add_bounds or name in dtypes.COMPLEX:
             return _ends(name)
         if name in dtypes.INTEGER:
             return values, values
-        # A bound of +inf below or of -inf above would leave no value, the largest float leaves the infinite one.
+        # A box must not have a lower bound of +inf or an upper bound of -inf: use the largest float.
         largest = _largest_float(name)
         return np.minimum(values, largest), np.maximum(values, -largest)
 
     def _widened_bounds(
         self, known: BoxSpace | DynamicBoxSpace, values: np.ndarray, name: str, shape: tuple[int, ...]
     ) -> tuple[Any, Any]:
-        """The bounds of `known`, moved or dropped where `values` break them, reduced to broadcast to `shape`."""
+        """Move or drop the bounds of `known` that `values` exceed, and reduce them to broadcast to `shape`."""
 
         def fit(array: Any, method: Literal["min", "max"]) -> np.ndarray:
             return reshape_to_broadcastable(NumpyComputeBackend, shape, np.asarray(array), method)
@@ -366,7 +365,7 @@ class _Finder:
             return lowest, highest
         values = values.astype(dtypes.host_dtype(name))
         low, high = self._recast_bounds(known, name)
-        if values.size and 0 in _sizes(known)[1]:  # arrays without entries say nothing about bounds
+        if values.size and 0 in _sizes(known)[1]:  # `known` came from arrays without entries
             low, high = self._bounds_of(values, name)
         low, high = fit(low, "min"), fit(high, "max")
         if values.size == 0:
@@ -377,7 +376,7 @@ class _Finder:
         return np.where(smallest < low, lowest, low), np.where(largest > high, highest, high)
 
     def _recast_bounds(self, known: BoxSpace | DynamicBoxSpace, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds of `known` in a wider dtype, in which no bound is still no bound."""
+        """Cast the bounds of `known` to a wider dtype; "no bound" stays "no bound"."""
         low, high = (bound.astype(dtypes.host_dtype(name)) for bound in known.bounds)
         if not self.add_bounds:
             (old_lowest, old_highest), (lowest, highest) = _ends(known.dtype_name), _ends(name)
@@ -395,7 +394,7 @@ def _at(path: _Path, finding: str) -> str:
 
 
 def _of_kind(kinds: Any, known: Any, data: Any, path: _Path) -> Any:
-    """`known`, after a check that it is None or of one of these kinds."""
+    """Return `known`, or raise a ValueError if it is neither None nor of one of the kinds."""
     if known is None or isinstance(known, kinds):
         return known
     raise ValueError(_at(path, f"{type(data).__name__}, but the space so far is {known}: no space holds both"))
@@ -408,7 +407,7 @@ def _like(
     most: tuple[int | None, ...],
     dtype_name: str,
 ) -> BoxSpace | DynamicBoxSpace:
-    """A box in place of `known`: a dynamic one if its sizes vary."""
+    """Make a box like `known`, a `DynamicBoxSpace` if its sizes vary."""
     if least == most:
         return BoxSpace(known.backend, *bounds, dtype_name, known.device, least)
     fill = known.fill_value if isinstance(known, DynamicBoxSpace) else 0
@@ -423,7 +422,7 @@ def _sizes(space: BoxSpace | DynamicBoxSpace) -> tuple[tuple[int, ...], tuple[in
 
 
 def _ends(name: str) -> tuple[Any, Any]:
-    """The bounds that mean none for the named dtype."""
+    """The bounds that mean "no bound" for a dtype."""
     if name in dtypes.INTEGER:
         dtype = np.dtype(name)
         return dtype.type(np.iinfo(dtype).min), dtype.type(np.iinfo(dtype).max)
@@ -432,5 +431,5 @@ def _ends(name: str) -> tuple[Any, Any]:
 
 def _largest_float(name: str) -> Any:
     if name == "bfloat16":
-        return np.uint32(0x7F7F0000).view(np.float32)  # the bits of the largest bfloat16, in front of 16 zeros
+        return np.uint32(0x7F7F0000).view(np.float32)  # the bits of the largest bfloat16, then 16 zeros
     return np.finfo(name).max

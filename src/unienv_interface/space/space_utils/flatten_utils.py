@@ -1,18 +1,17 @@
-"""Structured values as flat vectors, and back.
+"""Flatten structured values to vectors, and back.
 
-A value becomes one array whose last axis holds all its numbers, in canonical order (a dict's keys sorted). The
-leading `start_dim` axes stay, so a batch flattened with `start_dim=1` is still a batch. The way back gives exactly
-the value that was flattened:
+A value becomes one array whose last axis holds all its numbers, in canonical order (sorted keys of a dict). The
+leading `start_dim` axes stay, so a batch flattened with `start_dim=1` is still a batch. `unflatten_data` returns
+exactly the value that was flattened:
 
-- parts of different dtypes go into the smallest common dtype; an integer that this cannot hold is an OverflowError;
-- booleans become 0 and 1; a text its characters' indices, filled up with the length of the charset;
-- an array whose shape varies is filled up to its largest (with 0 where `fill_value` is NaN, which lies in no box),
-  with the sizes of the varying axes in front;
-- a union is the index of the alternative, then its value, filled up to the longest.
+- leaves of different dtypes take the smallest common dtype; an integer that does not fit it is an OverflowError;
+- booleans become 0 and 1; a text becomes the indices of its characters, padded with the length of the charset;
+- an array whose shape varies becomes the sizes of its varying axes, then its values, padded to the largest shape (with
+  0 if `fill_value` is NaN, which no box contains);
+- a union becomes the index of the alternative, then its value, padded to the longest alternative.
 
-Graphs and batches of objects have no flat form; neither has a text without a charset nor an array without a largest
-shape. `flat_dim` is None for them. Dicts and tuples with no arrays in them have one only without leading axes, since
-nothing says how long these are.
+Graphs, batches of objects, texts without a charset and arrays without a largest shape have no flat form: `flat_dim` is
+None. Dicts and tuples without leaves have a flat form only for `start_dim=0`.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ def is_flattenable(space: Space, start_dim: int = 0) -> bool:
     space
         The space of the values.
     start_dim
-        How many leading axes stay: 0 for one value, 1 for a batch.
+        The number of leading axes to keep: 0 for one value, 1 for a batch.
 
     Returns
     -------
     bool
-        Whether `flatten_space` has a result.
+        Whether the values have a flat form.
 
     Examples
     --------
@@ -73,7 +72,7 @@ def flat_dim(space: Space, start_dim: int = 0) -> int | None:
     space
         The space of the values.
     start_dim
-        How many leading axes stay: 0 for one value, 1 for a batch.
+        The number of leading axes to keep: 0 for one value, 1 for a batch.
 
     Returns
     -------
@@ -96,7 +95,7 @@ def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore
     space
         The space of the values.
     start_dim
-        How many leading axes stay: 0 for one value, 1 for a batch.
+        The number of leading axes to keep: 0 for one value, 1 for a batch.
 
     Returns
     -------
@@ -117,7 +116,7 @@ def flatten_space(space: Space, start_dim: int = 0) -> BoxSpace:  # type: ignore
 
 @rule_per_space
 def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """A value as one array of `flatten_space(space, start_dim)`.
+    """Flatten a value to one array of `flatten_space(space, start_dim)`.
 
     Parameters
     ----------
@@ -126,12 +125,12 @@ def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
     data
         The value.
     start_dim
-        How many leading axes stay: 0 for one value, 1 for a batch.
+        The number of leading axes to keep: 0 for one value, 1 for a batch.
 
     Returns
     -------
     array
-        Of the backend and device of the space.
+        The array, on the backend and device of the space.
 
     Raises
     ------
@@ -149,7 +148,7 @@ def flatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
 
 @rule_per_space
 def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
-    """The value that was flattened to `data`.
+    """Invert `flatten_data`.
 
     Parameters
     ----------
@@ -158,7 +157,7 @@ def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
     data
         An array of `flatten_space(space, start_dim)`.
     start_dim
-        How many leading axes stayed.
+        The number of leading axes that were kept.
 
     Returns
     -------
@@ -168,7 +167,7 @@ def unflatten_data(space: Space, data: Any, start_dim: int = 0) -> Any:
     Raises
     ------
     ValueError
-        The values have no flat form, or `data` is not as long as it.
+        The values have no flat form, or `data` has another length.
 
     Examples
     --------
@@ -188,12 +187,12 @@ def _(space: ArraySpace, start_dim: int = 0) -> int | None:
 @flatten_space.register
 def _(space: BoxSpace, start_dim: int = 0) -> BoxSpace:
     size = _check(space, start_dim)
-    leading, rest = space.shape[:start_dim], space.shape[start_dim:]
+    leading, inner = space.shape[:start_dim], space.shape[start_dim:]
 
     def flatten(bound: np.ndarray) -> np.ndarray:
         if all(axis == 1 for axis in bound.shape[start_dim:]):
             return bound.reshape((*bound.shape[:start_dim], 1))
-        return np.broadcast_to(bound, (*bound.shape[:start_dim], *rest)).reshape((*bound.shape[:start_dim], size))
+        return np.broadcast_to(bound, (*bound.shape[:start_dim], *inner)).reshape((*bound.shape[:start_dim], size))
 
     low, high = (flatten(bound) for bound in space.bounds)
     return BoxSpace(space.backend, low, high, space.dtype, space.device, (*leading, size))
@@ -235,20 +234,20 @@ def _(space: BinarySpace, data: Any, start_dim: int = 0) -> Any:
 
 @flat_dim.register
 def _(space: CompositeSpace, start_dim: int = 0) -> int | None:
-    children = [child for child in space.children if _holds_anything(child)]
+    children = [child for child in space.children if _has_leaves(child)]
     sizes = [flat_dim(child, start_dim) for child in children]
     if None in sizes or len(_leading_shapes(space, start_dim)) > 1:
         return None
     return sum(sizes) if sizes or start_dim == 0 else None
 
 
-def _holds_anything(space: Space) -> bool:
-    """Whether a value holds anything but empty dicts and tuples."""
-    return not isinstance(space, CompositeSpace) or any(map(_holds_anything, space.children))
+def _has_leaves(space: Space) -> bool:
+    """Whether a space is more than empty dicts and tuples."""
+    return not isinstance(space, CompositeSpace) or any(map(_has_leaves, space.children))
 
 
 def _leading_shapes(space: Space, start_dim: int) -> set[tuple[int, ...]]:
-    """The leading shapes, of `start_dim` axes, of the arrays in a value, each once."""
+    """The distinct leading shapes, of `start_dim` axes, of the arrays in a value."""
     if isinstance(space, CompositeSpace):
         return set().union(*(_leading_shapes(child, start_dim) for child in space.children))
     return {space.shape[:start_dim]} if isinstance(space, ArraySpace) else {()}
@@ -257,19 +256,19 @@ def _leading_shapes(space: Space, start_dim: int) -> set[tuple[int, ...]]:
 @flatten_space.register
 def _(space: CompositeSpace, start_dim: int = 0) -> BoxSpace:
     size = _check(space, start_dim)
-    parts = [flatten_space(child, start_dim) for child in space.children if _holds_anything(child)]
-    if not parts:
+    boxes = [flatten_space(child, start_dim) for child in space.children if _has_leaves(child)]
+    if not boxes:
         return BoxSpace(space.backend, 0, 0, space.backend.default_floating_dtype, space.device, (0,))
-    dtype = common_dtype(space.backend, *(part.dtype_name for part in parts))
+    dtype = common_dtype(space.backend, *(box.dtype_name for box in boxes))
     low, high = (
-        np.concatenate([np.broadcast_to(bound, part.shape) for part, bound in zip(parts, bounds, strict=True)], axis=-1)
-        for bounds in zip(*(part.bounds for part in parts), strict=True)
+        np.concatenate([np.broadcast_to(bound, box.shape) for box, bound in zip(boxes, bounds, strict=True)], axis=-1)
+        for bounds in zip(*(box.bounds for box in boxes), strict=True)
     )
-    return _box(space, low, high, dtype, (*parts[0].shape[:start_dim], size))
+    return _box(space, low, high, dtype, (*boxes[0].shape[:start_dim], size))
 
 
 def _box(space: Space, low: np.ndarray, high: np.ndarray, dtype: str, shape: tuple[int, ...]) -> BoxSpace:
-    """The box of flat values with the bounds of the parts; among complex numbers there are no bounds."""
+    """Make the box of flat values; complex numbers have no bounds."""
     bounds: tuple[Any, Any] = (-np.inf, np.inf) if dtype in dtypes.COMPLEX else (low, high)
     return BoxSpace(space.backend, bounds[0], bounds[1], dtype, space.device, shape)
 
@@ -277,14 +276,14 @@ def _box(space: Space, low: np.ndarray, high: np.ndarray, dtype: str, shape: tup
 @flatten_data.register
 def _(space: CompositeSpace, data: Any, start_dim: int = 0) -> Any:
     pairs = zip(space.children, space.child_values(data), strict=True)
-    flat = [flatten_data(child, value, start_dim) for child, value in pairs if _holds_anything(child)]
+    flat = [flatten_data(child, value, start_dim) for child, value in pairs if _has_leaves(child)]
     return _join(space.backend, flat) if flat else flatten_space(space, start_dim).create_empty()
 
 
-def _join(backend: ComputeBackend, parts: list[Any]) -> Any:
-    """Flat parts one after the other, in their common dtype."""
-    common = common_dtype(backend, *(backend.dtype_name(part.dtype) for part in parts))
-    return backend.concat([cast(backend, part, common) for part in parts], axis=-1)
+def _join(backend: ComputeBackend, arrays: list[Any]) -> Any:
+    """Concatenate flat arrays in their common dtype."""
+    common = common_dtype(backend, *(backend.dtype_name(array.dtype) for array in arrays))
+    return backend.concat([cast(backend, array, common) for array in arrays], axis=-1)
 
 
 @unflatten_data.register
@@ -293,7 +292,7 @@ def _(space: CompositeSpace, data: Any, start_dim: int = 0) -> Any:
     values: list[Any] = []
     start = 0
     for child in space.children:
-        if not _holds_anything(child):
+        if not _has_leaves(child):
             values.append(child.create_empty())
             continue
         size: int = flat_dim(child, start_dim)
@@ -343,7 +342,7 @@ def _varying(space: DynamicBoxSpace) -> list[int]:
 
 
 def _dynamic_dtype(space: DynamicBoxSpace) -> str:
-    """The common dtype of the values and of the sizes in front of them."""
+    """The common dtype of the values and the sizes."""
     return common_dtype(space.backend, space.dtype_name, counting_dtype(max(size or 0 for size in space.shape_high)))
 
 
@@ -411,18 +410,18 @@ def _(space: UnionSpace, start_dim: int = 0) -> int | None:
 @flatten_space.register
 def _(space: UnionSpace, start_dim: int = 0) -> BoxSpace:
     size, dtype = _check(space, start_dim), _union_dtype(space)
-    low: list[Any] = [0] * size  # Python's numbers: exact, whatever the alternatives' dtypes
+    low: list[Any] = [0] * size  # Python numbers are exact for all dtypes
     high: list[Any] = [len(space.spaces) - 1] + [0] * (size - 1)
-    for part in map(flatten_space, space.spaces):
-        for merged, bound, pick in ((low, part.bounds.low, min), (high, part.bounds.high, max)):
-            entries = np.broadcast_to(bound, part.shape).tolist()
+    for box in map(flatten_space, space.spaces):
+        for merged, bound, pick in ((low, box.bounds.low, min), (high, box.bounds.high, max)):
+            entries = np.broadcast_to(bound, box.shape).tolist()
             merged[1 : 1 + len(entries)] = map(pick, merged[1:], entries)
     host_dtype = np.float64 if dtype in dtypes.COMPLEX else dtypes.host_dtype(dtype)
     return _box(space, np.array(low, host_dtype), np.array(high, host_dtype), dtype, (size,))
 
 
 def _union_dtype(space: UnionSpace) -> str:
-    """The common dtype of the index and of every alternative."""
+    """The common dtype of the index and all alternatives."""
     alternatives = (flatten_space(child).dtype_name for child in space.spaces)
     return common_dtype(space.backend, counting_dtype(len(space.spaces) - 1), *alternatives)
 
@@ -470,11 +469,11 @@ def _(space: Space, data: Any, start_dim: int = 0) -> Any:
     _check(space, start_dim)
 
 
-# -- shared ------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------
 
 
 def _check(space: Space, start_dim: int) -> int:
-    """The flat length, or a ValueError if there is none."""
+    """Return `flat_dim`, or raise a ValueError if the space has no flat form."""
     size = flat_dim(space, start_dim)
     if size is None:
         raise ValueError(f"{space} has no flat form that keeps the first {start_dim} axes")
@@ -482,7 +481,7 @@ def _check(space: Space, start_dim: int) -> int:
 
 
 def _check_flat(space: Space, data: Any, start_dim: int) -> None:
-    """A ValueError unless the data is as long as the flat values of the space."""
+    """Raise a ValueError if the data does not have the shape of flat values of the space."""
     size = _check(space, start_dim)
     if tuple(data.shape[start_dim:]) != (size,):
         raise ValueError(
@@ -499,7 +498,7 @@ def counting_dtype(most: int) -> str:
 
 
 def common_dtype(backend: ComputeBackend, *names: str) -> str:
-    """The common dtype of these by NumPy's rules, as this backend has it."""
+    """The common dtype by NumPy's rules, or the dtype that the backend has instead."""
     if len(set(names)) == 1:
         return names[0]
     common = np.result_type(*(dtypes.host_dtype(name) for name in names)).name
@@ -507,31 +506,31 @@ def common_dtype(backend: ComputeBackend, *names: str) -> str:
 
 
 def real(values: np.ndarray) -> np.ndarray:
-    """The real parts of complex values, which had other parts of the flat vector beside them; others as they are."""
+    """The real parts of complex values; a real leaf becomes complex beside a complex one."""
     return values.real if values.dtype.kind == "c" else values
 
 
 def cast(backend: ComputeBackend, array: Any, name: str) -> Any:
-    """An array in another dtype, or an OverflowError where an integer would change by that."""
-    own_name = backend.dtype_name(array.dtype)
-    if own_name == name:
+    """Cast an array to another dtype; raises an OverflowError if an integer changes."""
+    old_name = backend.dtype_name(array.dtype)
+    if old_name == name:
         return array
-    if own_name in dtypes.COMPLEX and name not in dtypes.COMPLEX:
+    if old_name in dtypes.COMPLEX and name not in dtypes.COMPLEX:
         array = backend.real(array)
     result = backend.astype(array, backend.dtype_from_name(name))
-    if own_name in dtypes.INTEGER and not dtypes.can_cast_safely(own_name, name):
+    if old_name in dtypes.INTEGER and not dtypes.can_cast_safely(old_name, name):
         before = backend.to_host(array)
         changed = _changed_integers(before, real(backend.to_host(result)))
         if np.any(changed):
-            raise OverflowError(f"integer {before[changed].flat[0]} of {own_name} has no exact value in {name}")
+            raise OverflowError(f"integer {before[changed].flat[0]} of {old_name} has no exact value in {name}")
     return result
 
 
 def _changed_integers(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """The mask of integers that a cast to other integers or to floats has changed."""
+    """The mask of integers that a cast to integers or floats has changed."""
     if after.dtype.kind in "iu":
         return (after.astype(before.dtype) != before) | ((after < 0) != (before < 0))
     floats = after.astype(np.float64)
     bits = 8 * before.dtype.itemsize - (before.dtype.kind == "i")
-    in_range = floats < 2.0**bits  # what a cast back makes of the others depends on the processor
+    in_range = floats < 2.0**bits  # casting larger floats back is undefined
     return ~in_range | (np.where(in_range, floats, 0).astype(before.dtype) != before)

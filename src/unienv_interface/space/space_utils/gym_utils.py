@@ -1,6 +1,6 @@
-"""The bridge to Gymnasium: spaces and their values, both ways. Importing this module imports gymnasium.
+"""Convert spaces and their values to and from Gymnasium. Importing this module imports gymnasium.
 
-| Gymnasium | here | back in Gymnasium |
+| Gymnasium | UniEnv | back in Gymnasium |
 | --- | --- | --- |
 | `Box` | `BoxSpace` | the same; bfloat16, which Gymnasium lacks, becomes float32 |
 | `Box` of bool | `BinarySpace` | `MultiBinary` |
@@ -11,13 +11,12 @@
 | `Tuple`, `Dict` | `TupleSpace`, `DictSpace` | the same, keys in order |
 | `OneOf` | `UnionSpace` | the same |
 | `Graph` | `GraphSpace` of any number of nodes and edges | the same; limits on the numbers are lost |
-| `Sequence` of what is a `BoxSpace` here | `DynamicBoxSpace`, axis 0 of any size | `Sequence`, not stacked |
+| `Sequence` of a space that becomes a `BoxSpace` | `DynamicBoxSpace`, axis 0 of any size | `Sequence`, not stacked |
 | `Sequence` of anything else | `BatchedSpace` of shape (None,) | `Sequence`, not stacked |
 
-Features that a `GraphSpace` leaves out are arrays of shape (0,) in Gymnasium, where graphs always have
-features. Every other space has no counterpart and is refused with a TypeError. Each of the functions is
-dispatched on the kind of space; a kind of your own registers its rules with `@to_gym_space.register` and the
-like.
+Missing features of a `GraphSpace` are arrays of shape (0,) in Gymnasium, where graphs always have features. Every
+other space has no counterpart and raises a TypeError. Each function dispatches on the kind of space: register the
+rules of your own kind with `@to_gym_space.register`, `@to_gym_data.register` and so on.
 """
 
 from ._gym_data import from_gym_data, to_gym_data

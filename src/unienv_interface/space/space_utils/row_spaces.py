@@ -1,4 +1,4 @@
-"""The spaces of some rows of a batch."""
+"""`RowSpaces`: the spaces of some rows of a batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from . import batch_utils
 
 
 class RowSpaces:
-    """The spaces of some rows of a batch: that of the batch with fewer slots, each with its own bounds.
+    """The spaces of some rows of a batch: fewer slots, each with its own bounds.
 
-    The slots of most batches are alike. Then the space of n rows is the same whichever they are, and is kept.
+    If all slots have equal spaces, as in most batches, the space of n rows does not depend on the rows and is cached.
     """
 
     def __init__(self, space: Space) -> None:
@@ -26,7 +26,7 @@ class RowSpaces:
         self._by_count: dict[int, Space] = {count: space} if self._are_alike else {}
 
     def of(self, slots: np.ndarray) -> Space:
-        """The space of the rows that a host mask selects, in order."""
+        """The space of the rows that a NumPy mask selects, in order."""
         chosen = np.flatnonzero(slots)
         if len(chosen) == len(slots):
             return self.space

@@ -1,10 +1,10 @@
-"""Spaces as JSON, and back.
+"""Convert spaces to JSON and back.
 
-The JSON of a space names no backend, no device and no class of Python's: it can be read on any of them, and reading
-it imports and runs nothing. Bounds are written as they are kept, shortened to one entry along axes on which they do
-not vary; numbers are exact for every dtype, and infinities are the bare tokens that Python's json writes and reads.
+The JSON of a space names no backend, no device and no Python class: it can be read for every backend and device, and
+reading imports and runs no code. Bounds have one entry along axes on which they do not vary. Numbers are exact for
+every dtype, and infinities are the tokens that Python's json module writes and reads.
 
-The JSON may come from anywhere: whatever is wrong with it, reading it gives a ValueError that says where.
+JSON from untrusted sources is safe to read: every error in it raises a ValueError with the path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..spaces import (
 __all__ = ["json_to_space", "register_json_reader", "space_to_json"]
 
 FORMAT_VERSION = 1
-# A space nested deeper than this is an attack or an error; reading it could exhaust the stack.
+# A deeper nested space is an attack or an error; reading it could exhaust the stack.
 MAX_DEPTH = 64
 
 Reader = Callable[["SpaceJson"], Space]
@@ -43,7 +43,7 @@ _readers: dict[str, Reader] = {}
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """The space as an object that `json.dumps` takes.
+    """Convert a space to an object that `json.dumps` takes.
 
     A kind of space of your own registers its fields with `space_fields.register`.
 
@@ -60,7 +60,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The space is nested too deeply to be read again.
+        The space is nested too deeply to be read back.
 
     Examples
     --------
@@ -74,12 +74,12 @@ def space_to_json(space: Space) -> dict[str, Any]:
     except RecursionError:
         too_deep = True
     if too_deep:
-        raise ValueError(f"the space is nested deeper than {MAX_DEPTH} levels, JSON like that is not read")
+        raise ValueError(f"the space is nested deeper than {MAX_DEPTH} levels, json_to_space would refuse its JSON")
     return {"version": FORMAT_VERSION, **node}
 
 
 def _levels(node: Any) -> int:
-    """How many levels of spaces the JSON of a space, or one of its fields, has."""
+    """The number of nested spaces in the JSON of a space, or in one of its fields."""
     if isinstance(node, Mapping):
         return isinstance(node.get("type"), str) + max(map(_levels, node.values()), default=0)
     holds_nodes = isinstance(node, list) and node and isinstance(node[0], Mapping)
@@ -87,24 +87,24 @@ def _levels(node: Any) -> int:
 
 
 def space_node(space: Space) -> dict[str, Any]:
-    """The JSON of a space inside another; `space_fields` of the outer one calls it for its children."""
+    """The JSON of a child space; `space_fields` of the outer space calls it for its children."""
     return {"type": type(space).__name__, **space_fields(space)}
 
 
 @rule_per_space
 def space_fields(space: Space) -> dict[str, Any]:  # type: ignore[empty-body]
-    """The fields of `space_to_json` beside the type."""
+    """The fields of a space's JSON, without the type."""
 
 
 def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = None) -> Any:
-    """The space of a JSON object that `space_to_json` has made.
+    """Read a space from the JSON object of `space_to_json`.
 
     Parameters
     ----------
     json_data
-        The object, from anywhere.
+        The object; it may come from an untrusted source.
     map_backend, map_device
-        Where the space is to be.
+        The backend and the device of the space.
 
     Returns
     -------
@@ -131,23 +131,23 @@ def json_to_space(json_data: Any, map_backend: BackendLike, map_device: Any = No
 
 
 def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
-    """Register how a space of the type name `kind` is read.
+    """Register a reader for the JSON of a kind of space.
 
     Parameters
     ----------
     kind
-        The name of the class, which stands in the JSON.
+        The type in the JSON: the name of the class.
 
     Returns
     -------
     callable
-        A decorator of the reader, a function from a `SpaceJson` to the space. What the reader raises for a field that
-        is not as it should be (ValueError, TypeError and the like) becomes a ValueError with the path.
+        A decorator of the reader, a function from a `SpaceJson` to the space. Errors of the reader (ValueError,
+        TypeError, LookupError and similar) become a ValueError with the path.
 
     Raises
     ------
     ValueError
-        By the decorator, if there is another reader for the name already.
+        From the decorator, if the kind has another reader already.
 
     Examples
     --------
@@ -168,11 +168,11 @@ def register_json_reader(kind: str) -> Callable[[Reader], Reader]:
 
 
 class _LocatedError(ValueError):
-    """An error whose text begins with its path already."""
+    """An error whose text already begins with its path."""
 
 
 class SpaceJson:
-    """One node of a space's JSON, with the backend and device to read it for."""
+    """One node of the JSON of a space, with the backend and device of the space to make."""
 
     def __init__(self, node: Any, backend: ComputeBackend, device: Any, path: str = "", depth: int = 0) -> None:
         self.node, self.backend, self.device, self.path, self._depth = node, backend, device, path, depth
@@ -197,7 +197,7 @@ class SpaceJson:
             raise self._error(f"not the JSON of a {kind}: {error}") from error
 
     def field(self, name: str, kind: type | tuple[type, ...] = object) -> Any:
-        """The value of a required field of this type."""
+        """The value of a required field; raises a ValueError unless it is of type `kind`."""
         try:
             value = self.node[name]
         except KeyError:
@@ -210,14 +210,14 @@ class SpaceJson:
         """The space of a child node."""
         return SpaceJson(node, self.backend, self.device, join_path(self.path, key), self._depth + 1).read()
 
-    def place(self, build: Callable[[ComputeBackend], Any]) -> Any:
-        """A space with a dtype on the wanted backend, by way of NumPy where the backend has not that dtype."""
+    def build(self, make_space: Callable[[ComputeBackend], Any]) -> Any:
+        """Make a space with a dtype on the backend, through NumPy if the backend lacks the dtype."""
         name = self.field("dtype", str)
         if name not in dtypes.KNOWN:
             raise self._error(f"unknown dtype {reprlib.repr(name)}")
         if self.backend.dtype_name(self.backend.dtype_from_name(name)) != name:
-            return build(NumpyComputeBackend).to(self.backend, self.device)
-        built = build(self.backend)
+            return make_space(NumpyComputeBackend).to(self.backend, self.device)
+        built = make_space(self.backend)
         return built if self.device is None else built.to(device=self.device)
 
 
@@ -231,7 +231,7 @@ def _(space: BoxSpace) -> dict[str, Any]:
 def _(json: SpaceJson) -> Space:
     low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
     shape = json.field("shape", list)
-    return json.place(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
+    return json.build(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
 
 
 @space_fields.register
@@ -256,7 +256,7 @@ def _(json: SpaceJson) -> Space:
     low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
     shape_low, shape_high = (json.field(name, list) for name in ("shape_low", "shape_high"))
     fill_value = json.field("fill_value", (int, float))
-    return json.place(
+    return json.build(
         lambda backend: DynamicBoxSpace(backend, low, high, shape_low, shape_high, dtype, fill_value=fill_value)
     )
 
@@ -297,7 +297,7 @@ def _(space: TextSpace) -> dict[str, Any]:
     characters = space.charset_list
     charset: Any = None if characters is None else "".join(characters)
     if characters is not None and any("\ud800" <= char <= "\udfff" for char in characters):
-        charset = list(characters)  # JSON would make one character of two surrogates side by side
+        charset = list(characters)  # JSON would join two adjacent surrogates to one character
     return {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
 
 
@@ -329,8 +329,8 @@ def _(json: SpaceJson) -> Space:
         for name in ("node_feature_space", "edge_feature_space")
     }
     limits = {name: json.field(name) for name in ("min_nodes", "max_nodes", "min_edges", "max_edges")}
-    rest = {"is_edge": json.field("is_edge", bool), "batch_shape": json.field("batch_shape", list)}
-    return GraphSpace(json.backend, **features, **limits, **rest, device=json.device)
+    other_fields = {"is_edge": json.field("is_edge", bool), "batch_shape": json.field("batch_shape", list)}
+    return GraphSpace(json.backend, **features, **limits, **other_fields, device=json.device)
 
 
 @space_fields.register

@@ -1,7 +1,7 @@
-"""The base of spaces that are made of child spaces: `DictSpace` and `TupleSpace`.
+"""`CompositeSpace`, the base class of spaces with child spaces: `DictSpace` and `TupleSpace`.
 
-A rule for composite spaces is written once, over four verbs: the children with their keys, a space with other
-children, the children's values of a value, and a value made of the children's values.
+Rules for composite spaces use four methods: `child_items` and `with_children` take a space apart and build another,
+`child_values` and `build_value` do the same with values.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..space import BoundedManner, Space, SpaceDataT
 class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
     """A space whose values hold one value per child space.
 
-    Children come in one order everywhere (a dict's keys sorted), so that equal spaces sample, flatten and pack
-    alike, however they were written down.
+    Children have a canonical order (sorted keys of a dict), so that equal spaces sample, flatten and pack equally, in
+    whatever order their children were given.
     """
 
     @abc.abstractmethod
@@ -31,19 +31,19 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
 
     @abc.abstractmethod
     def with_children(self, children: Iterable[Space], backend: BackendLike | None = None) -> Any:
-        """A space of the same keys with other children, given in canonical order."""
+        """Make a space of the same keys with other children, given in canonical order."""
 
     @abc.abstractmethod
     def child_values(self, data: SpaceDataT) -> Sequence[Any]:
-        """The children's values, in canonical order."""
+        """The values of the children in a value, in canonical order."""
 
     @abc.abstractmethod
     def build_value(self, values: Iterable[Any]) -> SpaceDataT:
-        """A value made of the children's values, given in canonical order."""
+        """Build a value from the values of the children, given in canonical order."""
 
     @abc.abstractmethod
     def structure_mismatch(self, x: Any, path: str) -> str | None:
-        """Why `x` is not built like a value of this space, leaving the children's values aside."""
+        """Describe why `x` has not the structure of this space, without checking the children; None if it has."""
 
     @property
     def children(self) -> Sequence[Space]:
@@ -55,7 +55,7 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> Any:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         moved = self.with_children([child.to(backend, device) for child in self.children], backend)
         moved._device = device
@@ -85,7 +85,7 @@ class CompositeSpace(Space[SpaceDataT, BDeviceType, BDtypeType, BRNGType]):
         return tuple(self.child_items())
 
     def _adopt(self, key: Any, child: Any, device: Any) -> Space:
-        """A child space, after a check of its backend, moved to the given device."""
+        """Check the backend of a child space and move it to a device."""
         if not isinstance(child, Space):
             raise TypeError(f"{key}: {type(child).__name__}, the children of a {type(self).__name__} are spaces")
         if child.backend is not self.backend:

@@ -1,4 +1,4 @@
-"""The base of spaces whose values are single arrays of a fixed shape and dtype."""
+"""`ArraySpace`, the base class of spaces whose values are single arrays of a fixed shape and dtype."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     backend
         The library of the arrays.
     shape
-        Of every value.
+        The shape of every value.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
     dtype
-        Of the library, or its name.
+        The dtype of the library, or its name.
     """
 
     def __init__(self, backend: ComputeBackend, shape: Sequence[int], device: Any, dtype: Any) -> None:
@@ -46,9 +46,9 @@ class ArraySpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
 
 def parse_dtype(backend: ComputeBackend, dtype: Any) -> Any:
-    """A dtype as a user gives it (of the library, or its name) as the one the backend works with."""
+    """Convert a dtype of the library, or its name, to the dtype of the backend."""
     if dtype is None:  # NumPy reads it as float64
-        raise TypeError("dtype is None, an array space wants one, such as 'float32'")
+        raise TypeError("dtype is None, an array space wants a dtype, such as 'float32'")
     name = dtype if isinstance(dtype, str) else backend.dtype_name(dtype)
     return backend.dtype_from_name(name)
 
@@ -56,15 +56,15 @@ def parse_dtype(backend: ComputeBackend, dtype: Any) -> Any:
 def array_mismatch(
     backend: ComputeBackend, dtype_name: str, x: Any, path: str, shape: tuple[int, ...] | None
 ) -> str | None:
-    """Why `x` is not an array of this backend, dtype and shape (any shape if None), or None."""
+    """Describe why `x` is not an array of this backend, dtype and shape (None: any shape); None if it is."""
     if not backend.is_backendarray(x):
         return at_path(path, f"{type(x).__name__}, the space wants an array of {backend}")
     try:
-        own_name = backend.dtype_name(x.dtype)
+        name = backend.dtype_name(x.dtype)
     except TypeError:
-        own_name = str(x.dtype)
-    if own_name not in dtypes.KNOWN or not dtypes.can_cast_safely(own_name, dtype_name):
-        return at_path(path, f"dtype {own_name}, the space wants {dtype_name}")
+        name = str(x.dtype)
+    if name not in dtypes.KNOWN or not dtypes.can_cast_safely(name, dtype_name):
+        return at_path(path, f"dtype {name}, the space wants {dtype_name}")
     if shape is not None and tuple(x.shape) != shape:
         return at_path(path, f"shape {tuple(x.shape)}, the space wants {shape}")
     return None

@@ -1,4 +1,4 @@
-"""Batches of values that are not arrays."""
+"""`BatchedSpace`: batches of values that are not arrays of one shape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .dynamic_box import sample_size
 class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
     """NumPy object arrays whose entries are values of one space.
 
-    The batch of what no array can hold as it is: texts, unions, arrays of different shapes.
+    This is the batch of values that no numeric array holds: texts, unions, arrays of different shapes.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class BatchedSpace(Space[np.ndarray, BDeviceType, BDtypeType, BRNGType]):
 
 
 def object_array(shape: Sequence[int], items: Any) -> np.ndarray:
-    """A NumPy object array of this shape with the items in C order; items that are sequences stay whole."""
+    """Make a NumPy object array from items in C order; an item may be a sequence."""
     array = np.empty(int(np.prod(shape, dtype=np.int64)), dtype=object)
     for position, item in enumerate(items):
         array[position] = item

@@ -1,4 +1,4 @@
-"""Arrays of booleans."""
+"""`BinarySpace`: arrays of booleans."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     backend
         The library of the arrays.
     shape
-        Of every value.
+        The shape of every value.
     dtype
-        The booleans of the library, which is also the default.
+        The boolean dtype of the library, which is also the default.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------
@@ -50,7 +50,7 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> BinarySpace:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         return BinarySpace(backend or self.backend, self.shape, device=device)
 

@@ -1,4 +1,4 @@
-"""Arrays of numbers between bounds."""
+"""`BoxSpace`: arrays of numbers between bounds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     backend
         The library of the arrays.
     low, high
-        Numbers, or arrays that broadcast to `shape`. An infinite bound means none; for an integer dtype it is the end
-        of that dtype's range. Complex dtypes have no bounds.
+        Numbers, or arrays that broadcast to `shape`. An infinite bound means no bound; for an integer dtype it becomes
+        the end of the dtype's range. Complex dtypes have no bounds.
     dtype
-        Of the library, or its name. On JAX without `jax_enable_x64` a 64-bit dtype becomes the 32-bit one.
+        The dtype of the library, or its name. On JAX without `jax_enable_x64`, 64-bit dtypes become 32-bit ones.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
     shape
-        Of every value; by default what the bounds broadcast to.
+        The shape of every value; by default the shape that the bounds broadcast to.
 
     Raises
     ------
@@ -74,12 +74,12 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @property
     def low(self) -> BArrayType:
-        """The lower bounds as an array of the full shape; a new one each time."""
+        """The lower bounds, as a new array of the full shape."""
         return self.bounds.native(self.bounds.low, self.backend, self._bound_dtype, self.device, self.shape)
 
     @property
     def high(self) -> BArrayType:
-        """The upper bounds as an array of the full shape; a new one each time."""
+        """The upper bounds, as a new array of the full shape."""
         return self.bounds.native(self.bounds.high, self.backend, self._bound_dtype, self.device, self.shape)
 
     @property
@@ -90,7 +90,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> BoxSpace:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         if backend is None or backend is self.backend:
             return self._from_bounds(self.backend, self.bounds, self.dtype, device, self.shape)
@@ -105,7 +105,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         target = backend.dtype_name(backend.dtype_from_name(self.dtype_name))
         if target == self.dtype_name or self.dtype_name not in dtypes.FLOATING:
             return super().data_to(data, backend, device)
-        # Fewer bits: keep the values inside the narrowed bounds of `to`, which rounding may leave by one step.
+        # Rounding to fewer bits may exceed the narrowed bounds of `to` by one step: clip.
         values = self.backend.to_host(data)
         with np.errstate(over="ignore"):
             narrow = values.astype(target)
@@ -118,7 +118,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         return self.bounds.sample(self.backend, rng, self.shape, self.dtype, self.device)
 
     def clip(self, x: BArrayType) -> BArrayType:
-        """`x` with every entry moved to the nearest value between the bounds."""
+        """Clip every entry of `x` to the bounds."""
         return self.bounds.clip(self.backend, x, self.dtype, self.device)
 
     def is_bounded(self, manner: BoundedManner = "both") -> bool:

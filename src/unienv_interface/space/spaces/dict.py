@@ -1,4 +1,4 @@
-"""Values by name."""
+"""`DictSpace`: dictionaries of values."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ._composite import CompositeSpace
 
 
 class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType]):
-    """Dictionaries with exactly these keys, each with a space of its own.
+    """Dictionaries with exactly the keys of the space, and a space for each value.
 
-    The order of the keys is only one of iteration: spaces that differ in nothing else are equal. Assigning or deleting
-    a key changes the space, so do that before anything else has been told of it.
+    The order of the keys matters only for iteration, not for equality. Assigning or deleting a key changes the space:
+    do so before any other object uses the space.
 
     Parameters
     ----------
     backend
         The library of the arrays.
     spaces
-        The spaces by key. Of a mapping the keys are sorted; of pairs they stay in order. A nested mapping becomes a
+        The spaces by key: a mapping, whose keys are sorted, or pairs, whose order is kept. A nested mapping becomes a
         `DictSpace`.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------
@@ -57,7 +57,7 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         self._fill(() if spaces is None else spaces, "")
 
     def _fill(self, spaces: Mapping[str, Any] | Iterable[tuple[str, Any]], path: str) -> None:
-        """Take in the children of a constructor's argument, which lies at `path` in the outermost one's."""
+        """Add the children of the constructor's argument, or of the mapping at `path` in it."""
         if isinstance(spaces, Mapping):
             spaces = sorted(spaces.items(), key=lambda item: str(item[0]))
         for key, child in spaces:
@@ -101,7 +101,7 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         return None
 
     def is_subspaceeq(self, other: Any) -> bool:
-        """Whether every key here is one of `other`, with a subspace; `other` may have further keys."""
+        """Whether every key is also in `other`, which may have more keys, and its space is a subspace there."""
         return (
             isinstance(other, DictSpace)
             and self.backend is other.backend
@@ -132,7 +132,7 @@ class DictSpace(CompositeSpace[dict[str, Any], BDeviceType, BDtypeType, BRNGType
         self._set(key, child, "")
 
     def __delitem__(self, key: str) -> None:
-        self[key]  # the KeyError that lists the keys
+        self[key]  # raises the KeyError that lists the keys
         del self.spaces[key]
 
     def __iter__(self) -> Iterator[str]:

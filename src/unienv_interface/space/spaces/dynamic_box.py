@@ -1,4 +1,4 @@
-"""Arrays of numbers whose shape varies."""
+"""`DynamicBoxSpace`: arrays of numbers whose shape varies."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     backend
         The library of the arrays.
     low, high
-        The bounds, as for `BoxSpace`; they are the same all along a varying axis.
+        The bounds, as for `BoxSpace`; they do not vary along a varying axis.
     shape_low, shape_high
-        The least and the largest size of each axis, at least one of which varies. None in `shape_high` means no limit.
+        The smallest and the largest size of each axis; at least one axis varies. None in `shape_high` means no limit.
     dtype, device
         As for `BoxSpace`.
     fill_value
-        What `pad_data` fills up with. Only where the bounds do not admit it (NaN, for example) can it be told from
-        data, and so be stripped again.
+        The value that `pad_data` appends. `unpad_data` can strip the padding only if the value is outside the bounds,
+        such as NaN.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @property
     def _bound_shape(self) -> tuple[int, ...]:
-        """The shape with one entry for each axis that varies."""
+        """The shape of the bounds: a single entry along every axis that varies."""
         return tuple(
             least if least == most else 1 for least, most in zip(self._shape_low, self._shape_high, strict=True)
         )
@@ -99,12 +99,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @property
     def low(self) -> BArrayType:
-        """The lower bounds, with one entry along every axis that varies."""
+        """The lower bounds, with a single entry along every axis that varies."""
         return self.get_low(self._bound_shape)
 
     @property
     def high(self) -> BArrayType:
-        """The upper bounds, with one entry along every axis that varies."""
+        """The upper bounds, with a single entry along every axis that varies."""
         return self.get_high(self._bound_shape)
 
     def get_low(self, shape: Sequence[int]) -> BArrayType:
@@ -123,7 +123,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         )
 
     def clip(self, x: BArrayType) -> BArrayType:
-        """`x` with every entry moved to the nearest value between the bounds."""
+        """Clip every entry of `x` to the bounds."""
         return self.bounds.clip(self.backend, x, self.dtype, self.device)
 
     # -- padding -------------------------------------------------------------------------------------------
@@ -132,12 +132,12 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     def pad_array_on_axis(
         backend: BackendLike, data: Any, axis: int, target_size: int, fill_value: int | float = 0
     ) -> Any:
-        """`data` with `fill_value` appended along one axis up to `target_size`."""
+        """Append `fill_value` to `data` along one axis up to `target_size`."""
         return parse_backend(backend).pad_dim(data, axis, target_size, fill_value)
 
     @staticmethod
     def get_array_axis_length(backend: BackendLike, data: Any, axis: int, fill_value: int | float = 0) -> int:
-        """The size of an axis without the trailing slices that hold nothing but `fill_value`."""
+        """The size of an axis without the trailing slices that contain only `fill_value`."""
         backend = parse_backend(backend)
         values = np.moveaxis(backend.to_host(data), axis, 0)
         fill_value = representable(fill_value, backend.dtype_name(data.dtype))
@@ -147,7 +147,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
     @staticmethod
     def unpad_array_on_axis(backend: BackendLike, data: Any, axis: int, fill_value: int | float = 0) -> Any:
-        """`data` without the trailing slices along one axis that hold nothing but `fill_value`."""
+        """Strip the trailing slices along one axis that contain only `fill_value`."""
         length = DynamicBoxSpace.get_array_axis_length(backend, data, axis, fill_value)
         return data[(slice(None),) * (axis % len(data.shape)) + (slice(0, length),)]
 
@@ -156,7 +156,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         return [axis for axis in axes if self._shape_low[axis] != self._shape_high[axis]]
 
     def pad_data(self, data: BArrayType, start_axis: int | None = None, end_axis: int | None = None) -> BArrayType:
-        """A value filled up to `shape_high` along the axes [start_axis, end_axis) that vary."""
+        """Pad a value to `shape_high` along the varying axes in [start_axis, end_axis)."""
         for axis in self._varying_axes(start_axis, end_axis):
             most = self._shape_high[axis]
             if most is None:
@@ -172,9 +172,9 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         *,
         shape: Sequence[int] | None = None,
     ) -> BArrayType:
-        """The inverse of `pad_data`: exact if the original `shape` is given.
+        """Invert `pad_data`, exactly if the original `shape` is given.
 
-        Without it the trailing slices of `fill_value` are stripped, which is refused where they could be data.
+        Without `shape`, strips the trailing slices of `fill_value`; raises a ValueError if they could be data.
         """
         if shape is not None:
             return data[tuple(slice(0, size) for size in shape)]  # type: ignore[index]
@@ -189,11 +189,11 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
             data = data[(slice(None),) * axis + (keep,)]  # type: ignore[index]
         return data
 
-    # -- the verbs of a space ------------------------------------------------------------------------------
+    # -- methods of every space ----------------------------------------------------------------------------
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> DynamicBoxSpace:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         backend = backend or self.backend
         dtype = backend.dtype_from_name(self.dtype_name)
@@ -205,7 +205,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         return self.of_shape(data.shape).data_to(data, backend, device)  # type: ignore[attr-defined]
 
     def of_shape(self, shape: Sequence[int]) -> Any:
-        """The `BoxSpace` of the values that have this shape."""
+        """The `BoxSpace` of the values with a shape."""
         from .box import BoxSpace
 
         return BoxSpace(self.backend, self.bounds.low, self.bounds.high, self.dtype, self.device, shape)
@@ -261,7 +261,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
 
 
 def sample_size(backend: ComputeBackend, rng: Any, least: int, most: int | None) -> tuple[Any, int]:
-    """A size between two limits, evenly; without an upper limit, a few above the lower one."""
+    """Draw a size uniformly between two limits; without an upper limit, a few above the lower one."""
     if most is None:
         rng, drawn = backend.random.random_geometric((), p=0.25, rng=rng)
         return rng, least + int(drawn) - 1

@@ -1,4 +1,4 @@
-"""Graphs with features on their nodes and edges."""
+"""`GraphSpace`: graphs with features of nodes and edges."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .dynamic_box import sample_size
 class GraphInstance(Generic[BArrayType]):
     """One graph, or a batch of graphs.
 
-    Entries past a graph's own number of nodes or edges are padding.
+    In a batch, entries beyond the number of nodes or edges of a graph are padding.
 
     Attributes
     ----------
     n_nodes, n_edges
-        Integer arrays of the batch shape.
+        The numbers of nodes and edges: integer arrays of the batch shape.
     nodes_features
-        An array of the batch shape, then the largest number of nodes, then the shape of one node's features.
+        An array of shape (*batch shape, largest number of nodes, *shape of the features of one node).
     edges_features
         The same for edges.
     edges
-        The two end nodes of each edge: an integer array of the batch shape, then (largest number of edges, 2).
+        The two end nodes of each edge: an integer array of shape (*batch shape, largest number of edges, 2).
 
     Examples
     --------
@@ -50,7 +50,7 @@ class GraphInstance(Generic[BArrayType]):
 
 
 class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGType]):
-    """Graphs with features on their nodes and edges. Edges are directed pairs of nodes.
+    """Graphs with features of nodes and edges. Edges are directed pairs of nodes.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
     node_feature_space, edge_feature_space
         The box of the features of one node, and of one edge; None for no features.
     is_edge
-        Whether there are edges.
+        Whether the graphs have edges.
     min_nodes, max_nodes, min_edges, max_edges
-        How many there are, both inclusive; a maximum of None means no limit. A graph without nodes has no edges.
+        Limits, both inclusive; a maximum of None means no limit. A graph without nodes has no edges.
     batch_shape
         The leading axes of a batch of graphs.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------
@@ -121,7 +121,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         self.batch_shape = parse_shape(batch_shape, "batch_shape")
 
     def replace(self, **changes: Any) -> GraphSpace:
-        """A copy with some of the constructor's arguments changed."""
+        """Return a copy with some of the constructor's arguments replaced."""
         arguments: dict[str, Any] = {
             "backend": self.backend,
             "node_feature_space": self.node_feature_space,
@@ -138,7 +138,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> GraphSpace:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         moved = {
             name: None if features is None else features.to(backend, device)
@@ -157,8 +157,8 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
                 return None
             if features is not None:
                 low, high = features.bounds
-                whole = BoxSpace(self.backend, low, high, features.dtype, features.device, array.shape)
-                return whole.data_to(array, backend, device)
+                array_space = BoxSpace(self.backend, low, high, features.dtype, features.device, array.shape)
+                return array_space.data_to(array, backend, device)
             return target.to_device(target.from_other_backend(self.backend, array), device)
 
         return GraphInstance(
@@ -174,13 +174,13 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
             return rng, self.create_empty()
         graphs = []
         for _ in range(int(np.prod(self.batch_shape, dtype=np.int64))):
-            rng, graph = self._sample_one(rng)
+            rng, graph = self._sample_graph(rng)
             graphs.append(graph)
         if self.batch_shape == ():
             return rng, graphs[0]
         return rng, stack_graphs(self, graphs, self.batch_shape)
 
-    def _sample_one(self, rng: Any) -> tuple[Any, GraphInstance]:
+    def _sample_graph(self, rng: Any) -> tuple[Any, GraphInstance]:
         rng, n_nodes = sample_size(self.backend, rng, self.min_nodes, self.max_nodes)
         graph = GraphInstance(self._count(n_nodes))
         if self.node_feature_space is not None:
@@ -200,7 +200,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
 
     @property
     def index_dtype(self) -> Any:
-        """The dtype of the counts and of the edges' ends."""
+        """The dtype of `n_nodes`, `n_edges` and `edges`."""
         return self.backend.default_index_dtype
 
     def _count(self, value: Any) -> Any:
@@ -267,13 +267,16 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
         def features(space: BoxSpace | None) -> str:
             return "None" if space is None else space.get_repr(abbreviate, False, False, include_dtype)
 
-        parts = [f"nodes={self.min_nodes}..{self.max_nodes}", f"node_features={features(self.node_feature_space)}"]
+        texts = [f"nodes={self.min_nodes}..{self.max_nodes}", f"node_features={features(self.node_feature_space)}"]
         if self.is_edge:
-            parts += [f"edges={self.min_edges}..{self.max_edges}", f"edge_features={features(self.edge_feature_space)}"]
+            texts += [
+                f"edges={self.min_edges}..{self.max_edges}",
+                f"edge_features={features(self.edge_feature_space)}",
+            ]
         if self.batch_shape:
-            parts.append(f"batch_shape={self.batch_shape}")
+            texts.append(f"batch_shape={self.batch_shape}")
         suffix = self._backend_repr(include_backend, include_device)
-        return f"{'Graph' if abbreviate else 'GraphSpace'}({', '.join(parts)}{suffix})"
+        return f"{'Graph' if abbreviate else 'GraphSpace'}({', '.join(texts)}{suffix})"
 
 
 def fields_of(graph: GraphInstance) -> Iterator[Any]:
@@ -282,14 +285,14 @@ def fields_of(graph: GraphInstance) -> Iterator[Any]:
 
 
 def stack_graphs(space: GraphSpace, graphs: Sequence[GraphInstance], batch_shape: Sequence[int]) -> GraphInstance:
-    """Graphs (each one, or a batch of one shape) along new leading axes of `batch_shape`, filled to one size."""
+    """Stack graphs, or batches of graphs, along new leading axes of `batch_shape`; pads them to one size."""
     backend, batch_ndim = space.backend, len(space.batch_shape) - len(batch_shape)
     stacked: list[Any] = []
     for position, arrays in enumerate(zip(*(fields_of(graph) for graph in graphs), strict=True)):
         if arrays[0] is None:
             stacked.append(None)
             continue
-        if position >= 2:  # features and edges have as many entries as the largest of these graphs
+        if position >= 2:  # features and edges: pad to the largest graph
             most = max(array.shape[batch_ndim] for array in arrays)
             arrays = tuple(backend.pad_dim(array, batch_ndim, most) for array in arrays)
         joined = backend.stack(list(arrays), axis=0)
@@ -298,7 +301,7 @@ def stack_graphs(space: GraphSpace, graphs: Sequence[GraphInstance], batch_shape
 
 
 def trim_graphs(backend: ComputeBackend, graphs: GraphInstance) -> GraphInstance:
-    """One graph, or a batch, without the padding that no graph of it needs."""
+    """Strip the padding that no graph in a batch needs."""
 
     def trim(array: Any, counts: Any) -> Any:
         if array is None:
@@ -367,8 +370,8 @@ def _features_mismatch(
         or shape[ndim + 1 :] != features.shape
         or shape[ndim] < most
     ):
-        wanted = (*space.batch_shape, most, *features.shape)
-        return at_path(path, f"shape {shape}, the space and the counts want {wanted}")
+        expected = (*space.batch_shape, most, *features.shape)
+        return at_path(path, f"shape {shape}, the space and the counts want {expected}")
     used = _used_entries(space.backend.to_host(x), counts)
     violation = features.bounds.violation(used)
     return None if violation is None else at_path(path, violation)
@@ -391,6 +394,6 @@ def _ends_mismatch(space: GraphSpace, x: Any, nodes: np.ndarray, edges: np.ndarr
 
 
 def _used_entries(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The entries of a filled array that belong to a graph, along one axis."""
+    """The entries of a padded array that are not padding."""
     positions = np.arange(values.shape[counts.ndim])
     return values[positions < np.expand_dims(counts, -1)]

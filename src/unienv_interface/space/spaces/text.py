@@ -1,4 +1,4 @@
-"""Strings of bounded length."""
+"""`TextSpace`: strings of bounded length."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
     Parameters
     ----------
     backend
-        The library of the arrays beside the texts.
+        The backend, to combine the space with others; texts are Python strings.
     max_length, min_length
-        How many characters, both inclusive.
+        Limits of the number of characters, both inclusive.
     charset
-        The characters; None for any, of which samples are alphanumeric.
+        The characters that a text may have; None for any. Samples are then alphanumeric.
     device
-        As for the other spaces; texts are on the host.
+        The device, to combine the space with others.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
 
     def to(self, backend: BackendLike | None = None, device: Any = None) -> TextSpace:
         backend = None if backend is None else parse_backend(backend)
-        if self._same_place(backend, device):
+        if self._is_on(backend, device):
             return self
         return TextSpace(
             backend or self.backend, self.max_length, min_length=self.min_length, charset=self._charset, device=device
@@ -109,7 +109,7 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
             return rng, ""
         draw = self.backend.random.random_discrete_uniform
         rng, length = draw((), self.min_length, self.max_length + 1, rng=rng)
-        # max_length draws whatever the length is: one shape for JAX to compile
+        # always max_length draws, so that JAX compiles a single shape
         rng, indices = draw((self.max_length,), 0, len(characters), rng=rng)
         picked: np.ndarray = self.backend.to_numpy(indices)[: int(length)]
         return rng, "".join(characters[i] for i in picked)

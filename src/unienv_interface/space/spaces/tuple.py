@@ -1,4 +1,4 @@
-"""Values by position."""
+"""`TupleSpace`: tuples of values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TupleSpace(CompositeSpace[tuple[Any, ...], BDeviceType, BDtypeType, BRNGTy
     spaces
         The space of each position.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A value of one of several spaces."""
+"""`UnionSpace`: values of one of several spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..space import BoundedManner, Space
 
 
 class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
-    """Pairs of an alternative's index and a value of that alternative.
+    """Pairs of the index of an alternative and a value of this alternative.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
     spaces
         The alternatives, at least one.
     device
-        Where the arrays are; None for any.
+        The device of the arrays; None for any.
 
     Raises
     ------
