@@ -147,7 +147,7 @@ def test_durations_and_the_length_of_the_queues() -> None:
 def test_a_key_that_is_taken() -> None:
     env = EpisodeStatisticsWrapper(CountEnv(NUMPY, length=1), stats_key="steps")
     env.reset()
-    with pytest.raises(ValueError, match="the infos have a key 'steps' already: give EpisodeStatisticsWrapper another"):
+    with pytest.raises(ValueError, match="the infos have a key 'steps' already: pass another stats_key"):
         env.step(actions_of(env, 1)[0])
 
 

@@ -1,4 +1,4 @@
-"""Functional environments whose observations come with those before them, and with the actions that led there."""
+"""`FuncFrameStackWrapper`: functional environments with past observations and actions in their observations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FuncFrameStackWrapperState(StateClass, Generic[StateType]):
     env_state
         The state of the environment below.
     obs_queue_state, action_queue_state
-        The last observations and actions; None where they are not stacked.
+        The states of the queues of observations and actions; None if they are not stacked.
 
     Examples
     --------
@@ -113,11 +113,11 @@ class FuncFrameStackWrapper(
         self.observation_space = history_space(func_env.observation_space, self.obs_deque, self.action_deque)
 
     def map_observation(self, state: FuncFrameStackWrapperState, observation: Any) -> Any:
-        """An observation of the environment below with the history in `state`."""
+        """Combine an observation of the environment below with the history in `state`."""
         return self._show(state, observation)
 
     def reverse_map_observation(self, observation: Any) -> Any:
-        """The newest observation in one of this layer."""
+        """The newest observation in an observation of this layer."""
         return newest_observation(observation, self.obs_deque, self.action_deque)
 
     def initial(
@@ -190,7 +190,7 @@ class FuncFrameStackWrapper(
         return state.replace(env_state=self.func_env.render_close(state.env_state, render_state))
 
     def _show(self, state: FuncFrameStackWrapperState, observation: Any) -> Any:
-        """The observation with its history."""
+        """Combine the observation with its history."""
         queues = ((self.obs_deque, state.obs_queue_state), (self.action_deque, state.action_queue_state))
         obs_frames, action_frames = (
             None if queue is None or frames is None else queue.get_output_data(frames) for queue, frames in queues

@@ -1,4 +1,4 @@
-"""Functional environments with their actions, observations and contexts passed through transformations."""
+"""`FuncTransformWrapper`: functional environments with transformed actions, observations and contexts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure mappings between spaces."""
+"""Transformations: pure mappings from values of one space to values of another."""
 
 from .batch_and_unbatch import BatchifyTransformation, UnBatchifyTransformation
 from .chained_transform import ChainedTransformation

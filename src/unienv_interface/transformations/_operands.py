@@ -1,7 +1,7 @@
-"""Constants for arithmetic with the arrays of any backend.
+"""Constants for arithmetic with arrays of any backend.
 
-Constants are worked out on the host, once per space. A constant that is the same everywhere goes into the arithmetic
-as a Python number, which every library takes without a transfer and without widening the dtype of the data.
+Constants are computed in NumPy, once per space. A constant with a single value becomes a Python number, which every
+library takes without a transfer and without widening the dtype of the data.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ from ..space.spaces import BoxSpace
 
 Constant = int | float | np.ndarray
 
-# PyTorch has these dtypes, but does not compare, add or gather them.
+# PyTorch stores these dtypes, but cannot compare, add or gather them.
 _ONLY_HELD_BY_PYTORCH = frozenset({"uint16", "uint32", "uint64"})
 
 
 def parse_constant(name: str, value: Any) -> Constant:
-    """A setting of a user (a number, a list or an array of any backend) as a number or a NumPy array.
-
-    The array is the transformation's own, so that no later write by the caller changes it.
-    """
+    """Convert a setting (a number, a list or an array of any backend) to a number or a copied NumPy array."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, (bool, np.generic))
     if is_number or isinstance(value, (list, tuple)):
         array = np.array(value)
@@ -46,7 +43,7 @@ def parse_constant(name: str, value: Any) -> Constant:
 
 
 def check_order(low_name: str, low: Constant, high_name: str, high: Constant) -> None:
-    """Raise unless `low` is nowhere above `high`."""
+    """Raise a ValueError if an entry of `low` is above `high`."""
     try:
         lows, highs = np.broadcast_arrays(low, high)
     except ValueError:
@@ -61,7 +58,7 @@ def check_order(low_name: str, low: Constant, high_name: str, high: Constant) ->
 
 
 def require_box(space: Space, owner: str) -> BoxSpace:
-    """The space, if it is a box of real numbers."""
+    """Return the space, or raise a TypeError if it is not a box of real numbers."""
     if not isinstance(space, BoxSpace):
         raise TypeError(
             f"{owner} wants a BoxSpace, not {space}; DictTransformation and IterativeTransformation reach the boxes "
@@ -73,23 +70,22 @@ def require_box(space: Space, owner: str) -> BoxSpace:
 
 
 def constants_device(backend: ComputeBackend, data: Any) -> Any:
-    """The device that constants for arithmetic with `data` must lie on: one of PyTorch, or None for the host.
+    """The device for constants in arithmetic with `data`: a device of PyTorch, or None for NumPy arrays.
 
-    JAX takes host arrays as they are. It must: an array made while JAX traces belongs to that trace and may not be
-    kept for the next one.
+    For JAX, constants must be NumPy arrays: an array made during a trace of JAX cannot be cached for the next one.
     """
     return data.device if backend.simplified_name == "pytorch" else None
 
 
 def as_operand(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
-    """Host values for arithmetic with the last axes of arrays: one number if they are one, else an array."""
+    """Convert NumPy values to an operand for the last axes of arrays: a number if there is one value, else an array."""
     return values.item() if values.size == 1 else _trailing_array(backend, values, dtype_name, device)
 
 
 def as_operands(
     backend: ComputeBackend, low: np.ndarray, high: np.ndarray, dtype_name: str, device: Any
 ) -> tuple[Any, Any]:
-    """Two bounds for `clip`, both numbers or both arrays: PyTorch does not take one of each."""
+    """Convert two bounds for `clip` to two numbers or two arrays: PyTorch does not mix both."""
     if low.size == high.size == 1:
         return low.item(), high.item()
     shape = np.broadcast_shapes(low.shape, high.shape)
@@ -98,31 +94,31 @@ def as_operands(
 
 
 def as_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
-    """Host values as an array of their shape."""
+    """Convert NumPy values to an array of the same shape."""
     array = np.ascontiguousarray(values, dtype=dtype_name).reshape(values.shape)
     return array if device is None else backend.from_numpy(array, device=device, copy=True)
 
 
 def _trailing_array(backend: ComputeBackend, values: np.ndarray, dtype_name: str, device: Any) -> Any:
-    """Host values as an array without leading axes of size one, which would add axes to the data."""
+    """Convert NumPy values to an array without leading axes of size 1, which would add axes to the data."""
     first = next((axis for axis, size in enumerate(values.shape) if size != 1), values.ndim)
     return as_array(backend, values.reshape(values.shape[first:]), dtype_name, device)
 
 
 def clamp(values: Any, low: Any, high: Any) -> Any:
-    """Each value moved to the nearest one between two bounds."""
-    # the method, which all three libraries have: on NumPy array-api-compat's function takes five times as long
+    """Clip values to bounds."""
+    # the method: array-api-compat's function takes five times as long on NumPy
     return values.clip(low, high)
 
 
 def lacks_arithmetic(backend: ComputeBackend, dtype_name: str) -> bool:
-    """Whether the backend can hold a dtype but not compute with it."""
+    """Whether the backend can store a dtype but not compute with it."""
     return backend.simplified_name == "pytorch" and dtype_name in _ONLY_HELD_BY_PYTORCH
 
 
 def as_exact(values: np.ndarray) -> np.ndarray:
-    """Bounds as numbers whose differences do not overflow: Python ints for integers, float64 for floats."""
-    values = np.atleast_1d(values)  # NumPy takes the result out of arrays of objects that have no axes
+    """Convert bounds to numbers whose differences do not overflow: Python ints for integers, float64 for floats."""
+    values = np.atleast_1d(values)  # NumPy returns bare objects from 0-d arrays of objects
     if values.dtype.kind in "iu":
         return np.array([int(value) for value in values.flat], dtype=object).reshape(values.shape)
     return values.astype(np.float64)
@@ -130,7 +126,7 @@ def as_exact(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ClipFloats:
-    """The last step towards floats: into the bounds, then to the dtype. Rounding is monotone, so they stay inside."""
+    """The last step to floats: clip to the bounds, then cast. Rounding is monotonic, so values stay inside."""
 
     backend: ComputeBackend
     low: Any
@@ -148,10 +144,10 @@ class ClipFloats:
 
 @dataclass(frozen=True)
 class RoundToIntegers:
-    """The last step towards integers: into the bounds, to the nearest whole number, to the dtype.
+    """The last step to integers: clip to the bounds, round to the nearest integer, cast.
 
-    With an `anchor` the values come as distances from it, and it is added as an integer: floats cannot tell large
-    integers apart. A bound that no float equals is reached all the same, and no cast overflows.
+    With an `anchor`, values are distances from the anchor, which is added as an integer, since floats do not represent
+    all large integers. Bounds that no float equals can still be reached, and no cast overflows.
     """
 
     backend: ComputeBackend
@@ -159,7 +155,7 @@ class RoundToIntegers:
     high: Any
     anchor: Any
     dtype: Any
-    # (comparison, float, bound): values beyond the last float inside the bounds become the bound itself
+    # (comparison, last float inside, bound): values beyond the last float become the bound
     ends: tuple[tuple[Callable[[Any, Any], Any], Any, Any], ...]
 
     @classmethod
@@ -187,19 +183,19 @@ class RoundToIntegers:
 
     def __call__(self, values: Any) -> Any:
         backend = self.backend
-        whole = backend.round(clamp(values, self.low, self.high))
+        rounded = backend.round(clamp(values, self.low, self.high))
         if self.anchor is not None:
-            whole = backend.astype(whole, signed_dtype(backend)) + self.anchor
-        result = backend.astype(whole, self.dtype, copy=False)
+            rounded = backend.astype(rounded, signed_dtype(backend)) + self.anchor
+        result = backend.astype(rounded, self.dtype, copy=False)
         for beyond, inside, bound in self.ends:
             result = backend.where(beyond(values, inside), bound, result)
         return result
 
 
 def _floats_inside(low: np.ndarray, high: np.ndarray, compute_name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest floats inside exact bounds."""
+    """Round exact bounds inward to floats."""
     first, last = low.astype(compute_name), high.astype(compute_name)
-    # Python compares ints with floats exactly, hence the objects
+    # as objects: Python compares ints with floats exactly
     below, above = (first.astype(object) < low).astype(bool), (last.astype(object) > high).astype(bool)
     return (
         np.where(below, np.nextafter(first, np.inf), first),
@@ -208,7 +204,7 @@ def _floats_inside(low: np.ndarray, high: np.ndarray, compute_name: str) -> tupl
 
 
 def signed_dtype(backend: ComputeBackend) -> Any:
-    """The widest signed integers of the backend."""
+    """The widest signed integer dtype of the backend."""
     return backend.dtype_from_name("int64")
 
 
@@ -217,6 +213,6 @@ def signed_name(backend: ComputeBackend) -> str:
 
 
 def can_be_anchored(backend: ComputeBackend, low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether exact integers in these bounds, and their distances from the lower one, fit signed integers."""
+    """Whether integers in these bounds, and their distances from the lower bound, fit signed integers."""
     limits = np.iinfo(signed_name(backend))
     return bool(np.all(low >= limits.min) and np.all(high <= limits.max) and np.all(high - low <= limits.max))

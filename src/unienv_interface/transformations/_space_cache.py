@@ -1,4 +1,4 @@
-"""A cache of what transformations derive from spaces."""
+"""`SpaceCache`: a cache of the constants that transformations derive from spaces."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Plan = TypeVar("Plan")
 
 
 class SpaceCache(Generic[Plan]):
-    """Plans by space and device, each made at the first use and then kept.
+    """A cache of plans by space and device, each made at its first use.
 
-    Spaces are told apart by what they describe, so a `DictSpace` that was changed is another space. The cache is
-    bounded: when it is full it starts over. A copy or a pickle of it is empty, since plans hold arrays of a device.
+    Spaces are compared by value, so a changed `DictSpace` is another key. A full cache is cleared. A copy or a pickle
+    of the cache is empty, since plans hold arrays on a device.
     """
 
     LIMIT = 256
@@ -22,12 +22,12 @@ class SpaceCache(Generic[Plan]):
     def __init__(self) -> None:
         self._plans: dict[tuple[Space, Any], Plan] = {}
 
-    def get(self, space: Space, device: Any, work_out: Callable[[Any, Any], Plan]) -> Plan:
-        """The plan for a space and a device; `work_out` is asked for it if there is none yet."""
+    def get(self, space: Space, device: Any, make_plan: Callable[[Any, Any], Plan]) -> Plan:
+        """The plan for a space and a device; `make_plan` makes it at the first use."""
         key = (space, device)
         plan = self._plans.get(key)
         if plan is None:
-            plan = work_out(space, device)
+            plan = make_plan(space, device)
             if len(self._plans) >= self.LIMIT:
                 self._plans.clear()
             self._plans[key] = plan

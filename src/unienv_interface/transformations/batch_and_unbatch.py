@@ -1,4 +1,4 @@
-"""Adding an axis of size one to every array, and taking it away."""
+"""Insert an axis of size 1 into every array, or remove it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from ._nested import call_at, with_children
 from .serialization_utils import register_transformation
 from .transformation import DataTransformation
 
-# An axis is counted as NumPy does: from the front, or from the back if negative. Arrays find theirs from the back of
-# the space's shape, so that data may have further axes in front.
+# An axis counts from the front, or from the back if negative, as in NumPy. Data of arrays may have more leading axes
+# than the space, so the axis in data counts from the back.
 
 
 @rule_per_space
 def insert_axis(space: Space, axis: int) -> Any:
-    """The space of the values with an axis of size one inserted."""
+    """The space with an axis of size 1 inserted."""
 
 
 @rule_per_space
 def insert_axis_in_data(space: Space, data: Any, axis: int) -> Any:
-    """A value of `space` with an axis of size one inserted."""
+    """Insert an axis of size 1 into a value of `space`."""
 
 
 @rule_per_space
 def remove_axis(space: Space, axis: int) -> Any:
-    """The space of the values without an axis of size one; a ValueError if there is no such axis."""
+    """The space with an axis of size 1 removed; raises a ValueError if the axis has another size."""
 
 
 @rule_per_space
 def remove_axis_in_data(space: Space, data: Any, axis: int) -> Any:
-    """A value of `space` without an axis of size one."""
+    """Remove an axis of size 1 from a value of `space`."""
 
 
 def _position(axis: int, ndim: int) -> int:
@@ -163,7 +163,7 @@ def _(space: GraphSpace, data: GraphInstance, axis: int) -> GraphInstance:
     return GraphInstance(*(None if array is None else squeeze(array, axis=position) for array in fields_of(data)))
 
 
-# -- values that no array can hold -------------------------------------------------------------------------
+# -- texts, unions, dynamic boxes and batches of objects ---------------------------------------------------
 
 
 @insert_axis.register(TextSpace)
@@ -212,7 +212,7 @@ def _(space: Space, axis: int) -> Any:
 
 
 class _AxisTransformation(DataTransformation):
-    """The base of the two directions."""
+    """The base class of `BatchifyTransformation` and `UnBatchifyTransformation`."""
 
     has_inverse = True
 
@@ -229,15 +229,15 @@ class _AxisTransformation(DataTransformation):
 
 @register_transformation("batchify")
 class BatchifyTransformation(_AxisTransformation):
-    """Inserts an axis of size one in every array of a value.
+    """Inserts an axis of size 1 into every array of a value.
 
-    What no array can hold (a text, a union, an array whose shape varies) becomes a batch of one. A further kind of
-    space registers its rules with `insert_axis` and its three companions in this module.
+    A text, a union or an array whose shape varies becomes a batch of one. Your own kind of space registers its rules
+    with `insert_axis`, `insert_axis_in_data`, `remove_axis` and `remove_axis_in_data` of this module.
 
     Parameters
     ----------
     axis
-        Where the new axis is to be; negative counts from the end.
+        The position of the new axis; negative counts from the end.
 
     Examples
     --------
@@ -258,7 +258,7 @@ class BatchifyTransformation(_AxisTransformation):
 
 @register_transformation("unbatchify")
 class UnBatchifyTransformation(_AxisTransformation):
-    """Removes an axis of size one from every array of a value.
+    """Removes an axis of size 1 from every array of a value.
 
     Parameters
     ----------

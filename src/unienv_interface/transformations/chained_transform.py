@@ -1,4 +1,4 @@
-"""One transformation after the other."""
+"""`ChainedTransformation`: transformations applied one after the other."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class ChainedTransformation(DataTransformation):
         return self._spaces_along(source_space)[-1]
 
     def transform(self, source_space: Space, data: Any) -> Any:
-        spaces = self._spaces.get(source_space, source_space.device, self._work_out)
+        spaces = self._spaces.get(source_space, source_space.device, self._make_plan)
         for transformation, space in zip(self.transformations, spaces, strict=False):
             data = transformation.transform(space, data)
         return data
 
-    def _work_out(self, source_space: Space, device: Any) -> tuple[Any, ...]:
+    def _make_plan(self, source_space: Space, device: Any) -> tuple[Any, ...]:
         return self._spaces_along(source_space)
 
     def _spaces_along(self, source_space: Space) -> tuple[Any, ...]:
-        """The source space of each transformation, and at the end the target space of the last."""
+        """The source space of each transformation, then the target space of the last one."""
         spaces: list[Any] = [source_space]
         for position, transformation in enumerate(self.transformations):
             spaces.append(call_at(f"[{position}]", transformation.get_target_space_from_source, spaces[-1]))
@@ -78,12 +78,12 @@ class ChainedTransformation(DataTransformation):
 
     def narrow(self, source_space: Space, paths: Collection[KeyPath]) -> tuple[list[KeyPath], DataTransformation]:
         members: list[DataTransformation] = []
-        wanted = list(paths)
+        needed = list(paths)
         pairs = zip(self.transformations, self._sources(source_space), strict=True)
         for transformation, source in reversed(list(pairs)):
-            wanted, member = transformation.narrow(source, wanted) or ([()], transformation)
+            needed, member = transformation.narrow(source, needed) or ([()], transformation)
             members.insert(0, member)
-        return wanted, ChainedTransformation(members)
+        return needed, ChainedTransformation(members)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         pairs = zip(self.transformations, self._sources(source_space), strict=True)

@@ -1,4 +1,4 @@
-"""Clamping boxes to tighter bounds."""
+"""`CropTransformation`: clip boxes to tighter bounds."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from .transformation import DataTransformation
 
 @register_transformation("crop")
 class CropTransformation(DataTransformation):
-    """Moves each entry of a box to the nearest value between `crop_low` and `crop_high`, both inclusive.
+    """Clips each entry of a box to the range from `crop_low` to `crop_high`, both inclusive.
 
-    NaN stays NaN. What was cut off is lost, so the inverse is the identity.
+    NaN stays NaN. Clipped values cannot be restored, so the inverse is the identity.
 
     Parameters
     ----------
     crop_low, crop_high
-        Numbers, or arrays that broadcast to the shape of the box; an infinite one does not limit. For integers, ends
-        between two whole numbers are rounded inwards.
+        Numbers, or arrays that broadcast to the shape of the box; infinity means no limit. For integer dtypes, limits
+        are rounded inward to integers.
 
     Raises
     ------
@@ -75,11 +75,11 @@ class CropTransformation(DataTransformation):
         return self._crop_high
 
     def validate_source_space(self, source_space: Space) -> None:
-        """Raise a TypeError or ValueError that says why, unless values of this space can be cropped."""
+        """Raise a TypeError or ValueError that says why values of this space cannot be cropped."""
         self._range_space(source_space)
 
     def get_crop_range(self, source_space: Space) -> tuple[Any, Any]:
-        """The two ends for this space, as arrays of its shape, dtype and device."""
+        """The two limits for a space, as arrays of its shape, dtype and device."""
         limits = self._range_space(source_space)
         return limits.low, limits.high
 
@@ -93,7 +93,7 @@ class CropTransformation(DataTransformation):
         box = require_box(source_space, type(self).__name__)
         backend = box.backend
         on_host = lacks_arithmetic(backend, box.dtype_name)
-        low, high = self._ranges.get(box, None if on_host else constants_device(backend, data), self._work_out)
+        low, high = self._ranges.get(box, None if on_host else constants_device(backend, data), self._make_plan)
         if on_host:
             return backend.from_host(clamp(backend.to_host(data), low, high), box.dtype, device=backend.device(data))
         clamped = clamp(backend.astype(data, box.dtype, copy=False), low, high)
@@ -116,25 +116,25 @@ class CropTransformation(DataTransformation):
         )
         return cls(low, high)
 
-    def _work_out(self, source: BoxSpace, device: Any) -> tuple[Any, Any]:
+    def _make_plan(self, source: BoxSpace, device: Any) -> tuple[Any, Any]:
         host_name = dtypes.host_dtype(source.dtype_name).name
         low, high = self._range_space(source).bounds
         return as_operands(source.backend, low, high, host_name, device)
 
     def _range_space(self, source_space: Space) -> BoxSpace:
-        """The box of all values between the two ends, with the shape and dtype of the source."""
+        """The box of all values between the two limits, with the shape and dtype of the source."""
         box = require_box(source_space, type(self).__name__)
         low, high = np.asarray(self._crop_low), np.asarray(self._crop_high)
-        within = _whole_numbers_within if box.dtype_name in dtypes.INTEGER else _floats_within
+        within = _integers_within if box.dtype_name in dtypes.INTEGER else _floats_within
         try:
             return BoxSpace(box.backend, *within(low, high, box.dtype_name), box.dtype, box.device, box.shape)
         except ValueError as error:
             raise ValueError(f"crop_low and crop_high do not suit {box}: {error}") from None
 
 
-def _whole_numbers_within(low: np.ndarray, high: np.ndarray, dtype_name: str) -> tuple[np.ndarray, np.ndarray]:
+def _integers_within(low: np.ndarray, high: np.ndarray, dtype_name: str) -> tuple[np.ndarray, np.ndarray]:
     limits = np.iinfo(dtype_name)
-    # on Python's numbers, which compare exactly; an end beyond the dtype does not limit
+    # with Python numbers, which compare exactly; a limit beyond the dtype has no effect
     lows = [math.ceil(end) if end > limits.min else limits.min for end in low.reshape(-1).tolist()]
     highs = [math.floor(end) if end < limits.max else limits.max for end in high.reshape(-1).tolist()]
     try:

@@ -1,4 +1,4 @@
-"""Transforming some of the values in a dictionary."""
+"""`DictTransformation`: transform some values of a dictionary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def get_chained_value(data: Any, chained_key: list[str], ignore_missing_keys: bo
 def call_function_on_chained_dict(
     data: Any, chained_key: list[str], function: Callable[[Any], Any], ignore_missing_keys: bool = False
 ) -> Any:
-    """Nested dicts, or a `DictSpace`, with the value at the end of a chain of keys replaced by `function` of it.
+    """Replace the value at the end of a chain of keys, in nested dicts or a `DictSpace`, by `function` of it.
 
     The dicts on the way are new, `data` stays as it is. A missing key is a KeyError, or with `ignore_missing_keys`
     the result is `data` itself.
@@ -49,7 +49,7 @@ def call_conditioned_function_on_chained_dict(
     function: Callable[[Any, Any], Any],
     ignore_missing_keys: bool = False,
 ) -> Any:
-    """Like `call_function_on_chained_dict`, with `function` given the space at the same place before the value."""
+    """`call_function_on_chained_dict` with `function(space, value)`, where `space` is the space at the same keys."""
     return _replace(data, space, chained_key, 0, function, ignore_missing_keys)
 
 
@@ -72,7 +72,7 @@ def _replace(
 def get_mapping_source_space(
     source_space: Space | None, mapping_key: str, nested_separator: str, ignore_missing_keys: bool
 ) -> Any:
-    """The space at a joined key; None if there is no source space, or the key is missing and that is allowed."""
+    """The space at a joined key; None without a source space, or if the key is missing and `ignore_missing_keys`."""
     if source_space is None:
         return None
     return get_chained_value(source_space, mapping_key.split(nested_separator), ignore_missing_keys)
@@ -85,12 +85,11 @@ class DictTransformation(DataTransformation):
     Parameters
     ----------
     mapping
-        The transformations by key. A key reaches into nested dictionaries by joining the keys on the way with
-        `nested_separator`.
+        The transformations by key. For nested dictionaries, join the keys of all levels with `nested_separator`.
     ignore_missing_keys
-        Leave out keys that the source does not have; by default such a key is a KeyError.
+        Skip keys that the source lacks; by default a missing key raises a KeyError.
     nested_separator
-        What joins the keys of nested dictionaries.
+        The separator between keys of nested dictionaries.
 
     Raises
     ------
@@ -116,7 +115,7 @@ class DictTransformation(DataTransformation):
         self.mapping = {key: require_transformation(key, member) for key, member in mapping.items()}
         self.ignore_missing_keys = ignore_missing_keys
         self.nested_separator = check_separator(nested_separator)
-        _check_apart([key.split(nested_separator) for key in self.mapping])
+        _check_no_overlap([key.split(nested_separator) for key in self.mapping])
         self.has_inverse = all(transformation.has_inverse for transformation in self.mapping.values())
 
     def get_target_space_from_source(self, source_space: Space) -> Any:
@@ -145,7 +144,7 @@ class DictTransformation(DataTransformation):
         inverses = {}
         for key, transformation in self.mapping.items():
             child = self._source_space_of(key, source_space)
-            if child is not None or source_space is None:  # else the key is missing, and there is nothing to undo
+            if child is not None or source_space is None:  # else the key is missing
                 inverses[key] = call_at(key, transformation.direction_inverse, child)
         return DictTransformation(inverses, self.ignore_missing_keys, self.nested_separator)
 
@@ -159,8 +158,8 @@ class DictTransformation(DataTransformation):
         needed, used = [], {}
         for field in field_paths(source_space):
             above = next((path for path in by_path if overlap(path, field)), None)
-            # the value under a transformed key is needed as a whole
-            if any(overlap(field if above is None else above, wanted) for wanted in paths):
+            # a transformation needs all fields of its value
+            if any(overlap(field if above is None else above, path) for path in paths):
                 needed.append(field)
                 if above is not None:
                     used[by_path[above]] = self.mapping[by_path[above]]
@@ -193,8 +192,8 @@ class DictTransformation(DataTransformation):
             transformation.close()
 
 
-def _check_apart(chained_keys: list[list[str]]) -> None:
-    """Refuse a key below another one: the order of the two would change the result."""
+def _check_no_overlap(chained_keys: list[list[str]]) -> None:
+    """Raise a ValueError for a key below another key: the result would depend on their order."""
     for above, below in itertools.permutations(chained_keys, 2):
         if below[: len(above)] == above:
             inner, outer = "/".join(below), "/".join(above)

@@ -1,4 +1,4 @@
-"""Keeping or dropping some of the keys of a dictionary."""
+"""Keep or drop some keys of a dictionary."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ KeyTree = dict[str, Optional["KeyTree"]]
 
 
 def exclude_chained_key_in_dict(d: Any, chained_key: list[str], /, ignore_missing_keys: bool = False) -> Any:
-    """Nested dicts, or a `DictSpace`, without the value at the end of a chain of keys. `d` stays as it is.
+    """Remove the value at the end of a chain of keys from nested dicts or a `DictSpace`; returns a new one.
 
-    A dict that is left empty stays. A missing key is a ValueError unless that is allowed.
+    A dict that becomes empty stays. A missing key raises a ValueError, unless `ignore_missing_keys`.
     """
     return _without(d, _key_tree([chained_key]), ignore_missing_keys)
 
@@ -28,10 +28,10 @@ def exclude_chained_key_in_dict(d: Any, chained_key: list[str], /, ignore_missin
 def include_chained_key_in_dict(
     d: Any, chained_key: list[str], *, target_d: Any = None, ignore_missing_keys: bool = False
 ) -> Any:
-    """Nested dicts, or a `DictSpace`, with nothing but the value at the end of a chain of keys, at the same place.
+    """Keep only the value at the end of a chain of keys of nested dicts or a `DictSpace`; returns a new one.
 
-    With `target_d`, what that holds besides. Both `d` and `target_d` stay as they are. A missing key is a ValueError
-    unless that is allowed.
+    With `target_d`, the value is merged into a copy of `target_d`. A missing key raises a ValueError, unless
+    `ignore_missing_keys`.
     """
     included = _only(d, _key_tree([chained_key]), ignore_missing_keys)
     return included if target_d is None else _merged(target_d, included)
@@ -39,7 +39,7 @@ def include_chained_key_in_dict(
 
 def _key_tree(chained_keys: Iterable[list[str]]) -> KeyTree:
     root: KeyTree = {}
-    for chained_key in sorted(chained_keys):  # so that a key comes before those below it, which it covers
+    for chained_key in sorted(chained_keys):  # a key before the keys below it, which it includes
         node: KeyTree | None = root
         for key in chained_key[:-1]:
             node = None if node is None else node.setdefault(key, {})
@@ -50,37 +50,37 @@ def _key_tree(chained_keys: Iterable[list[str]]) -> KeyTree:
 
 def _only(branch: Any, tree: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...] = ()) -> Any:
     _check_keys(branch, tree, ignore_missing_keys, above)
-    kept = []
+    items = []
     for key, child in branch.items():
         if key not in tree:
             continue
         below = tree[key]
         if below is None:
-            kept.append((key, child))
+            items.append((key, child))
         elif _is_reachable(child, below, ignore_missing_keys, (*above, key)):
-            part = _only(child, below, ignore_missing_keys, (*above, key))
-            if len(part) > 0:
-                kept.append((key, part))
-    return rebuild(branch, kept)
+            filtered = _only(child, below, ignore_missing_keys, (*above, key))
+            if len(filtered) > 0:
+                items.append((key, filtered))
+    return rebuild(branch, items)
 
 
 def _without(branch: Any, tree: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...] = ()) -> Any:
     _check_keys(branch, tree, ignore_missing_keys, above)
-    kept = []
+    items = []
     for key, child in branch.items():
         if key not in tree:
-            kept.append((key, child))
+            items.append((key, child))
             continue
         below = tree[key]
         if below is not None:
             if _is_reachable(child, below, ignore_missing_keys, (*above, key)):
                 child = _without(child, below, ignore_missing_keys, (*above, key))
-            kept.append((key, child))
-    return rebuild(branch, kept)
+            items.append((key, child))
+    return rebuild(branch, items)
 
 
 def _is_reachable(child: Any, below: KeyTree, ignore_missing_keys: bool, above: tuple[str, ...]) -> bool:
-    """Whether keys below a child can be looked up at all; if not, they are missing."""
+    """Whether a child is a branch; if not, the keys below it are missing."""
     if not is_branch(child):
         _check_keys(child, below, ignore_missing_keys, above)
     return is_branch(child)
@@ -94,7 +94,7 @@ def _check_keys(node: Any, tree: KeyTree, ignore_missing_keys: bool, above: tupl
 
 
 def _merged(target: Any, extra: Any) -> Any:
-    """A branch with the additional items of `extra`."""
+    """Merge the items of `extra` into a branch; returns a new branch."""
     children = dict(target.items())
     for key, child in extra.items():
         both = is_branch(child) and is_branch(children.get(key))
@@ -103,7 +103,7 @@ def _merged(target: Any, extra: Any) -> Any:
 
 
 class _DictKeyFilter(DataTransformation):
-    """The base of the two filters. Keys are kept as a set; results have the order of the source."""
+    """The base class of the two filters. Results have the order of the source."""
 
     has_inverse = False
     _keys_name: str
@@ -120,9 +120,9 @@ class _DictKeyFilter(DataTransformation):
         self._tree = _key_tree(key.split(self.nested_separator) for key in self._keys)
 
     def narrow(self, source_space: Space, paths: Collection[KeyPath]) -> tuple[list[KeyPath], DataTransformation]:
-        kept = field_paths(self.get_target_space_from_source(source_space))
-        part = type(self)(self._keys, ignore_missing_keys=True, nested_separator=self.nested_separator)
-        return [path for path in kept if any(overlap(path, wanted) for wanted in paths)], part
+        fields = field_paths(self.get_target_space_from_source(source_space))
+        narrowed = type(self)(self._keys, ignore_missing_keys=True, nested_separator=self.nested_separator)
+        return [field for field in fields if any(overlap(field, path) for path in paths)], narrowed
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         return {
@@ -139,17 +139,16 @@ class _DictKeyFilter(DataTransformation):
 
 @register_transformation("dict_include_keys")
 class DictIncludeKeyTransformation(_DictKeyFilter):
-    """Keeps only some keys of a dictionary; the dictionaries on the way to them stay.
+    """Keeps only some keys of a dictionary, and the dictionaries that contain them.
 
     Parameters
     ----------
     enabled_keys
-        The keys to keep. A key reaches into nested dictionaries by joining the keys on the way with
-        `nested_separator`.
+        The keys to keep. For nested dictionaries, join the keys of all levels with `nested_separator`.
     ignore_missing_keys
-        Leave out keys that the source does not have; by default such a key is a ValueError.
+        Skip keys that the source lacks; by default a missing key raises a ValueError.
     nested_separator
-        What joins the keys of nested dictionaries.
+        The separator between keys of nested dictionaries.
 
     Examples
     --------
@@ -167,7 +166,7 @@ class DictIncludeKeyTransformation(_DictKeyFilter):
 
     @property
     def enabled_keys(self) -> frozenset[str]:
-        """The keys that are kept. Assign to change them, before a chain that this is part of has been used."""
+        """The keys to keep. Assign only before a chain with this transformation is used: the chain caches spaces."""
         return self._keys
 
     @enabled_keys.setter
@@ -183,17 +182,16 @@ class DictIncludeKeyTransformation(_DictKeyFilter):
 
 @register_transformation("dict_exclude_keys")
 class DictExcludeKeyTransformation(_DictKeyFilter):
-    """Drops some keys of a dictionary; a dictionary that is left empty stays.
+    """Drops some keys of a dictionary; a dictionary that becomes empty stays.
 
     Parameters
     ----------
     excluded_keys
-        The keys to drop. A key reaches into nested dictionaries by joining the keys on the way with
-        `nested_separator`.
+        The keys to drop. For nested dictionaries, join the keys of all levels with `nested_separator`.
     ignore_missing_keys
-        Leave out keys that the source does not have; by default such a key is a ValueError.
+        Skip keys that the source lacks; by default a missing key raises a ValueError.
     nested_separator
-        What joins the keys of nested dictionaries.
+        The separator between keys of nested dictionaries.
 
     Examples
     --------
@@ -211,7 +209,7 @@ class DictExcludeKeyTransformation(_DictKeyFilter):
 
     @property
     def excluded_keys(self) -> frozenset[str]:
-        """The keys that are dropped. Assign to change them, before a chain that this is part of has been used."""
+        """The keys to drop. Assign only before a chain with this transformation is used: the chain caches spaces."""
         return self._keys
 
     @excluded_keys.setter

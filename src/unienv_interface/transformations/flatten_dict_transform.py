@@ -1,4 +1,4 @@
-"""Nested dictionaries to flat ones with joined keys, and back."""
+"""Flatten nested dictionaries to one level of joined keys, and back."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .transformation import DataTransformation
 
 
 def flatten_nested_mapping(data: Any, nested_separator: str) -> Any:
-    """Nested dicts, or a `DictSpace`, as one level whose keys are the joined keys on the way to each value.
+    """Flatten nested dicts, or a `DictSpace`, to one level whose keys are joined keys.
 
-    An empty dict inside counts as a value. A ValueError if the keys could not be told apart again.
+    An empty dict counts as a value. Raises a ValueError for keys that could not be split again.
     """
     return rebuild(data, flat_items(data, nested_separator, is_branch))
 
 
 def unflatten_mapping(data: Any, nested_separator: str) -> Any:
-    """The inverse of `flatten_nested_mapping`. A ValueError if a key is both a value and a parent of others."""
+    """Invert `flatten_nested_mapping`. Raises a ValueError if a key has a value and other keys below it."""
     return nest_items(data.items(), nested_separator, functools.partial(rebuild, data))
 
 
 class _JoinedKeys(DataTransformation):
-    """The base of the two directions."""
+    """The base class of `FlattenDictTransformation` and `UnflattenDictTransformation`."""
 
     has_inverse = True
 
@@ -48,13 +48,13 @@ class _JoinedKeys(DataTransformation):
 class FlattenDictTransformation(_JoinedKeys):
     """Flattens nested dictionaries to one level: `{"a": {"b": x}}` becomes `{"a/b": x}`.
 
-    Tuples and all other values stay as they are, and so does an empty dictionary. Keys that contain the separator are
-    a ValueError, since the inverse could not tell them apart.
+    Tuples, empty dictionaries and all other values do not change. Keys that contain the separator raise a ValueError,
+    since the inverse could not split them.
 
     Parameters
     ----------
     nested_separator
-        What joins the keys.
+        The separator between joined keys.
 
     Raises
     ------
@@ -82,13 +82,13 @@ class FlattenDictTransformation(_JoinedKeys):
 class UnflattenDictTransformation(_JoinedKeys):
     """Builds nested dictionaries from joined keys: `{"a/b": x}` becomes `{"a": {"b": x}}`.
 
-    A key that has a value of its own and others below it is a ValueError. The inverse makes one level of everything,
-    which is the source again if that had one level.
+    A key that has a value and other keys below it raises a ValueError. The inverse flattens all levels, and restores
+    the source if it had one level.
 
     Parameters
     ----------
     nested_separator
-        What the keys are split at.
+        The separator at which keys are split.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The transformation that changes nothing."""
+"""`IdentityTransformation`: the transformation that changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .transformation import DataTransformation, KeyPath
 
 @register_transformation("identity")
 class IdentityTransformation(DataTransformation):
-    """Returns the space and the data as they are. Its own inverse.
+    """Returns the space and the data unchanged; its own inverse.
 
     Examples
     --------

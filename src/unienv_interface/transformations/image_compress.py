@@ -1,4 +1,4 @@
-"""Images as the bytes of JPEG or another format, in arrays of one size. Pillow is imported at first use."""
+"""Compress images to the bytes of image files, in arrays of one size, and back. Pillow is imported on first use."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
     "get_jpeg_compression_ratio",
 ]
 
-# The compression ratio of JPEG for photographs, by quality; noise is compressed less, so only a share is assumed.
+# Measured compression ratios of JPEG for photographs, by quality; noise compresses less, hence `conservative_ratio`.
 JPEG_QUALITY_COMPRESSION_MAP: dict[str, Any] = {
     "quality": np.arange(55, 101, 5),
     "compression_ratio": np.array([43.27, 36.90, 34.24, 31.50, 26.00, 25.06, 19.08, 14.30, 9.88, 5.27]),
     "conservative_ratio": 0.6,
 }
-# What a file has beside the compressed pixels, above all the tables of JPEG: 623 bytes in one of colours.
+# Bytes of a file besides the compressed pixels; a JPEG of a colour image has 623, mostly tables.
 _HEADER_BYTES = 1024
 _QUALITY_STEP = 10
 _LEAST_QUALITY = 20
@@ -48,7 +48,7 @@ def get_jpeg_compression_ratio(init_quality: int) -> int:
     Returns
     -------
     int
-        The ratio: the bytes of the image by those of the file.
+        The ratio: the bytes of the image divided by the bytes of the file.
     """
     table = JPEG_QUALITY_COMPRESSION_MAP
     ratio = np.interp(init_quality, table["quality"], table["compression_ratio"])
@@ -62,28 +62,28 @@ CONSERVATIVE_COMPRESSION_RATIOS: dict[str, Callable[[int], int]] = {"JPEG": get_
 class ImageCompressTransformation(DataTransformation):
     """Encodes every image as the bytes of an image file, padded with zeros to one size.
 
-    Images are uint8, (height, width, channels) with 1 or 3 channels, or (height, width) without `last_channel`; any
-    number of axes may lie in front. JPEG loses detail. One that is too large for the size is compressed with less
-    quality, down to 20; a ValueError if it is too large then.
+    Images are uint8 of shape (..., height, width, channels) with 1 or 3 channels, or (..., height, width) without
+    `last_channel`. JPEG is lossy. A file that exceeds the size is encoded again with lower quality, down to 20; if it
+    is still too large, a ValueError is raised.
 
     Parameters
     ----------
     init_quality
         The quality to try first, 1 to 100.
     max_size_bytes
-        The size of the result.
+        The size of the result, in bytes.
     compression_ratio
-        The size of the pixels over that of the result, instead of `max_size_bytes`. Without either it follows from
-        the quality, for JPEG.
+        The size of the pixels divided by the size of the result, instead of `max_size_bytes`. If neither is given, the
+        quality of a JPEG determines the ratio.
     header_bytes
-        How much larger the result is than the ratio says. By default 1024 if the ratio follows from the quality, so
-        that small images fit, and 0 if it is given.
+        Bytes to add to the size that follows from the ratio: by default 1024 if the quality determines the ratio, so
+        that small images fit, and 0 if the ratio is given.
     mode
-        The mode of Pillow's to convert images to, such as "RGB" or "L".
+        The Pillow mode to convert images to, such as "RGB" or "L".
     format
-        The format of Pillow's, such as "JPEG" or "PNG".
+        The Pillow format, such as "JPEG" or "PNG".
     last_channel
-        Whether the last axis is that of the channels.
+        Whether the last axis holds the channels.
 
     Raises
     ------
@@ -137,13 +137,13 @@ class ImageCompressTransformation(DataTransformation):
         return parse_backend(backend).dtype_from_name("uint8")
 
     def validate_source_space(self, source_space: Space) -> None:
-        """Raise unless this is a space of images that can be compressed."""
-        box, wanted = require_box(source_space, type(self).__name__), "(..., height, width, 1 or 3)"
+        """Raise a TypeError or ValueError if images of this space cannot be compressed."""
+        box, expected = require_box(source_space, type(self).__name__), "(..., height, width, 1 or 3)"
         fits = len(box.shape) >= 3 and box.shape[-1] in (1, 3)
         if not self.last_channel:
-            fits, wanted = len(box.shape) >= 2, "(..., height, width)"
+            fits, expected = len(box.shape) >= 2, "(..., height, width)"
         if not fits or box.dtype_name != "uint8":
-            raise ValueError(f"{type(self).__name__} wants uint8 of shape {wanted}, not {box}")
+            raise ValueError(f"{type(self).__name__} wants uint8 of shape {expected}, not {box}")
 
     def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
         self.validate_source_space(source_space)
@@ -174,7 +174,7 @@ class ImageCompressTransformation(DataTransformation):
     def encode_to_size(
         self, img_array: np.ndarray, max_bytes: int, min_quality: int = _LEAST_QUALITY, mode: str | None = None
     ) -> tuple[bytes, int]:
-        """The file of an image and the quality it took to keep it to `max_bytes`; a ValueError if none does."""
+        """Encode an image to at most `max_bytes`; returns the file and its quality, or raises a ValueError."""
         pixels = img_array[..., 0] if img_array.ndim == 3 and img_array.shape[-1] == 1 else img_array
         image = need("PIL.Image", extra="image").fromarray(pixels)
         if mode is not None:
@@ -220,13 +220,13 @@ class ImageDecompressTransformation(DataTransformation):
     Parameters
     ----------
     target_height, target_width
-        The size of the images, which that of the files must be.
+        The size of the images; images of another size raise a ValueError.
     target_channels
-        1 or 3, the last axis of an image; None for one without.
+        The size of the last axis, 1 or 3; None for images without this axis.
     mode
-        The mode of Pillow's to convert images to.
+        The Pillow mode to convert images to.
     format
-        The only format that is read; any that Pillow knows if it is None.
+        The only Pillow format to read; None for all formats.
 
     Raises
     ------
@@ -269,7 +269,7 @@ class ImageDecompressTransformation(DataTransformation):
 
     @staticmethod
     def validate_source_space(source_space: Space) -> None:
-        """Raise unless this is a space of the bytes of files."""
+        """Raise a TypeError or ValueError if the space does not hold the bytes of files."""
         box = require_box(source_space, "ImageDecompressTransformation")
         if not box.shape or box.dtype_name != "uint8":
             raise ValueError(f"ImageDecompressTransformation wants uint8 of shape (..., bytes), not {box}")
@@ -294,18 +294,18 @@ class ImageDecompressTransformation(DataTransformation):
         return backend.from_numpy(images.reshape(*files.shape[:-1], *self._shape), device=source_space.device)
 
     def decode_bytes(self, jpeg_bytes: bytes, mode: str | None = None) -> np.ndarray:
-        """The image in a file, which may be followed by anything; a ValueError if it is none of the wanted size."""
+        """Decode the image at the start of the bytes; raises a ValueError for an invalid file or another size."""
         pillow, formats = need("PIL.Image", extra="image"), None if self.format is None else [self.format]
         try:
             with pillow.open(io.BytesIO(jpeg_bytes), formats=formats) as image:
-                if image.size != (self.target_width, self.target_height):  # known before anything is unpacked
+                if image.size != (self.target_width, self.target_height):  # before the pixels are decoded
                     raise ValueError(f"it is {image.size[1]} high and {image.size[0]} wide")
                 pixels = np.asarray(image.convert(mode or ("RGB" if self.target_channels == 3 else "L")))
         except KeyError:
             raise ValueError(f"Pillow reads no format {self.format!r}") from None
         except (OSError, ValueError, SyntaxError) as error:
-            wanted = f"an image {self.target_height} high and {self.target_width} wide"
-            raise ValueError(f"not the file of {wanted}: {error}") from error
+            expected = f"an image {self.target_height} high and {self.target_width} wide"
+            raise ValueError(f"not the file of {expected}: {error}") from error
         return pixels[..., None] if self.target_channels == 1 else pixels
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageCompressTransformation:
@@ -329,7 +329,7 @@ class ImageDecompressTransformation(DataTransformation):
 
 
 def _check_names(**names: Any) -> None:
-    """Raise unless the names that Pillow is given are texts, where there are any."""
+    """Raise a TypeError for a Pillow name that is neither a string nor None."""
     for option, name in names.items():
         if name is not None and not isinstance(name, str):
             raise TypeError(f"{option} is {name!r}, wanted a name that Pillow knows")

@@ -1,4 +1,4 @@
-"""Resizing images by bilinear interpolation."""
+"""`ImageResizeTransformation`: resize images by bilinear interpolation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _HEIGHT, _WIDTH = -3, -2
 
 @register_transformation("image_resize")
 class ImageResizeTransformation(DataTransformation):
-    """Resizes arrays whose last three axes are height, width and channels; any number of axes may lie in front.
+    """Resizes arrays of shape (..., height, width, channels).
 
-    Bilinear, pixel centres aligned, without smoothing before shrinking: what `torch.nn.functional.interpolate` does
-    with `mode="bilinear", align_corners=False`. The dtype stays, integers are rounded to the nearest. Every new pixel
-    lies between old ones of its channel, so the new bounds are the old ones; where those vary over the pixels of a
-    channel, the widest. The inverse resizes back, which does not bring back what was lost.
+    The result equals `torch.nn.functional.interpolate` with `mode="bilinear", align_corners=False`: no smoothing
+    before shrinking. The dtype does not change; integers are rounded to the nearest. The bounds do not change either;
+    bounds that vary over the pixels of a channel become the widest ones. The inverse resizes back, but does not
+    restore lost detail.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class ImageResizeTransformation(DataTransformation):
         )
 
     def transform(self, source_space: Space, data: Any) -> Any:
-        return self._plans.get(source_space, constants_device(source_space.backend, data), self._work_out)(data)
+        return self._plans.get(source_space, constants_device(source_space.backend, data), self._make_plan)(data)
 
     def direction_inverse(self, source_space: Space | None = None) -> ImageResizeTransformation:
         box = _require_images(need_source_space(self, source_space), type(self).__name__)
@@ -103,7 +103,7 @@ class ImageResizeTransformation(DataTransformation):
     ) -> ImageResizeTransformation:
         return cls(read_setting(json_data, "new_height", cls), read_setting(json_data, "new_width", cls))
 
-    def _work_out(self, source: Space, device: Any) -> _Plan:
+    def _make_plan(self, source: Space, device: Any) -> _Plan:
         target = self.get_target_space_from_source(source)
         return _Plan.between(_require_images(source, type(self).__name__), target, device)
 
@@ -124,12 +124,12 @@ def _require_images(space: Space, owner: str) -> BoxSpace:
     return box
 
 
-# -- the arithmetic ----------------------------------------------------------------------------------------
+# -- arithmetic --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The steps for one array, with their constants."""
+    """The constants and steps for arrays of one space on one device."""
 
     backend: ComputeBackend
     dtype: Any
@@ -144,7 +144,7 @@ class _Plan:
         wide = name == "float64" or (name in dtypes.INTEGER and np.dtype(name).itemsize > 2)
         compute_dtype = backend.dtype_from_name("float64" if wide else "float32")
         compute = backend.dtype_name(compute_dtype)
-        # the axis that shrinks most goes first, which leaves the least to do for the other
+        # first the axis that shrinks most: this leaves less work for the other axis
         by_ratio = sorted((_HEIGHT, _WIDTH), key=lambda axis: target.shape[axis] / source.shape[axis])
         axes = tuple(
             _AxisBlend.along(axis, source, target, compute, device)
@@ -167,7 +167,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _AxisBlend:
-    """New entries along one axis, each between two old neighbours."""
+    """The interpolation along one axis: each new entry is a blend of two old neighbours."""
 
     axis: int
     lower: Any
@@ -180,7 +180,7 @@ class _AxisBlend:
         centres = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
         lower = np.floor(centres).astype(np.int64)
         upper = np.minimum(lower + 1, old - 1)
-        # one share per channel too for the width, or NumPy would run an inner loop over just the channels
+        # for the width, repeat the share per channel: else NumPy's inner loop has only the channels
         shape = (new, 1, 1) if axis == _HEIGHT else (new, source.shape[-1])
         share = np.broadcast_to((centres - lower).reshape((new,) + (1,) * (len(shape) - 1)), shape)
         index_name = signed_name(backend)
@@ -192,7 +192,7 @@ class _AxisBlend:
         )
 
     def __call__(self, backend: ComputeBackend, data: Any, compute_dtype: Any) -> Any:
-        # gathered in the dtype of the data, which for images is a quarter of the bytes; both arrays are our own
+        # gather before casting: images have a quarter of the bytes; both arrays are copies and may be written to
         near = backend.astype(backend.take(data, self.lower, axis=self.axis), compute_dtype, copy=False)
         far = backend.astype(backend.take(data, self.upper, axis=self.axis), compute_dtype, copy=False)
         far -= near

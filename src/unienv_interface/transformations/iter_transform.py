@@ -1,4 +1,4 @@
-"""One transformation for every leaf of a nested space."""
+"""Transformations of every leaf of a nested space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .transformation import DataTransformation, KeyPath, require_transformation
 LeafFunction = Callable[[Space], bool]
 
 _leaf_functions: dict[str, LeafFunction] = {}
-# What the reference implementation writes for its function, and what it is called here.
+# Names that the reference implementation writes, and the names of these functions here.
 _REFERENCE_NAMES = {"unienv_interface.transformations.iter_transform.default_is_leaf_fn": "default"}
 
 
@@ -31,9 +31,9 @@ def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
     Parameters
     ----------
     name
-        The name; stored JSON has it, so it must stay the same for ever.
+        The name in stored JSON, which must never change.
     function
-        The function: of a space, whether it is a leaf.
+        The function, which returns whether a space is a leaf.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def register_leaf_function(name: str, function: LeafFunction) -> LeafFunction:
 
 
 def default_is_leaf_fn(space: Space) -> bool:
-    """Whether a space is neither a dictionary nor a tuple of others."""
+    """Whether a space is neither a dictionary nor a tuple of spaces."""
     return not isinstance(space, CompositeSpace)
 
 
@@ -68,7 +68,7 @@ register_leaf_function("default", default_is_leaf_fn)
 
 
 def find_leaf_source_space(source_space: Space | None, is_leaf_node_fn: LeafFunction) -> Any:
-    """The first leaf of a space; None if there is none."""
+    """The first leaf of a space, or None."""
     return None if source_space is None else next(_leaves(source_space, is_leaf_node_fn), None)
 
 
@@ -81,7 +81,7 @@ def _leaves(space: Space, is_leaf: LeafFunction) -> Iterator[Space]:
 
 
 def _leaf_sources(source_space: Space | None, is_leaf: LeafFunction, count: int) -> list[Any]:
-    """The leaves of a space, of which there must be `count`; that many times None without one."""
+    """The leaves of a space, which must have `count` leaves; without a space, a list of `count` times None."""
     if source_space is None:
         return [None] * count
     leaves = list(_leaves(source_space, is_leaf))
@@ -107,9 +107,9 @@ def _leaf_function_name(function: LeafFunction) -> str:
 
 
 def _leaf_function(stored: Any) -> LeafFunction:
-    """The leaf function that a name in JSON stands for; looked up, never imported or unpickled."""
+    """Look up a leaf function by its name in JSON; never imports or unpickles."""
     name = stored
-    if isinstance(stored, Mapping):  # as the reference writes it
+    if isinstance(stored, Mapping):  # the format of the reference implementation
         if stored.get("mode") != "name":
             raise ValueError(
                 f"a leaf function in mode {stored.get('mode')!r} is refused: it would run code from the data"
@@ -124,9 +124,9 @@ def _leaf_function(stored: Any) -> LeafFunction:
 
 
 class _LeafTransformation(DataTransformation):
-    """The base of the two transformations of leaves: the walk down to the leaves, and back up with the results.
+    """The base class of `IterativeTransformation` and `LeafwiseTransformation`, which walks to the leaves.
 
-    Leaves come in the canonical order of their spaces, in which the keys of a dictionary are sorted.
+    Leaves have the canonical order of their spaces, with sorted keys of dictionaries.
     """
 
     def __init__(self, is_leaf_node_fn: LeafFunction, inv_is_leaf_node_fn: LeafFunction) -> None:
@@ -176,19 +176,18 @@ def _read_leaf_functions(json_data: Mapping[str, Any]) -> tuple[LeafFunction, Le
 
 @register_transformation("iterative")
 class IterativeTransformation(_LeafTransformation):
-    """Applies one transformation to every leaf of nested dictionaries and tuples, which keep their structure.
+    """Applies one transformation to every leaf of nested dictionaries and tuples; the structure does not change.
 
-    Where the inverses of the leaves depend on their spaces and these differ, the inverse is a
-    `LeafwiseTransformation`.
+    If the spaces of the leaves differ, the inverse is a `LeafwiseTransformation`.
 
     Parameters
     ----------
     transformation
-        What happens to every leaf.
+        The transformation of every leaf.
     is_leaf_node_fn
-        A function of a space: whether it is a leaf of the source.
+        A function that returns whether a space in the source is a leaf.
     inv_is_leaf_node_fn
-        The same for the target, which the inverse starts from.
+        The same for the target, used by the inverse.
 
     Raises
     ------
@@ -222,14 +221,14 @@ class IterativeTransformation(_LeafTransformation):
         if self.is_leaf_node_fn is not default_is_leaf_fn:
             return None
         fields = field_paths(source_space)
-        return [field for field in fields if any(overlap(field, wanted) for wanted in paths)], self
+        return [field for field in fields if any(overlap(field, path) for path in paths)], self
 
     def direction_inverse(self, source_space: Space | None = None) -> DataTransformation:
         leaves = [] if source_space is None else list(_leaves(source_space, self.is_leaf_node_fn))
-        turned = (self.inv_is_leaf_node_fn, self.is_leaf_node_fn)
+        swapped = (self.inv_is_leaf_node_fn, self.is_leaf_node_fn)
         if all(leaf == leaves[0] for leaf in leaves):
-            return IterativeTransformation(self.transformation.direction_inverse(next(iter(leaves), None)), *turned)
-        return LeafwiseTransformation([self.transformation.direction_inverse(leaf) for leaf in leaves], *turned)
+            return IterativeTransformation(self.transformation.direction_inverse(next(iter(leaves), None)), *swapped)
+        return LeafwiseTransformation([self.transformation.direction_inverse(leaf) for leaf in leaves], *swapped)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
         leaf = find_leaf_source_space(source_space, self.is_leaf_node_fn)
@@ -253,7 +252,7 @@ class IterativeTransformation(_LeafTransformation):
 
 @register_transformation("leafwise")
 class LeafwiseTransformation(_LeafTransformation):
-    """Applies to every leaf of nested dictionaries and tuples its own transformation.
+    """Applies a different transformation to each leaf of nested dictionaries and tuples.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Normalising boxes by the statistics of a dataset."""
+"""`NormalizeTransformation`: normalise boxes by the statistics of a dataset."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ Mode = Literal["mean_std", "min_max", "quantile"]
 class NormalizeTransformation(DataTransformation):
     """Maps each entry of a box to `(x - offset) / scale`.
 
-    `from_stats` takes both from the statistics of a dataset, such as `unienv_data.column_stats` gives.
+    `from_stats` takes both from the statistics of a dataset, such as the result of `unienv_data.column_stats`.
 
     Parameters
     ----------
     offset, scale
         Numbers, or arrays that broadcast to the shape of the box.
     new_dtype
-        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        The dtype of the results; by default the dtype of the source if it is a float, else the backend's default float.
         Integers are rounded to the nearest.
     low, high
-        The bounds of the results; by default those of the source, mapped.
+        The bounds of the results; by default the mapped bounds of the source.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class NormalizeTransformation(DataTransformation):
 
     @classmethod
     def from_stats(cls, stats: Any, mode: Mode = "mean_std", new_dtype: str | None = None) -> NormalizeTransformation:
-        """The transformation that normalises a column with these statistics.
+        """Make the transformation that normalises a column with these statistics.
 
         Parameters
         ----------
@@ -100,19 +100,19 @@ class NormalizeTransformation(DataTransformation):
         Raises
         ------
         ValueError
-            The mode is not known, or the statistics lack a figure for it or have one that is not finite.
+            The mode is unknown, or a statistic that it needs is missing or not finite.
         """
         names = {"mean_std": ("mean", "std"), "min_max": ("min", "max"), "quantile": ("q01", "q99")}.get(mode)
         if names is None:
             raise ValueError(f"mode is {mode!r}, it must be 'mean_std', 'min_max' or 'quantile'")
-        one, other = (_figure(stats, name, mode) for name in names)
-        offset, scale = (one, other) if mode == "mean_std" else ((one + other) / 2, (other - one) / 2)
+        first, second = (_statistic(stats, name, mode) for name in names)
+        offset, scale = (first, second) if mode == "mean_std" else ((first + second) / 2, (second - first) / 2)
         smallest = np.finfo(np.float32).smallest_normal
         return cls(offset, np.where(scale > smallest, scale, 1.0), new_dtype)
 
     @property
     def offset(self) -> Constant:
-        """What becomes 0: a number, or a NumPy array."""
+        """The value that becomes 0: a number, or a NumPy array."""
         return self._offset
 
     @property
@@ -122,17 +122,17 @@ class NormalizeTransformation(DataTransformation):
 
     @property
     def new_dtype(self) -> str | None:
-        """The name of the results' dtype, or None for one that follows from the source."""
+        """The name of the results' dtype, or None if it follows from the source."""
         return self._new_dtype
 
     @property
     def low(self) -> Constant | None:
-        """The lower bound of the results, or None for one that follows from the source."""
+        """The lower bound of the results, or None if it follows from the source."""
         return self._low
 
     @property
     def high(self) -> Constant | None:
-        """The upper bound of the results, or None for one that follows from the source."""
+        """The upper bound of the results, or None if it follows from the source."""
         return self._high
 
     def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
@@ -155,9 +155,9 @@ class NormalizeTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._make_plan)
         result = plan(data)
-        return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
+        return result if result.shape else backend.asarray(result)  # NumPy turns 0-d arrays into scalars
 
     def direction_inverse(self, source_space: Space | None = None) -> NormalizeTransformation:
         box = require_box(need_source_space(self, source_space), type(self).__name__)
@@ -188,7 +188,7 @@ class NormalizeTransformation(DataTransformation):
         }
         return cls(offset, scale, json_data.get("new_dtype"), **bounds)
 
-    def _work_out(self, source: Space, device: Any) -> _Plan:
+    def _make_plan(self, source: Space, device: Any) -> _Plan:
         box, target = require_box(source, type(self).__name__), self.get_target_space_from_source(source)
         backend = box.backend
         is_wide = any(_wants_double(space.dtype_name) for space in (box, target))
@@ -207,7 +207,7 @@ class NormalizeTransformation(DataTransformation):
 
 @dataclass(frozen=True)
 class _Plan:
-    """The steps for one array, with their constants."""
+    """The constants and steps for arrays of one space on one device."""
 
     backend: ComputeBackend
     compute_dtype: Any
@@ -226,18 +226,18 @@ def _wants_double(dtype_name: str) -> bool:
     return dtype_name == "float64" or (dtype.kind in "iu" and dtype.itemsize > 2)
 
 
-def _figure(stats: Any, name: str, mode: str) -> np.ndarray:
+def _statistic(stats: Any, name: str, mode: str) -> np.ndarray:
     value = stats.get(name) if isinstance(stats, Mapping) else getattr(stats, name, None)
     if value is None:
         raise ValueError(f"the statistics have no {name!r}, which mode {mode!r} needs")
-    figure = np.asarray(value, np.float64)
-    if not np.isfinite(figure).all():
-        raise ValueError(f"{name} is {figure}, to normalise by it every entry must be finite")
-    return figure
+    statistic = np.asarray(value, np.float64)
+    if not np.isfinite(statistic).all():
+        raise ValueError(f"{name} is {statistic}, to normalise by it every entry must be finite")
+    return statistic
 
 
 def _without_leading_ones(bound: np.ndarray) -> np.ndarray:
-    """A bound without leading axes along which it does not vary, so that it suits a batch and a single value alike."""
+    """Strip leading axes along which a bound does not vary, so that it fits single values and batches."""
     while bound.ndim and bound.shape[0] == 1:
         bound = bound[0]
     return bound

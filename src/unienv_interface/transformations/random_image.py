@@ -1,4 +1,4 @@
-"""Random changes of images: cropping, shifting and colours, each sample by a draw of its own."""
+"""Random changes of images: crops, shifts and colours, with a separate draw for each sample."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HEIGHT, _WIDTH = -3, -2
 
 
 class _RandomImageTransformation(DataTransformation):
-    """The base of random transformations of images, which owns the generator of their draws.
+    """The base class of random transformations of images; owns their generator.
 
-    Each call draws anew, so results differ from call to call; the same seed and the same calls give the same results.
-    Copies, such as those in the workers of a sampler, draw streams of their own.
+    Every call draws new numbers; the same seed and the same calls give the same results. Copies, such as the copies in
+    the workers of a sampler, draw independent streams.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -45,7 +45,7 @@ class _RandomImageTransformation(DataTransformation):
     @property
     def rng(self) -> np.random.Generator:
         """The generator that the next call draws from."""
-        if self._process != os.getpid():  # forked: the other process goes on with the same draws
+        if self._process != os.getpid():  # after a fork: the parent draws from the same state
             self._sequence = np.random.SeedSequence(
                 self._sequence.entropy, spawn_key=(*self._sequence.spawn_key, os.getpid())
             )
@@ -81,7 +81,7 @@ class _RandomImageTransformation(DataTransformation):
 
 
 def _take_pixels(box: BoxSpace, data: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
-    """The pixels of images (N, ..., H, W, C) at the rows (N, h) and columns (N, w) of each image of the first axis."""
+    """Gather the pixels of images (N, ..., H, W, C) at rows (N, h) and columns (N, w)."""
     backend, device = box.backend, constants_device(box.backend, data)
     shape = tuple(data.shape)
     lead = shape[:_HEIGHT]
@@ -92,23 +92,23 @@ def _take_pixels(box: BoxSpace, data: Any, rows: np.ndarray, columns: np.ndarray
     frame = as_array(backend, np.arange(images.shape[1])[None, :, None, None], name, device)
     y = as_array(backend, rows[:, None, :, None], name, device)
     x = as_array(backend, columns[:, None, None, :], name, device)
-    taken = images[sample, frame, y, x]
-    return backend.reshape(taken, (*lead, rows.shape[1], columns.shape[1], shape[-1]))
+    pixels = images[sample, frame, y, x]
+    return backend.reshape(pixels, (*lead, rows.shape[1], columns.shape[1], shape[-1]))
 
 
 @register_transformation("random_crop")
 class RandomCropTransformation(_RandomImageTransformation):
-    """Cuts a rectangle out of each image at a random place.
+    """Crops each image to a rectangle at a random position.
 
-    Images have their height, width and channels in the last three axes; any number of axes may lie in front. Each entry
-    of the first of those is drawn for itself, so frames of one sample are cut at the same place.
+    Images have the shape (..., height, width, channels). Each entry of the first axis has its own draw, so all frames
+    of one sample are cropped at the same position.
 
     Parameters
     ----------
     height, width
         The size of the rectangle.
     seed
-        The same seed and the same calls give the same results; without one, the seed comes from the system.
+        The seed of the draws; by default a random seed.
 
     Raises
     ------
@@ -147,8 +147,8 @@ class RandomCropTransformation(_RandomImageTransformation):
         count = data.shape[0] if len(data.shape) > 3 else 1
         size = (data.shape[_HEIGHT], data.shape[_WIDTH])
         top, left = (
-            self.rng.integers(0, whole - part + 1, (count, 1))
-            for whole, part in zip(size, (self.height, self.width), strict=True)
+            self.rng.integers(0, length - cropped + 1, (count, 1))
+            for length, cropped in zip(size, (self.height, self.width), strict=True)
         )
         return _take_pixels(box, data, top + np.arange(self.height), left + np.arange(self.width))
 
@@ -167,7 +167,7 @@ class RandomShiftTransformation(_RandomImageTransformation):
     pixels
         The largest shift.
     seed
-        The seed of the draws; by default a random one.
+        The seed of the draws; by default a random seed.
 
     Raises
     ------
@@ -204,17 +204,17 @@ class RandomShiftTransformation(_RandomImageTransformation):
 class ColorJitterTransformation(_RandomImageTransformation):
     """Changes brightness, contrast and saturation of each image by random factors from 1 - x to 1 + x.
 
-    Images and draws are as in `RandomCropTransformation`. Results are kept within the bounds of the box, integers
+    Images and draws are as in `RandomCropTransformation`. Results are clipped to the bounds of the box; integers are
     rounded to the nearest.
 
     Parameters
     ----------
     brightness, contrast
-        How far the factor may be from 1; 0 for no change.
+        The largest distance of the factor from 1; 0 for no change.
     saturation
-        The same, for images of three channels: red, green and blue.
+        The same for saturation, which needs three channels: red, green and blue.
     seed
-        The seed of the draws; by default a random one.
+        The seed of the draws; by default a random seed.
 
     Raises
     ------
@@ -243,7 +243,7 @@ class ColorJitterTransformation(_RandomImageTransformation):
         if self.saturation and box.shape[-1] != 3:
             raise ValueError(f"saturation is for images of three channels, not for {box}")
         if lacks_arithmetic(box.backend, box.dtype_name):
-            raise ValueError(f"{box.backend} does not calculate with {box.dtype_name}: rescale the images before")
+            raise ValueError(f"{box.backend} cannot compute with {box.dtype_name}: rescale the images first")
         return box
 
     def transform(self, source_space: Space, data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Mapping bounded boxes to other bounds."""
+"""`RescaleTransformation`: map bounded boxes linearly to other bounds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ._space_cache import SpaceCache
 from .serialization_utils import register_transformation
 from .transformation import DataTransformation, need_source_space
 
-# Integers of a wider range than this are mapped in double precision, where the backend has it.
+# Integers of a wider range are mapped in float64, if the backend has it.
 _WIDEST_RANGE_FOR_FLOAT32 = 2**16
 
 
@@ -40,18 +40,17 @@ _WIDEST_RANGE_FOR_FLOAT32 = 2**16
 class RescaleTransformation(DataTransformation):
     """Maps each entry of a bounded box linearly from its bounds to the bounds `new_low` and `new_high`.
 
-    An entry whose bounds are equal has no width to map and becomes `new_low`. Results always lie within the new bounds:
-    what was outside the old ones goes to the nearer end.
+    An entry whose bounds are equal becomes `new_low`. Results are clipped to the new bounds.
 
     Parameters
     ----------
     new_low, new_high
         Numbers, or arrays that broadcast to the shape of the box.
     new_dtype
-        The dtype of the results; by default that of the source if it is a float, else the default float of the backend.
+        The dtype of the results; by default the dtype of the source if it is a float, else the backend's default float.
         Integers are rounded to the nearest.
     nan_to
-        What replaces NaN after the mapping; by default NaN stays.
+        The value that replaces NaN after the mapping; by default NaN stays.
 
     Raises
     ------
@@ -83,22 +82,22 @@ class RescaleTransformation(DataTransformation):
 
     @property
     def new_low(self) -> Constant:
-        """The lower end: a number, or a NumPy array."""
+        """The lower bound of the results: a number, or a NumPy array."""
         return self._new_low
 
     @property
     def new_high(self) -> Constant:
-        """The upper end: a number, or a NumPy array."""
+        """The upper bound of the results: a number, or a NumPy array."""
         return self._new_high
 
     @property
     def new_dtype(self) -> str | None:
-        """The name of the results' dtype, or None for one that follows from the source."""
+        """The name of the results' dtype, or None if it follows from the source."""
         return self._new_dtype
 
     @property
     def nan_to(self) -> Constant | None:
-        """What NaN becomes, or None if it stays."""
+        """The value that replaces NaN, or None."""
         return self._nan_to
 
     def get_target_space_from_source(self, source_space: Space) -> BoxSpace:
@@ -116,14 +115,14 @@ class RescaleTransformation(DataTransformation):
 
     def transform(self, source_space: Space, data: Any) -> Any:
         backend = source_space.backend
-        plan = self._plans.get(source_space, constants_device(backend, data), self._work_out)
+        plan = self._plans.get(source_space, constants_device(backend, data), self._make_plan)
         result = plan(data)
-        return result if result.shape else backend.asarray(result)  # NumPy makes numbers of arrays without axes
+        return result if result.shape else backend.asarray(result)  # NumPy turns 0-d arrays into scalars
 
     def direction_inverse(self, source_space: Space | None = None) -> RescaleTransformation:
         box = require_box(need_source_space(self, source_space), type(self).__name__)
         _check_bounded(box)
-        low, high = (_for_any_batch(bound) for bound in box.bounds)
+        low, high = (_without_leading_ones(bound) for bound in box.bounds)
         return RescaleTransformation(low, high, box.dtype_name)
 
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
@@ -143,7 +142,7 @@ class RescaleTransformation(DataTransformation):
         }
         return cls(**constants, new_dtype=json_data.get("new_dtype"))
 
-    def _work_out(self, source: Space, device: Any) -> _Plan:
+    def _make_plan(self, source: Space, device: Any) -> _Plan:
         target = self.get_target_space_from_source(source)
         return _Plan.between(require_box(source, type(self).__name__), target, self._nan_to, device)
 
@@ -179,22 +178,22 @@ def _check_bounded(box: BoxSpace) -> None:
             )
 
 
-def _for_any_batch(bound: np.ndarray) -> np.ndarray | int | float:
-    """A bound without the axes along which it does not vary, so that it suits a batch and a single value alike."""
+def _without_leading_ones(bound: np.ndarray) -> np.ndarray | int | float:
+    """Strip leading axes along which a bound does not vary, so that it fits single values and batches."""
     while bound.ndim and bound.shape[0] == 1:
         bound = bound[0]
     return bound if bound.ndim else bound.item()
 
 
-# -- the arithmetic ----------------------------------------------------------------------------------------
+# -- arithmetic --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The steps for one array, with their constants."""
+    """The constants and steps for arrays of one space on one device."""
 
     backend: ComputeBackend
-    counted_from: Any  # integers that floats cannot tell apart are first counted from their lower bound
+    counted_from: Any  # the lower bound, subtracted first from integers that floats cannot represent; else None
     compute_dtype: Any
     body: _Linear | _Blend
     nan_to: Any
@@ -207,7 +206,7 @@ class _Plan:
         compute = backend.dtype_name(compute_dtype)
         low, high = (as_exact(bound) for bound in source.bounds)
         new_low, new_high = (as_exact(bound) for bound in target.bounds)
-        counted, anchored = (_passes_floats(box, compute) for box in (source, target))
+        counted, anchored = (_exceeds_floats(box, compute) for box in (source, target))
         finish: ClipFloats | RoundToIntegers
         if target.dtype_name in dtypes.INTEGER:
             finish = RoundToIntegers.into(target, compute, device, anchored)
@@ -236,14 +235,14 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Linear:
-    """Computes (x - shift) * scale + offset without the steps that change nothing."""
+    """Computes (x - shift) * scale + offset; skips steps with a shift or offset of 0."""
 
     shift: Any
     scale: Any
     offset: Any
 
     def __call__(self, x: Any) -> Any:
-        # x may be the caller's own array; what the first operation returns is not, and is written to
+        # never write to x, the caller's array; the result of the first operation may be written to
         if _is_zero(self.shift):
             y = x * self.scale
         else:
@@ -256,7 +255,7 @@ class _Linear:
 
 @dataclass(frozen=True)
 class _Blend:
-    """The map for bounds so far apart, or so close, that their distance or the scale leaves the range of floats."""
+    """The map for bounds whose distance or scale exceeds the range of floats."""
 
     shrink: Any
     shift: Any
@@ -285,7 +284,7 @@ def _body(
     largest, smallest = float(np.finfo(compute).max) / 4, float(np.finfo(compute).smallest_normal) * 4
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         width, new_width = high - low, stop - start
-        flat = width < smallest  # as good as equal bounds: their width may be zero by the time it is divided by
+        flat = width < smallest  # treat as equal bounds: in `compute` precision the width may be 0
         scale = np.where(flat, 0.0, new_width / width)
 
     def operand(values: np.ndarray) -> Any:
@@ -293,18 +292,18 @@ def _body(
 
     usual = (scale == 0.0) | ((scale >= smallest) & (scale <= largest))
     if np.all(usual) and np.all(width <= largest) and np.all(new_width <= largest):
-        return _Linear(operand(low), operand(_reaching(scale, low, high, start, stop, compute)), operand(start))
-    # Compilers divide by multiplying with the inverse, and that of a huge width is no normal number.
+        return _Linear(operand(low), operand(_enlarged_scale(scale, low, high, start, stop, compute)), operand(start))
+    # Compilers replace a division by a product with the inverse, which is subnormal for a huge width.
     shrink = np.where(width <= largest, 1.0, 2.0 ** -(np.finfo(compute).maxexp // 2))
-    # x / inf is 0: entries without width go to the start
+    # x / inf is 0: entries with equal bounds become the start
     width = np.where(flat, np.inf, high * shrink - low * shrink)
     return _Blend(operand(shrink), operand(low * shrink), operand(width), operand(start), operand(stop))
 
 
-def _reaching(
+def _enlarged_scale(
     scale: np.ndarray, low: np.ndarray, high: np.ndarray, start: np.ndarray, stop: np.ndarray, compute: str
 ) -> np.ndarray:
-    """The scale, enlarged by a few last bits so that rounding still reaches the upper end; the bounds cut the rest."""
+    """Enlarge the scale by a few ulps so that the upper bound is reached despite rounding; the excess is clipped."""
     low, high, start, stop, scale = (values.astype(compute) for values in (low, high, start, stop, scale))
     width = high - low
     while np.any(short := (scale > 0) & (width * scale + start < stop)):
@@ -323,13 +322,13 @@ def _wants_double(*boxes: BoxSpace) -> bool:
     )
 
 
-def _passes_floats(box: BoxSpace, compute: str) -> bool:
-    """Whether a box holds integers too large for floats to tell apart that can be handled as distances instead."""
+def _exceeds_floats(box: BoxSpace, compute: str) -> bool:
+    """Whether a box has integers that floats cannot represent, but whose distances from a bound fit an integer."""
     if box.dtype_name not in dtypes.INTEGER:
         return False
     low, high = (as_exact(bound) for bound in box.bounds)
-    every_integer_is_a_float = 2 ** (np.finfo(compute).nmant + 1)
-    if np.all(low >= -every_integer_is_a_float) and np.all(high <= every_integer_is_a_float):
+    largest_exact = 2 ** (np.finfo(compute).nmant + 1)
+    if np.all(low >= -largest_exact) and np.all(high <= largest_exact):
         return False
     return can_be_anchored(box.backend, low, high)
 

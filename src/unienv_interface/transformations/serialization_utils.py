@@ -1,7 +1,7 @@
-"""Transformations as JSON, and back.
+"""Convert transformations to JSON and back.
 
-The JSON of a transformation names its kind by a short key, which is looked up among the registered ones. Nothing is
-imported or run by a name in the data.
+The JSON of a transformation names its kind by a short key, which is looked up among the registered classes. Reading
+never imports or runs code that the data names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TransformationClass = TypeVar("TransformationClass", bound=type[DataTransformati
 _classes: dict[str, type[DataTransformation]] = {}
 _kinds: dict[type[DataTransformation], str] = {}
 
-# What the reference implementation writes as the type, and what it is called here.
+# Types that the reference implementation writes, and the kinds of these classes here.
 _PACKAGE = "unienv_interface.transformations"
 _REFERENCE_NAMES = {
     f"{_PACKAGE}.identity.IdentityTransformation": "identity",
@@ -56,7 +56,7 @@ def register_transformation(kind: str) -> Callable[[TransformationClass], Transf
     Raises
     ------
     ValueError
-        By the decorator, if the key stands for another class already.
+        From the decorator, if the key belongs to another class already.
 
     Examples
     --------
@@ -79,14 +79,14 @@ def register_transformation(kind: str) -> Callable[[TransformationClass], Transf
 
 
 def transformation_to_json(transformation: DataTransformation, source_space: Space | None = None) -> dict[str, Any]:
-    """The transformation as an object that `json.dumps` takes: its settings, and its kind as "type".
+    """Convert a transformation to an object that `json.dumps` takes: its settings, and its kind as "type".
 
     Parameters
     ----------
     transformation
         A transformation of a registered kind.
     source_space
-        The space that it is used with, where its settings depend on that.
+        The source space, needed only if the settings depend on it.
 
     Returns
     -------
@@ -116,14 +116,14 @@ def transformation_to_json(transformation: DataTransformation, source_space: Spa
 
 
 def json_to_transformation(json_data: Any, source_space: Space | None = None) -> DataTransformation:
-    """The transformation of a JSON object that `transformation_to_json` has made.
+    """Read a transformation from the JSON object of `transformation_to_json`.
 
     Parameters
     ----------
     json_data
         The object.
     source_space
-        The space that the transformation is used with, where its settings depend on that.
+        The source space, needed only if the settings depend on it.
 
     Returns
     -------

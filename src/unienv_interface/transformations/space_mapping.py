@@ -1,4 +1,4 @@
-"""A transformation bound to the space it starts from."""
+"""`SpaceMapping`: a transformation bound to its source space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .transformation import DataTransformation
 
 
 class SpaceMapping:
-    """A transformation bound to its source space, also where only some rows of a batch are at hand."""
+    """A transformation bound to its source space, for whole batches or some of their rows."""
 
     def __init__(self, transformation: DataTransformation, source_space: Space, batch_size: int | None) -> None:
         self.transformation = transformation
@@ -22,12 +22,12 @@ class SpaceMapping:
         self._inverse: DataTransformation | None = None
 
     def forward(self, data: Any, slots: np.ndarray | None = None) -> Any:
-        """The value in the target space; with `slots`, a host mask, `data` holds the rows of these slots only."""
+        """Transform a value; with the NumPy mask `slots`, `data` holds only the rows of these slots."""
         source = self.source_space if slots is None or self._rows is None else self._rows.of(slots)
         return self.transformation.transform(source, data)
 
     def backward(self, data: Any) -> Any:
-        """The value of the source space that `forward` maps to `data`."""
+        """Transform a value of the target space back to the source space."""
         if self._inverse is None:
             self._inverse = self.transformation.direction_inverse(self.source_space)
         return self._inverse.transform(self.target_space, data)

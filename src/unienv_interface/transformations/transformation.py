@@ -16,26 +16,25 @@ SourceBArrT = TypeVar("SourceBArrT", default=Any)
 SourceBDeviceT = TypeVar("SourceBDeviceT", default=Any)
 SourceBDTypeT = TypeVar("SourceBDTypeT", default=Any)
 SourceBDRNGT = TypeVar("SourceBDRNGT", default=Any)
-#: The keys that lead to a field of nested dictionaries.
+#: The keys from the root to a field of nested dictionaries.
 KeyPath = tuple[Any, ...]
 
 TargetDataT = TypeVar("TargetDataT", default=Any)
 
 
 class DataTransformation(abc.ABC):
-    """A mapping from the values of a source space to the values of the target space that follows from it.
+    """A mapping from values of a source space to values of a target space, which follows from the source space.
 
-    A transformation is not tied to a backend or a device: the source space says which, and results stay on the
-    device of the data. The data given is never written to; results may share memory with it.
+    A transformation has no backend and no device: the source space has the backend, and results stay on the device of
+    the data. A transformation never writes to its data; results may share memory with the data.
 
-    `source_space` describes the data at hand. For a batch it is the batched space, and the result is a value of the
-    batched target space. Transformations that work on the last axes of an array, or on the keys of a dict, also take
-    the space of one value with data that has further axes in front: rescaling, cropping, resizing, key filters, and
-    what is composed of them.
+    `source_space` describes the data. For a batch it is the batched space, and the result is a value of the batched
+    target space. Transformations of the last axes of an array, or of the keys of a dict, also take the space of one
+    value with data that has more leading axes: rescaling, cropping, resizing, key filters, and compositions of these.
 
-    What follows from the source space alone is worked out once per space and kept, so the settings of a
-    transformation are read-only unless it says otherwise. Transformations pickle, and go to JSON through
-    `transformation_to_json`, which a class of your own takes part in after `register_transformation`.
+    Transformations cache constants per source space, so their settings are read-only unless documented otherwise.
+    Transformations pickle, and `transformation_to_json` converts them to JSON; register your own class with
+    `register_transformation`.
 
     Examples
     --------
@@ -51,50 +50,50 @@ class DataTransformation(abc.ABC):
 
     @abc.abstractmethod
     def get_target_space_from_source(self, source_space: Space) -> Any:
-        """The space of the results; a ValueError or TypeError that says where and why if there are none."""
+        """The space of the results; raises a ValueError or TypeError if the source space does not fit."""
 
     @abc.abstractmethod
     def transform(self, source_space: Space, data: Any) -> Any:
-        """The result for a value of the source space. The value is not validated: that would cost every call."""
+        """Transform a value of the source space. The value is not validated, to save time."""
 
     def direction_inverse(self, source_space: Space | None = None) -> DataTransformation:
         """The transformation from the target space back to the source space; see `has_inverse`.
 
-        Some inverses depend on the source space and are refused without it.
+        Some inverses depend on the source space and raise a ValueError without it.
         """
         raise TypeError(f"{self!r} has no inverse")
 
     def narrow(
         self, source_space: Space, paths: Collection[KeyPath]
     ) -> tuple[list[KeyPath], DataTransformation] | None:
-        """The part of the transformation that makes some fields of the results.
+        """Narrow the transformation to some fields of the results.
 
         Parameters
         ----------
         source_space
             The space of one value.
         paths
-            The keys that lead to each wanted field of a result; () is all of it.
+            The key paths of the fields of a result to compute; () stands for the whole result.
 
         Returns
         -------
         tuple or None
-            The keys that lead to the fields of the source that it takes, and a transformation of a source that has
-            nothing but these, whose results have the wanted fields; None if it takes all of the source.
+            The key paths of the needed fields of the source, and a transformation of a source with only these fields,
+            whose results have the fields in `paths`; None if it needs the whole source.
         """
         return None
 
     @abc.abstractmethod
     def serialize(self, source_space: Space | None = None) -> dict[str, Any]:
-        """The settings as an object that `json.dumps` takes, without the key "type"."""
+        """Convert the settings to an object that `json.dumps` takes, without the key "type"."""
 
     @classmethod
     @abc.abstractmethod
     def deserialize_from(cls, json_data: Mapping[str, Any], source_space: Space | None = None) -> Self:
         """The inverse of `serialize`."""
 
-    def close(self) -> None:  # noqa: B027 - a default, not a duty
-        """Release resources of the transformation. Most have none."""
+    def close(self) -> None:  # noqa: B027 - optional to override
+        """Release the resources of the transformation; most have none."""
 
     def __repr__(self) -> str:
         names = [name for name in inspect.signature(type(self)).parameters if hasattr(self, name)]
@@ -102,14 +101,14 @@ class DataTransformation(abc.ABC):
 
 
 def require_transformation(key: object, value: Any) -> DataTransformation:
-    """A member of a composed transformation, after a check of its type; `key` names the member in the error."""
+    """Return a member of a composed transformation, or raise a TypeError that names it by `key`."""
     if not isinstance(value, DataTransformation):
         raise TypeError(f"{key}: {type(value).__name__}, it must be a DataTransformation")
     return value
 
 
 def need_source_space(transformation: DataTransformation, source_space: Space | None) -> Space:
-    """The source space of an inverse that depends on it."""
+    """Return the source space, or raise a ValueError if it is None."""
     if source_space is None:
         raise ValueError(f"the inverse of {transformation!r} depends on the source space: pass source_space")
     return source_space

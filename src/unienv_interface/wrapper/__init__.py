@@ -1,6 +1,6 @@
-"""Wrappers: environments that change one thing about another; and bridges to other libraries.
+"""Wrappers of environments, and bridges to other libraries.
 
-What needs an optional package, or is for few, is imported when it is first used.
+Wrappers that need an optional package, or that few users need, are imported on first use.
 """
 
 from __future__ import annotations

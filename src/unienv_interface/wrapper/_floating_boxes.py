@@ -1,4 +1,4 @@
-"""The boxes of a floating dtype in a space, whatever dicts and tuples they lie in."""
+"""Find and map the boxes of a floating dtype in nested spaces."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def floating_boxes(space: Space, path: str) -> list[tuple[str, Any]]:
 
 
 def map_boxes(space: Space, path: str, value: Any, fn: Callable[[str, BoxSpace, Any], Any]) -> Any:
-    """Apply `fn` to the values of the boxes of a floating dtype inside a value."""
+    """Apply `fn` to the values of all boxes of a floating dtype in a value."""
     if isinstance(space, CompositeSpace):
         items = zip(space.child_items(), space.child_values(value), strict=True)
-        return space.build_value(map_boxes(child, join_path(path, key), part, fn) for (key, child), part in items)
+        return space.build_value(map_boxes(child, join_path(path, key), leaf, fn) for (key, child), leaf in items)
     return fn(path, space, value) if isinstance(space, BoxSpace) and _is_floating_box(space) else value
 
 
 def unbounded(space: Space, dtype_name: str | None = None) -> Any:
-    """The space with its boxes of a floating dtype replaced by ones without bounds, of another dtype if given."""
+    """Remove the bounds of all boxes of a floating dtype in a space; `dtype_name` replaces their dtype."""
     if isinstance(space, CompositeSpace):
         return space.with_children([unbounded(child, dtype_name) for child in space.children])
     if not isinstance(space, BoxSpace) or not _is_floating_box(space):

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium as ours."""
+"""`FromGymnasiumEnv`: environments of Gymnasium as environments of UniEnv."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _WAY_OUT = (
 class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, Any]):
     """A `gymnasium.Env`, or a `gymnasium.vector.VectorEnv` as a batch, on any backend.
 
-    Observations are the caller's: the environment cannot change them afterwards. One environment gives rewards and
-    flags as float and bool, a batch as arrays of the backend. Infos stay as Gymnasium has them, NumPy arrays included;
-    those of a batch are a dict of arrays with masks `_key`. There is no context. Seeds are handed on as they are, so
-    a seed gives the episode it gives without the bridge; `rng`, which only sampling uses, follows them.
+    Observations are copies: the environment cannot change them later. A single environment returns rewards and flags as
+    float and bool, a batch as arrays of the backend. Infos keep Gymnasium's format, with NumPy arrays; the infos of a
+    batch are a dict of arrays with masks `_key`. The context is None. Seeds are passed on unchanged, so a seed gives
+    the same episode as without the bridge; the seed of `rng`, which only sampling uses, is derived from them.
 
-    A batch is never restarted by itself, whatever Gymnasium's vector environment would do: to step a slot whose episode
-    has ended is a RuntimeError, so reset such slots with a mask. A vector environment that resets in the same step
-    (`AutoresetMode.SAME_STEP`) hides the last observation and is refused. One that can only be reset as a whole, such
-    as CartPoleVectorEnv, raises an error when some slots are to be reset.
+    A batch never restarts episodes, in any autoreset mode of the vector environment: stepping a slot whose episode has
+    ended raises a RuntimeError; reset the slot with a mask first. A vector environment that resets in the same step
+    (`AutoresetMode.SAME_STEP`) hides the last observation and raises a ValueError. A vector environment that can only
+    reset all slots, such as CartPoleVectorEnv, raises a ValueError at a reset with a mask of some slots.
 
     Parameters
     ----------
     env
         The environment of Gymnasium.
     backend, device
-        Where observations, actions and, of a batch, rewards and flags are.
+        The backend and the device of observations and actions, and of the rewards and flags of a batch.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         self.env: Any = env
         self.backend = parse_backend(backend)
         self.device = device
-        self._sampling: list[Any] = [None, None]  # the generator, once it was asked for, and the seed it comes of
+        self._sampling: list[Any] = [None, None]  # the generator, made on first use, and its seed
         self._closed = False
         if isinstance(env, gymnasium.vector.VectorEnv):
             self._init_batch(env)
@@ -109,14 +109,14 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         self._read_reward = signal_reader(*backend_and_device, self.backend.default_floating_dtype)
         self._read_flag = signal_reader(*backend_and_device, self.backend.default_boolean_dtype)
         self._resets_some = _resets_some(env)
-        self._ended: np.ndarray | None = None  # the slots that wait for a reset, once there was one
+        self._ended: np.ndarray | None = None  # the slots that need a reset; None before the first reset
 
     @property
     def rng(self) -> Any:
-        """The generator that sampling uses; made at its first use, since most resets are not followed by sampling."""
+        """The generator for sampling, made on first use: most resets are not followed by sampling."""
         rng, seed = self._sampling
         if rng is None:
-            seed = None if seed is None else _sampling_seed(seed)
+            seed = None if seed is None else _independent_seed(seed)
             rng = self._sampling[0] = self.backend.random.random_number_generator(seed, device=self.device)
         return rng
 
@@ -124,7 +124,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     def rng(self, value: Any) -> None:
         self._sampling[0] = value
 
-    # -- the verbs -----------------------------------------------------------------------------------------
+    # -- reset, step, render, close ------------------------------------------------------------------------
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self.batch_size is not None:
@@ -156,7 +156,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     def reset(
         self, *, mask: Any = None, seed: int | None = None, options: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> tuple[None, Any, dict[str, Any]]:
-        """Begin a new episode, as in `Env.reset`. Further keywords join the `options` that Gymnasium hands on."""
+        """Begin a new episode, as in `Env.reset`. Other keywords are added to Gymnasium's `options`."""
         if options is not None or kwargs:
             options = {**(options or {}), **kwargs}
         chosen = None if mask is None else parse_mask(mask, self.batch_size, self.backend)
@@ -188,16 +188,16 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         )
 
     def render(self) -> Any:
-        """Gymnasium's frame, or None without a render mode. Frames of a batch are one array if they are alike."""
+        """Gymnasium's frame, or None without a render mode. Frames of a batch of one shape become one array."""
         if self.render_mode is None:
             return None
         frame = self.env.render()
         if isinstance(frame, np.ndarray):
             return frame.copy()
-        if not isinstance(frame, (tuple, list)) or not all(isinstance(part, np.ndarray) for part in frame):
+        if not isinstance(frame, (tuple, list)) or not all(isinstance(image, np.ndarray) for image in frame):
             return frame
-        is_alike = len({part.shape for part in frame}) == 1
-        return np.stack(frame) if is_alike and self.batch_size is not None else [part.copy() for part in frame]
+        is_alike = len({image.shape for image in frame}) == 1
+        return np.stack(frame) if is_alike and self.batch_size is not None else [image.copy() for image in frame]
 
     def close(self) -> None:
         if not self._closed:
@@ -222,11 +222,11 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
     @render_mode.setter
     def render_mode(self, value: str | None) -> None:
-        self.env.unwrapped.render_mode = value  # wrappers only show it
+        self.env.unwrapped.render_mode = value  # it is read-only in wrappers
 
     @property
     def render_fps(self) -> int | None:
-        """The frames per second that `metadata` has under "render_fps"; None without it."""
+        """The frames per second in `metadata["render_fps"]`, or None."""
         return self.metadata.get("render_fps")
 
     @render_fps.setter
@@ -246,7 +246,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         raise AttributeError(f"neither {type(self).__name__} nor a layer of {self.env} below it has {name!r}")
 
     def set_wrapper_attr(self, name: str, value: Any) -> None:
-        """Sets the attribute on the outermost layer that has it, or on the bottom one if none has."""
+        """Set the attribute on the outermost layer that has it, or on the bottom layer."""
         layers = list(self._layers())
         setattr(next((layer for layer in layers if hasattr(layer, name)), layers[-1]), name, value)
 
@@ -263,15 +263,15 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
 
 
 def _resets_some(env: gymnasium.vector.VectorEnv) -> bool:
-    """Whether some slots of a vector environment can be reset; a ValueError if it cannot be stepped properly."""
+    """Whether a vector environment can reset some slots; raises a ValueError if it restarts in the same step."""
     declared = env.metadata.get("autoreset_mode")
-    mode = getattr(declared, "value", declared)  # some declare the value, not the member of the enumeration
+    mode = getattr(declared, "value", declared)  # some declare the value of the enum
     if mode == "SameStep":
         raise ValueError(f"{env} resets in the step that ends an episode, which hides its last observation: {_WAY_OUT}")
     if mode == "Disabled":
         return True
-    # In their other mode these two do not restart a slot that was reset in time, which `_step_batch` sees to; only
-    # workers without shared memory do, since they keep their mark. Before version 1.1 they had no modes and no masks.
+    # In NEXT_STEP, Gymnasium's two classes do not restart a slot that was reset before the next step, except workers
+    # without shared memory. Gymnasium before 1.1 has no modes and no masks.
     base = env.unwrapped
     if isinstance(base, gymnasium.vector.AsyncVectorEnv) and not base.shared_memory:
         return False
@@ -279,6 +279,6 @@ def _resets_some(env: gymnasium.vector.VectorEnv) -> bool:
     return known and hasattr(base, "autoreset_mode")
 
 
-def _sampling_seed(seed: int) -> int:
-    """A seed for `rng` whose draws have nothing to do with those of the environment for the same seed."""
+def _independent_seed(seed: int) -> int:
+    """Derive a seed for `rng` whose draws are independent of the environment with the same seed."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])

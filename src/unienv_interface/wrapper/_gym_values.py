@@ -1,8 +1,8 @@
-"""Functions that carry values between an environment of Gymnasium and one of ours.
+"""Functions that convert the values of environments between Gymnasium and UniEnv.
 
-`from_gym_data` and `to_gym_data` look up the kind of space at every call. The spaces of an environment stay the same,
-so here that is done once: a reader or writer is built when the bridge is, and a step then costs one plain call per
-array. Values of what is a box on NumPy, whose dtype and shape are right, take the shortest way there is.
+`from_gym_data` and `to_gym_data` dispatch on the kind of space at every call. The spaces of an environment do not
+change, so a bridge builds a reader or writer once, and a step costs one plain call per array. NumPy arrays with the
+dtype and shape of their box take the shortest path.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _ARRAY_KINDS = (
 
 
 def batched_from_gym(single: Any, batched: Any, backend: ComputeBackend, device: Any, path: str) -> Space:
-    """Our space of the batches of a vector environment, which has `single` for one value and `batched` for all.
+    """Convert the batched space of a vector environment, given also its space of one value, `single`.
 
-    Gymnasium has no batch of a Text, Graph, Sequence or OneOf but a Tuple, which only `single` tells from a batch of
-    tuples. Bounds come from `batched`, where they may differ from slot to slot.
+    Gymnasium batches a Text, Graph, Sequence or OneOf as a Tuple: only `single` distinguishes it from a batch of
+    tuples. Bounds come from `batched`, since they may differ between slots.
     """
 
     def child(key: Any) -> Space:
@@ -75,10 +75,10 @@ def batched_from_gym(single: Any, batched: Any, backend: ComputeBackend, device:
 
 
 def reader(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
-    """A function from values of `gym_space` to values of `space`, in memory of their own.
+    """Make a function that converts values of `gym_space` to values of `space`; the result is a copy.
 
-    With `batched` the values are batches: `space` is that of the whole batch, `gym_space` that of one value.
-    An error begins with `path`.
+    With `batched` the values are batches: `space` is the space of the batch, `gym_space` the space of one value.
+    Errors begin with `path`.
     """
     return _converter(gym_space, space, path, batched, _leaf_reader)
 
@@ -90,7 +90,7 @@ def _leaf_reader(gym_space: Any, space: Space, path: str, batched: bool) -> Conv
         single = _single_of(space)
         read_slot = reader(gym_space, single, path)
         return lambda data: batch_utils.concatenate(single, [read_slot(value) for value in data])
-    return _located(lambda data: from_gym_data(space, copying.deepcopy(data)), path)
+    return _with_path(lambda data: from_gym_data(space, copying.deepcopy(data)), path)
 
 
 def _array_reader(space: ArraySpace, path: str) -> Convert:
@@ -101,9 +101,9 @@ def _array_reader(space: ArraySpace, path: str) -> Convert:
         values = np.asarray(data)
         if values.dtype == dtype and values.shape == shape:
             return backend.from_numpy(values, device=device, copy=True)
-        return from_gym_data(space, values)  # which casts into new memory, or raises
+        return from_gym_data(space, values)  # casts to a new array, or raises
 
-    general = _located(read_any, path)
+    general = _with_path(read_any, path)
     if backend is not NumpyComputeBackend or dtype is None:
         return general
     if shape == () and dtype.kind in "iu":
@@ -119,7 +119,7 @@ def _array_reader(space: ArraySpace, path: str) -> Convert:
 
 
 def signal_reader(backend: ComputeBackend, device: Any, dtype: Any) -> Convert:
-    """A function that copies the rewards or flags of a vector environment to an array of ours."""
+    """Make a function that copies the rewards or flags of a vector environment to an array of the backend."""
     return lambda values: backend.from_numpy(np.asarray(values), dtype=dtype, device=device, copy=True)
 
 
@@ -127,9 +127,9 @@ def signal_reader(backend: ComputeBackend, device: Any, dtype: Any) -> Convert:
 
 
 def writer(gym_space: Any, space: Space, path: str, *, batched: bool = False) -> Convert:
-    """A function from values of `space` to values of `gym_space`, in memory of their own.
+    """Make a function that converts values of `space` to values of `gym_space`; the result is a copy.
 
-    Arguments as for `reader`. For a Discrete a plain int is taken too.
+    Arguments as for `reader`. A Discrete also takes a Python int.
     """
     return _converter(gym_space, space, path, batched, _leaf_writer)
 
@@ -141,14 +141,14 @@ def _leaf_writer(gym_space: Any, space: Space, path: str, batched: bool) -> Conv
         write_slot = writer(gym_space, _single_of(space), path)
         return lambda data: tuple([write_slot(value) for value in batch_utils.iterate(space, data)])
     if isinstance(gym_space, gymnasium.spaces.Sequence) and gym_space.stack:
-        return _located(lambda data: _stacked(gym_space.feature_space, to_gym_data(space, data)), path)
-    return _located(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
+        return _with_path(lambda data: _stacked(gym_space.feature_space, to_gym_data(space, data)), path)
+    return _with_path(lambda data: copying.deepcopy(to_gym_data(space, data)), path)
 
 
 def _array_writer(gym_space: Any, space: ArraySpace, path: str, batched: bool) -> Convert:
     dtype, shape = np.dtype(gym_space.dtype), space.shape
     is_alike = space.backend is NumpyComputeBackend and isinstance(space, BoxSpace) and space.dtype == dtype
-    general = _located(lambda value: np.array(to_gym_data(space, value), dtype), path)
+    general = _with_path(lambda value: np.array(to_gym_data(space, value), dtype), path)
 
     def write(value: Any) -> Any:
         if is_alike and type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
@@ -168,16 +168,16 @@ def _array_writer(gym_space: Any, space: ArraySpace, path: str, batched: bool) -
 
 
 def _stacked(feature_space: Any, items: tuple[Any, ...]) -> Any:
-    """The items of a Sequence in the stacked form that its spaces with `stack=True` have."""
+    """Stack the items of a Sequence with `stack=True`."""
     out: Any = vector_utils.create_empty_array(feature_space, len(items))
     return vector_utils.concatenate(feature_space, items, out) if items else out
 
 
-# -- both ways ---------------------------------------------------------------------------------------------
+# -- both directions ---------------------------------------------------------------------------------------
 
 
 def _converter(gym_space: Any, space: Space, path: str, batched: bool, leaf: Callable[..., Convert]) -> Convert:
-    """The function for a whole space, where `leaf` makes those for what is neither a dict nor a tuple."""
+    """Make the conversion for a space; `leaf` makes the conversions for spaces that are neither dict nor tuple."""
 
     def child(key: Any, child_space: Space) -> Convert:
         return _converter(gym_space[key], child_space, join_path(path, key), batched, leaf)
@@ -213,8 +213,8 @@ def _tuple_converter(converters: Iterable[Convert], path: str) -> Convert:
     return convert_tuple
 
 
-def _located(convert: Convert, path: str) -> Convert:
-    """The same function, with `path` in front of the errors it raises."""
+def _with_path(convert: Convert, path: str) -> Convert:
+    """Wrap a conversion so that its errors begin with `path`."""
 
     def convert_located(data: Any) -> Any:
         try:
@@ -235,19 +235,19 @@ def _single_of(space: Space) -> Space:
 
 
 def owned_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of infos, their dicts and arrays, that the environment cannot change."""
+    """Copy infos with their dicts and arrays, so that the environment cannot change them."""
     return _map_info(info, np.copy)
 
 
 def rows_of_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
-    """The infos of the slots of `mask`, given those of all."""
+    """Take the slots of `mask` from the infos of all slots."""
     return _map_info(info, lambda array: array[mask] if array.shape[:1] == mask.shape else array)
 
 
 def spread_info(info: Mapping[str, Any], mask: np.ndarray) -> dict[str, Any]:
-    """The infos of the slots of `mask` as Gymnasium has them: for all slots, with masks `_key`.
+    """Spread the infos of the slots of `mask` to all slots, with masks `_key`, which is Gymnasium's format.
 
-    The other slots are filled with zeros, or with None where the values are no numbers.
+    The other slots are filled with zeros, or with None if the values are objects.
     """
     count = int(np.count_nonzero(mask))
     spread: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Our environments as ones of Gymnasium."""
+"""`ToGymnasiumEnv` and `ToGymnasiumVectorEnv`: environments of UniEnv as environments of Gymnasium."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ else:
 
 
 def combine_context_obs_space(context_space: Space | None, observation_space: Space) -> Space:
-    """The space of Gymnasium's observation: a dict of context and observation, or without a context the observation."""
+    """The space of `combine_context_obs`: a dict of both spaces, or without a context the observation space."""
     if context_space is None:
         return observation_space
     children = {"context": context_space, "observation": observation_space}
@@ -37,7 +37,7 @@ def combine_context_obs_space(context_space: Space | None, observation_space: Sp
 
 
 def combine_context_obs(context: Any, observation: Any) -> Any:
-    """Gymnasium's observation."""
+    """Combine context and observation to a dict; without a context, return the observation."""
     return observation if context is None else {"context": context, "observation": observation}
 
 
@@ -46,9 +46,9 @@ class ToGymnasiumEnv(
 ):
     """A single environment of UniEnv as a `gymnasium.Env`.
 
-    Where there is a context, the observation is a dict of "context" and "observation". Options of a reset become
-    keywords of ours. Arrays are NumPy's and the caller's own, in infos and frames too. `np_random` is a generator for
-    Gymnasium's wrappers, seeded by `reset`; the environment has its own.
+    If the environment has a context, the observation is a dict of "context" and "observation". Options of a reset
+    become keywords of `Env.reset`. All arrays are NumPy copies, also in infos and frames. `np_random` is a generator
+    for Gymnasium's wrappers, seeded by `reset`; the environment has its own generator.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ToGymnasiumEnv(
     Raises
     ------
     ValueError
-        The environment is batched: see `ToGymnasiumVectorEnv`.
+        The environment is batched: use `ToGymnasiumVectorEnv`.
     TypeError
         Gymnasium has no counterpart of one of its spaces.
 
@@ -88,7 +88,7 @@ class ToGymnasiumEnv(
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None, mask: Any = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode. `options` and further keywords are keywords of the environment's own `reset`."""
+        """Begin a new episode. `options` and other keywords become keywords of the environment's `reset`."""
         super().reset(seed=seed)
         self._context, observation, info = _reset(self.env, mask, seed, options, kwargs)
         return self._write_observation(combine_context_obs(self._context, observation)), _host(self.env, info)
@@ -140,7 +140,7 @@ class ToGymnasiumEnv(
         return getattr(self, name) if hasattr(self, name) else self.env.get_wrapper_attr(name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Sets the attribute on the layer that has it; on the bottom one if none has, unless `force` is False."""
+        """Set the attribute on the outermost layer that has it, or with `force` on the bottom layer."""
         if hasattr(self, name):
             setattr(self, name, value)
         elif force or self.env.has_wrapper_attr(name):
@@ -156,23 +156,22 @@ class ToGymnasiumEnv(
 class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """A batched environment of UniEnv as a `gymnasium.vector.VectorEnv`; otherwise like `ToGymnasiumEnv`.
 
-    `options={"reset_mask": slots}` of `reset` resets these slots. The result of that holds all slots, the others as
-    they were.
+    `reset(options={"reset_mask": slots})` resets these slots and returns all slots; the other slots do not change.
 
     Parameters
     ----------
     env
         The batched environment.
     autoreset_mode
-        When episodes that have ended restart: ``"same_step"``, ``"next_step"`` or ``"disabled"`` (see
-        `AutoresetWrapper`), or a `gymnasium.vector.AutoresetMode`. By default that of ``env``, which is
-        ``"disabled"`` without an `AutoresetWrapper`: reset the slots that have ended with a mask.
-        ``metadata["autoreset_mode"]`` and the attribute ``autoreset_mode`` say which mode it is.
+        When ended episodes restart: ``"same_step"``, ``"next_step"`` or ``"disabled"`` (see `AutoresetWrapper`), or a
+        `gymnasium.vector.AutoresetMode`. The default is the mode of ``env``: ``"disabled"`` without an
+        `AutoresetWrapper`, so reset ended slots with a mask. ``metadata["autoreset_mode"]`` and the attribute
+        ``autoreset_mode`` hold the mode.
 
     Raises
     ------
     ValueError
-        If ``env`` is not batched, or restarts in another mode already.
+        ``env`` is not batched, or already restarts in another mode.
 
     Examples
     --------
@@ -181,7 +180,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     def __init__(self, env: Env, autoreset_mode: AutoresetMode | gymnasium.vector.AutoresetMode | None = None) -> None:
-        self.closed = True  # up to the last line: before version 1.3 Gymnasium closes what is half made, too
+        self.closed = True  # until the last line: Gymnasium before 1.3 also closes an object whose __init__ failed
         if env.batch_size is None:
             raise ValueError(f"{env} is not batched: ToGymnasiumEnv makes a gymnasium.Env of it")
         self.env = _restarting(env, autoreset_mode)
@@ -199,7 +198,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         self.closed = False
 
     def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes, everywhere or where `options["reset_mask"]` says so."""
+        """Begin new episodes in all slots, or in the slots of `options["reset_mask"]`."""
         super().reset(seed=seed)
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
@@ -214,7 +213,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return self._write_observation(combine_context_obs(self._context, self._observation)), self._infos(info, mask)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Step all slots; episodes that ended restart as `autoreset_mode` says."""
+        """Step all slots; ended episodes restart according to `autoreset_mode`."""
         self._observation, reward, terminated, truncated, info = self.env.step(self._read_action(actions))
         to_host = self.env.backend.to_host
         final: dict[str, Any] = {}
@@ -230,8 +229,8 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         )
 
     def _split_final(self, info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The infos without those of episodes that have ended, and these as Gymnasium has them."""
-        own = {"final_obs", "_final_obs", "final_info", "_final_info"}
+        """Split infos into the infos of the step and the final infos of ended episodes, in Gymnasium's format."""
+        final_keys = {"final_obs", "_final_obs", "final_info", "_final_info"}
         ended = np.array(self.env.backend.to_host(info["_final_obs"]), bool)
         batch = self._write_observation(combine_context_obs(self._context, info["final_obs"]))
         last = vector_utils.iterate(self.observation_space, batch)
@@ -242,7 +241,7 @@ class ToGymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             "final_info": self._infos(rows_of_infos(info["final_info"], ended), ended),
             "_final_info": ended.copy(),
         }
-        return {key: value for key, value in info.items() if key not in own}, final
+        return {key: value for key, value in info.items() if key not in final_keys}, final
 
     def _infos(self, info: dict[str, Any], mask: np.ndarray | None) -> dict[str, Any]:
         return spread_info(_host(self.env, info), np.ones(self.num_envs, bool) if mask is None else mask)
@@ -261,32 +260,33 @@ def _reset(
     env: Env, mask: Any, seed: int | None, options: Mapping[str, Any] | None, kwargs: dict[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
     options = {**(options or {}), **kwargs}
-    taken = {"mask", "seed"} & options.keys()
-    if taken:
-        raise ValueError(f"options hold {sorted(taken)}, which reset has arguments of its own for")
+    reserved = {"mask", "seed"} & options.keys()
+    if reserved:
+        raise ValueError(f"options hold {sorted(reserved)}: pass them as arguments of reset instead")
     if mask is not None:
         options["mask"] = mask
     return env.reset(seed=seed, **options)
 
 
-def _restarting(env: Env, wanted: AutoresetMode | gymnasium.vector.AutoresetMode | None) -> Env:
-    """The environment with this mode of restarting; its own one if None."""
-    own = mode_of(env)
-    mode: Any = wanted.name.lower() if isinstance(wanted, gymnasium.vector.AutoresetMode) else wanted or own
-    if mode == own:
+def _restarting(env: Env, requested: AutoresetMode | gymnasium.vector.AutoresetMode | None) -> Env:
+    """Wrap the environment to restart in the requested mode; None keeps its mode."""
+    current = mode_of(env)
+    is_member = isinstance(requested, gymnasium.vector.AutoresetMode)
+    mode: Any = requested.name.lower() if is_member else requested or current  # type: ignore[union-attr]
+    if mode == current:
         return env
-    if own != "disabled":
-        raise ValueError(f"autoreset_mode is {mode!r}, but {env!r} restarts in the mode {own!r} already")
+    if current != "disabled":
+        raise ValueError(f"autoreset_mode is {mode!r}, but {env!r} already restarts in the mode {current!r}")
     return AutoresetWrapper(env, mode)
 
 
 def _context_after(env: Env, context: Any, info: dict[str, Any]) -> Any:
-    """The context after a step, in which an AutoresetWrapper may have restarted episodes."""
+    """The context after a step: an AutoresetWrapper may have restarted episodes."""
     return info.get("context", context) if context is not None and mode_of(env) != "disabled" else context
 
 
 def gym_spaces_of(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """The spaces of one value and of a batch as Gymnasium has them; `space` is ours of the batch."""
+    """Convert the space of a batch to Gymnasium's spaces of one value and of the batch."""
     slots = [to_gym_space(slot) for slot in batch_utils.unbatch_spaces(space)]
     if all(slot == slots[0] for slot in slots):
         return slots[0], vector_utils.batch_space(slots[0], len(slots))
@@ -294,7 +294,7 @@ def gym_spaces_of(space: Space) -> tuple[gymnasium.Space, gymnasium.Space]:
 
 
 def _gym_metadata(env: Env) -> dict[str, Any]:
-    """The metadata with the keys that Gymnasium expects: the frame rate, and the render mode."""
+    """The metadata with the keys that Gymnasium expects: `render_modes` and `render_fps`."""
     metadata = {"render_modes": [], **env.metadata}
     if env.render_mode is not None and env.render_mode not in metadata["render_modes"]:
         metadata["render_modes"] = [*metadata["render_modes"], env.render_mode]
@@ -304,6 +304,6 @@ def _gym_metadata(env: Env) -> dict[str, Any]:
 
 
 def _host(env: Env, data: Any) -> Any:
-    """The data with every array in it as a NumPy array of its own, or as a NumPy scalar."""
+    """Copy every array in the data to a NumPy array or a NumPy scalar."""
     backend = env.backend
     return backend.map_fn_over_arrays(data, lambda array: np.array(backend.to_host(array))[()])

@@ -1,4 +1,4 @@
-"""Video files out of frames, with PyAV."""
+"""Write frames to video files, with PyAV."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..utils.optional import need
 
 VideoFormat = Literal["mp4", "gif", "webm"]
 
-# Frames are encoded while an environment waits, so the encoders run with their fastest settings.
+# The environment blocks while a video is encoded, so the encoders have fast settings.
 _CODECS: dict[str, tuple[str, str, dict[str, str]]] = {
     "mp4": ("libx264", "yuv420p", {"preset": "veryfast"}),
     "webm": ("libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8", "crf": "30", "b": "0"}),
     "gif": ("gif", "pal8", {}),
 }
-_GIF_TICKS = 100  # a GIF counts its time in hundredths of a second
+_GIF_TICKS = 100  # the time base of a GIF is 1/100 second
 
 
 def check_format(name: str) -> str:
-    """The format, if it is one that can be written and PyAV is there to write it."""
+    """Return the format; raises an error if it is unknown or PyAV is not installed."""
     if name not in _CODECS:
         raise ValueError(f"format is {name!r}, videos are written as one of {list(get_args(VideoFormat))}")
     need("av", extra="video")
@@ -33,9 +33,10 @@ def check_format(name: str) -> str:
 
 
 def as_image(frame: Any) -> np.ndarray:
-    """A frame of any backend as a new array of uint8, (height, width, 3); a ValueError if it is no image.
+    """Convert a frame of any backend to a new uint8 array (height, width, 3); raises a ValueError if it is no image.
 
-    Frames are uint8, (height, width) or with 1, 3 or 4 channels last: gray, RGB, or RGBA, of which A is dropped.
+    Frames are uint8 of shape (height, width) or (height, width, channels) with 1, 3 or 4 channels: gray, RGB or RGBA,
+    whose alpha is dropped.
     """
     values = get_backend_from_tensor(frame).to_numpy(frame)
     if values.dtype != np.uint8:
@@ -57,16 +58,16 @@ def as_image(frame: Any) -> np.ndarray:
 def write_video(path: Path, frames: Sequence[np.ndarray], *, fps: float, format: str) -> None:  # noqa: A002
     """Write images, all of one size, as a video file.
 
-    The file appears under its name only when it is complete, in place of one that is there; if writing fails, nothing
-    is left behind. An mp4 has even sizes only: an odd one is padded by repeating the last row or column.
+    The file gets its name when it is complete, and replaces an existing file; if writing fails, the incomplete file is
+    removed. Odd sizes in an mp4, which allows only even ones, are padded by repeating the last row or column.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _encode(part, frames, Fraction(fps).limit_denominator(1001), format)
-        os.replace(part, path)
+        _encode(temporary, frames, Fraction(fps).limit_denominator(1001), format)
+        os.replace(temporary, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -100,9 +101,7 @@ def _video_frames(frames: Sequence[np.ndarray], fps: Fraction, *, even: bool) ->
 
 
 def _with_palette(images: Iterator[Any], shape: tuple[int, ...], fps: Fraction) -> Iterator[Any]:
-    """The images with at most 256 colours, chosen to suit them all: a GIF's own choice is the same eight by eight by
-    four for every video.
-    """
+    """Reduce the images to a common palette of 256 colours; the default palette is the same for every video."""
     av = need("av", extra="video")
     graph = av.filter.Graph()
     source = graph.add_buffer(width=shape[1], height=shape[0], format="rgb24", time_base=1 / fps)

@@ -1,4 +1,4 @@
-"""Actions between other bounds."""
+"""`ActionRescaleWrapper`: actions with other bounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ActionRescaleWrapper(
 ):
     """Takes actions between `new_low` and `new_high` and maps them linearly to the bounds of the environment below.
 
-    Integer actions become floats on this layer and are rounded on their way in.
+    Integer actions become floats on this layer and are rounded for the environment below.
 
     Parameters
     ----------
     env
-        The environment below, whose actions are a box with finite bounds.
+        The environment below, whose action space is a box with finite bounds.
     new_low, new_high
         Numbers, or arrays that broadcast to the shape of the actions.
 

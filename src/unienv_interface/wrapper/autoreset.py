@@ -1,4 +1,4 @@
-"""Environments that restart by themselves."""
+"""`AutoresetWrapper`: restart ended episodes automatically."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ StepResult = tuple[Any, Any, Any, Any, dict[str, Any]]
 class AutoresetWrapper(Wrapper):
     """Restarts episodes that have ended, as Gymnasium's vector environments do.
 
-    Works for a single environment and for a batch, each slot of which restarts by itself.
+    Works for a single environment and for a batch, whose slots restart separately.
 
-    - ``"same_step"``: the step that ends an episode returns the first observation of the next one. Its infos hold
+    - ``"same_step"``: the step that ends an episode returns the first observation of the next episode. Its infos hold
       ``final_obs`` (the last observation), ``final_info`` (the infos of the last step), and in a batch the boolean
-      arrays ``_final_obs`` and ``_final_info`` of the slots that ended. All other infos of these slots are those of
-      the reset.
+      arrays ``_final_obs`` and ``_final_info`` of the slots that ended. All other infos of these slots come from the
+      reset.
     - ``"next_step"``: the step that ends an episode returns its last observation. The next step ignores the action
       for that slot, resets the slot, and returns the first observation, reward 0 and both flags False.
     - ``"disabled"``: the caller resets.
 
-    In a batch ``final_obs`` is a value of the observation space, the observations of all slots before the restarts:
-    ``info.get("final_obs", observation)`` is what the actions led to, in every slot. ``final_info`` likewise holds
-    the infos of all slots.
+    In a batch ``final_obs`` has the observations of all slots before the restarts: ``info.get("final_obs",
+    observation)`` is the result of the actions in every slot. ``final_info`` has the infos of all slots in the same
+    way.
 
-    Where there is a context, the infos of a step that restarts slots hold the contexts of all slots in ``context``,
-    and in a batch the restarted slots in ``_context``.
+    If the environment has a context, the infos of a step that restarts slots hold the contexts of all slots in
+    ``context``, and in a batch the mask of the restarted slots in ``_context``.
 
-    Wrappers that follow episodes (`TimeLimitWrapper`, `FrameStackWrapper`) belong below this one, where they see every
-    reset. A recorder may lie below or around it; of a batch in the mode ``"next_step"``, only around it.
+    Put wrappers that follow episodes (`TimeLimitWrapper`, `FrameStackWrapper`) below this wrapper, where they see every
+    reset. Put a recorder below or around it; a recorder of a batch in the mode ``"next_step"`` only around it.
 
     Parameters
     ----------
     env
         The environment to restart.
     mode
-        When to restart, one of the above.
+        When to restart: ``"same_step"``, ``"next_step"`` or ``"disabled"``.
 
     Raises
     ------
     ValueError
-        If the mode is not one of the above, if ``env`` restarts by itself already, or if a recorder of a batch lies
-        below the mode ``"next_step"``.
+        The mode is unknown, ``env`` already restarts episodes, or the mode is ``"next_step"`` over a recorder of a
+        batch.
 
     Notes
     -----
-    In the mode ``"next_step"`` a batch steps some slots while others are reset. `AsyncVecEnv` and `SyncVecEnv` can do
-    that. Any other batch steps as a whole: the wrapper resets the slots before that step, so that no ended episode is
-    stepped, and once more after it. The caller sees no difference, but a recorder below would record the step between
-    the two resets. One around this wrapper records only what the caller sees; it needs a buffer for each slot, since
-    lanes advance together.
+    In the mode ``"next_step"`` some slots of a batch step while other slots are reset, which `AsyncVecEnv` and
+    `SyncVecEnv` support. Any other batch steps all slots: the wrapper resets the ended slots before this step, so that
+    no ended episode is stepped, and again after it. The caller sees no difference, but a recorder below would record
+    the step between the two resets. Put the recorder around this wrapper, with a buffer for each slot, since lanes
+    advance together.
 
     Examples
     --------
@@ -85,11 +85,11 @@ class AutoresetWrapper(Wrapper):
             )
         self.mode: AutoresetMode = mode
         if mode != "disabled":
-            self.metadata = {**env.metadata, _METADATA_KEY: mode}  # which a vector environment of these passes on
+            self.metadata = {**env.metadata, _METADATA_KEY: mode}  # a vector environment of this one passes it on
         self._ended = np.zeros(env.batch_size or 1, bool)
-        self._signals: tuple[Any, Any, Any] = (0.0, False, False)  # of the step before, which show what type they have
+        self._signals: tuple[Any, Any, Any] = (0.0, False, False)  # of the last step, for their types
         self._context: Any = None
-        # A wrapper with a `step_async` may yet be unable to step some slots, as a recorder of lanes is.
+        # A wrapper with `step_async`, such as a recorder of lanes, may be unable to step some slots.
         self._steps_some = not isinstance(env, Wrapper) and hasattr(env, "step_async")
 
     def reset(
@@ -102,7 +102,7 @@ class AutoresetWrapper(Wrapper):
         return context, observation, info
 
     def step(self, action: Any, **options: Any) -> StepResult:
-        """Step, and restart what has ended. Options, such as a recorder's `extras`, go to the `step` of ``env``."""
+        """Step, and restart ended episodes. `options`, such as a recorder's `extras`, go to the `step` of ``env``."""
         if self.mode == "disabled":
             return self.env.step(action, **options)
         if self.mode == "next_step" and self._ended.any():
@@ -116,7 +116,7 @@ class AutoresetWrapper(Wrapper):
         return result
 
     def _restarted(self, result: StepResult) -> StepResult:
-        """The result of a step that ended episodes, after their restart."""
+        """Restart the ended slots; returns the result of the step with the first observations and final infos."""
         observation, reward, terminated, truncated, info = result
         first, reset_info = self._reset_slots(self._ended)
         if self.batch_size is None:
@@ -129,30 +129,30 @@ class AutoresetWrapper(Wrapper):
         return observation, reward, terminated, truncated, merged
 
     def _restart(self) -> StepResult:
-        """The step after one that ended the episodes of all slots, or that of a single environment."""
+        """Reset all slots, or the single environment, in place of a step."""
         first, info = self._reset_slots(self._ended)
         reward, terminated, truncated = map(self._zero, self._signals)
         return first, reward, terminated, truncated, {**info, **self._context_info()}
 
     def _restart_and_step(self, action: Any, options: dict[str, Any]) -> StepResult:
-        """The step after one that ended the episodes of some slots."""
+        """Reset the ended slots and step the others."""
         others = np.flatnonzero(~self._ended)
         if not self._steps_some:
             self._reset_slots(self._ended)
         rows, *signal_rows, info = self._step_slots(others, action, options)
         first, reset_info = self._reset_slots(self._ended)
         observation = self.observation_space.create_empty()
-        for slots, part in ((~self._ended, rows), (self._ended, first)):
-            observation = self.env.update_observation_post_reset(observation, part, self._mask(slots))
+        for slots, slot_rows in ((~self._ended, rows), (self._ended, first)):
+            observation = self.env.update_observation_post_reset(observation, slot_rows, self._mask(slots))
         index = self.backend.from_numpy(others, device=self.device)
         reward, terminated, truncated = (
-            self.backend.replaced_at(self._zero(signal), index, part)
-            for signal, part in zip(self._signals, signal_rows, strict=True)
+            self.backend.replaced_at(self._zero(signal), index, signal_row)
+            for signal, signal_row in zip(self._signals, signal_rows, strict=True)
         )
         return observation, reward, terminated, truncated, self._merge_infos(info, reset_info)
 
     def _step_slots(self, slots: np.ndarray, action: Any, options: dict[str, Any]) -> StepResult:
-        """Step these slots; returns their results, in order."""
+        """Step some slots; returns their results, in order."""
         index = self.backend.from_numpy(slots, device=self.device)
         if self._steps_some:
             env: Any = self.env
@@ -166,7 +166,7 @@ class AutoresetWrapper(Wrapper):
         return rows, reward[index], terminated[index], truncated[index], rows_of_infos(info, ~self._ended)
 
     def _reset_slots(self, slots: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        """Reset these slots; returns their observations and infos."""
+        """Reset some slots; returns their observations and infos."""
         mask = None if self.batch_size is None else self._mask(slots)
         context, observation, info = self.env.reset(mask=mask)
         self._keep_context(context, mask)
@@ -177,17 +177,17 @@ class AutoresetWrapper(Wrapper):
             return
         if mask is not None:
             context = self.env.update_context_post_reset(self._context, context, mask)
-        self._context = copy.deepcopy(context)  # the caller may write to what it gets
+        self._context = copy.deepcopy(context)  # the caller may write to its context
 
     def _context_info(self) -> dict[str, Any]:
-        """The infos of the contexts after a restart."""
+        """The infos that hold the contexts after a restart."""
         if self.context_space is None:
             return {}
         masks = {} if self.batch_size is None else {"_context": self._mask(self._ended)}
         return {"context": copy.deepcopy(self._context), **masks}
 
     def _merge_infos(self, info: dict[str, Any], reset_info: dict[str, Any]) -> dict[str, Any]:
-        """The infos of all slots, given those of the slots that go on and those of the slots that were reset."""
+        """Merge the infos of the slots that stepped and the slots that were reset."""
         parts = [InfoPart(~self._ended, info), InfoPart(self._ended, reset_info)]
         return {**merge_infos(parts, self.backend, self.device), **self._context_info()}
 
@@ -209,8 +209,8 @@ def autoreset_mode(env: Env) -> AutoresetMode:
     Returns
     -------
     str
-        The mode of the `AutoresetWrapper` among its layers, or around each environment of a `SyncVecEnv` or
-        `AsyncVecEnv`; without one "disabled".
+        The mode of the `AutoresetWrapper` among the layers, or around each environment of a `SyncVecEnv` or
+        `AsyncVecEnv`; "disabled" without an `AutoresetWrapper`.
 
     Examples
     --------
@@ -227,9 +227,9 @@ def autoreset_mode(env: Env) -> AutoresetMode:
 
 
 def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
-    """Refuse an environment that restarts by itself.
+    """Raise a ValueError for an environment that restarts by itself.
 
-    For wrappers that would get episodes wrong, since they do not see these restarts.
+    Wrappers call this if they follow episodes, since they do not see these restarts.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def refuse_autoreset(env: Env, name: str, *modes: AutoresetMode) -> None:
     name
         The name of the wrapper, for the message.
     *modes
-        The modes to refuse; by default all.
+        The modes that raise; by default all modes.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def ended_slots(env: Env, terminated: Any, truncated: Any) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        A new array of booleans; a single environment is one slot.
+        A new array of booleans, with one slot for a single environment.
     """
     if env.batch_size is None:
         return np.array([bool(terminated) or bool(truncated)])

@@ -1,4 +1,4 @@
-"""Environments on another backend or device."""
+"""Wrappers that move environments to another backend or device."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def data_to(
     target_backend: ComputeBackend | None = None,
     target_device: Any = None,
 ) -> Any:
-    """Nested data with its arrays moved to another backend, device or both.
+    """Move the arrays in nested data to another backend, device or both.
 
     Parameters
     ----------
     data
         Dicts, lists, tuples, graphs and arrays.
     source_backend
-        Only its arrays are moved; None for those of all backends.
+        Move only arrays of this backend; None for arrays of all backends.
     target_backend
-        Where they are to be; None for their own backend.
+        The new backend; None to keep the backend of each array.
     target_device
-        The device of the moved arrays; None for where they come to lie by themselves.
+        The new device; None for the default device of the conversion.
 
     Returns
     -------
     data
-        The same structure; what is not moved stays as it is. Memory is shared where `ComputeBackend.from_numpy` says
-        so.
+        The same structure; other values do not change. Arrays may share memory as `ComputeBackend.from_numpy`
+        documents.
     """
 
     def move(value: Any) -> Any:
@@ -102,18 +102,18 @@ class ToBackendOrDeviceWrapper(
         BRNGType,
     ]
 ):
-    """The environment on another backend, device or both: everything that goes in or comes out is moved.
+    """The environment on another backend, device or both: moves actions, masks and all returned values.
 
-    This layer has a generator of its own, seeded from the one below.
+    This layer has its own generator, seeded from the generator below.
 
     Parameters
     ----------
     env
         The environment below.
     backend
-        The backend of this layer; by default that of the environment.
+        The backend of this layer; by default the backend of the environment.
     device
-        The device of this layer; by default that of the environment, or the default device of a new backend.
+        The device of this layer; by default the device of the environment, or the default device of a new backend.
 
     Examples
     --------
@@ -167,9 +167,9 @@ class ToBackendOrDeviceWrapper(
         return context, observation, self._move_out(info)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observation, *rest = self.env.step(map_action(self, self._move_in, action))
+        observation, *others = self.env.step(map_action(self, self._move_in, action))
         observation = self.env.observation_space.data_to(observation, self._backend, self._device)
-        reward, terminated, truncated, info = (self._move_out(value) for value in rest)
+        reward, terminated, truncated, info = (self._move_out(value) for value in others)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
@@ -199,7 +199,7 @@ class ToBackendWrapper(ToBackendOrDeviceWrapper):
     env
         The environment below.
     backend, device
-        The backend of this layer, and its device, by default that backend's default one.
+        The backend of this layer and its device; by default the default device of the backend.
 
     Examples
     --------
@@ -223,7 +223,7 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
     device
         The device of this layer.
     original_device
-        Where the environment is, if it does not say so itself.
+        The device of the environment, if `env.device` is None.
 
     Examples
     --------
@@ -237,5 +237,5 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
 
 
 def _default_device(backend: ComputeBackend) -> Any:
-    """The device of arrays that are made without one."""
+    """The device of arrays that are made without a device."""
     return backend.device(backend.empty((0,)))

@@ -1,4 +1,4 @@
-"""One environment as a batch of one, and back."""
+"""Wrappers that make a single environment a batch of one, and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BatchifyWrapper(
 ):
     """A single environment as a batch of one: data, rewards, flags and infos get a leading axis of size 1.
 
-    Frames of `render` are handed on as they are.
+    Frames of `render` do not change.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class BatchifyWrapper(
         boolean = self.backend.default_boolean_dtype
         return (
             observation,
-            self._as_row(reward, self.backend.dtype_from_name("float64")),  # as precise as Python's own numbers
+            self._as_row(reward, self.backend.dtype_from_name("float64")),  # the precision of Python floats
             self._as_row(terminated, boolean),
             self._as_row(truncated, boolean),
             stack_infos([info], self.backend, self.device),
@@ -127,7 +127,7 @@ class UnBatchifyWrapper(
     Raises
     ------
     ValueError
-        The environment is no batch of one.
+        The environment is not a batch of one.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class UnBatchifyWrapper(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
         if mask is not None:
-            parse_mask(mask, self.batch_size, self.backend)  # says that there is nothing to select
+            parse_mask(mask, self.batch_size, self.backend)  # raises the error for masks
         context, observation, info = super().reset(*args, seed=seed, **kwargs)
         return context, observation, _first_info(info)
 
@@ -176,4 +176,4 @@ def _first(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_first(child) for child in value)
     is_row = len(value) == 1 if isinstance(value, list) else getattr(value, "shape", ())[:1] == (1,)
-    return value[0] if is_row else value  # what has no axis of size one is the same for all slots
+    return value[0] if is_row else value  # a value without this axis is the same for all slots

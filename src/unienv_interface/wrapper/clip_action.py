@@ -1,4 +1,4 @@
-"""Actions moved to the bounds of the action space."""
+"""`ClipActionWrapper`: clip actions to the bounds of the action space."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ._floating_boxes import map_boxes, unbounded
 
 
 class ClipActionWrapper(ActionWrapper):
-    """Takes any action and moves each entry to the nearest value between the bounds of the environment below.
+    """Clips actions to the bounds of the environment below.
 
-    The boxes of a floating dtype in the action space have no bounds on this layer; other leaves stay as they are.
+    The boxes of a floating dtype in the action space have no bounds on this layer; other leaves do not change.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class ClipActionWrapper(ActionWrapper):
     Raises
     ------
     ValueError
-        If the action space has no box of a floating dtype with bounds.
+        The action space has no box of a floating dtype with bounds.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Steps at a fixed rate, for environments that run in real time."""
+"""`ControlFrequencyLimitWrapper`: step at a fixed rate, for environments that run in real time."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from ..env_base.wrapper import SameTypesWrapper
 class ControlFrequencyLimitWrapper(
     SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Begins each step `control_dt` seconds after the previous step began, and waits if there is time left.
+    """Begins each step `control_dt` seconds after the previous step began; sleeps until then.
 
-    The first step after a reset begins at once. Later ones lie on a fixed grid from there, so an inexact sleep does
-    not add up. A step that comes late begins at once; if it is a whole period late or more, the grid starts anew
-    with it, so lost time is never made up for by steps in a rush. A reset with a mask keeps the grid, since the
-    other slots go on.
+    The first step after a reset begins at once. Later steps are on a fixed time grid from there, so inexact sleeps do
+    not add up. A late step begins at once; a step that is late by a period or more starts a new grid, so lost time is
+    never made up by faster steps. A reset with a mask keeps the grid, since the other slots continue.
 
     Parameters
     ----------
     env
         The environment below.
     control_dt
-        Seconds from step to step; by default the `control_timestep` of a layer below.
+        Seconds between the beginnings of steps; by default the `control_timestep` of a layer below.
     clock
-        Gives seconds, and never goes back.
+        A function that returns monotonic seconds.
     sleep
-        Waits for so many seconds.
+        A function that sleeps for a number of seconds.
 
     Raises
     ------
@@ -44,10 +43,10 @@ class ControlFrequencyLimitWrapper(
     """
 
     lateness: float = 0.0
-    """Seconds by which the last step began too late."""
+    """The seconds by which the last step began late."""
 
     late_steps: int = 0
-    """How many steps since the last reset came later than they should have, sleeping too long left aside."""
+    """The number of steps since the last reset that were called late; long sleeps do not count."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class ControlFrequencyLimitWrapper(
             raise ValueError(f"control_dt is {control_dt}, a period is a positive number of seconds")
         self.control_dt = control_dt
         self._clock, self._sleep = clock, sleep
-        self._due: float | None = None  # when the next step is to begin; None: at once
+        self._due: float | None = None  # the time of the next step; None for at once
 
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any

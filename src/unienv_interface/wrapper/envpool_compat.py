@@ -1,4 +1,4 @@
-"""EnvPool's environments as batches of ours. EnvPool needs Gymnasium, and so does this module."""
+"""`FromEnvPool`: pools of EnvPool as batched environments. EnvPool and this module need Gymnasium."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ else:
 
 
 class FromEnvPool(FromGymnasiumEnv):
-    """An EnvPool of ``env_type="gymnasium"`` as a batched environment, on any backend; else as `FromGymnasiumEnv`.
+    """An EnvPool of ``env_type="gymnasium"`` as a batched environment on any backend; else like `FromGymnasiumEnv`.
 
-    Slots are never restarted by themselves, whatever EnvPool would do: to step one whose episode has ended is a
-    RuntimeError, so reset it with a mask. EnvPool takes seeds only when a pool is made, so ``reset(seed=...)`` makes
-    the pool anew with that seed, for all slots.
+    Slots never restart by themselves: stepping a slot whose episode has ended raises a RuntimeError; reset it with a
+    mask first. EnvPool takes a seed only when a pool is made, so ``reset(seed=...)`` makes a new pool with this seed,
+    for all slots.
 
     Parameters
     ----------
     env
-        The pool, as `envpool.make` returns it with ``env_type="gymnasium"``; synchronous (its ``batch_size`` is
-        ``num_envs``) and of one player.
+        The pool of `envpool.make` with ``env_type="gymnasium"``; synchronous (its ``batch_size`` is ``num_envs``) and
+        with one player.
     backend, device
-        Where its values go.
+        The backend and the device of all values.
 
     Raises
     ------
     TypeError
-        If ``env`` is not a pool of ``env_type="gymnasium"``.
+        ``env`` is not a pool of ``env_type="gymnasium"``.
     ValueError
-        If the pool is asynchronous or has several players.
+        The pool is asynchronous or has several players.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class FromEnvPool(FromGymnasiumEnv):
 
 
 class PoolVectorEnv(gymnasium.vector.VectorEnv):
-    """A pool as a vector environment of Gymnasium with ``AutoresetMode.DISABLED``, which pools themselves are not."""
+    """A pool as a vector environment of Gymnasium with ``AutoresetMode.DISABLED``."""
 
     def __init__(self, pool: Any) -> None:
         if not all(hasattr(pool, name) for name in ("spec", "config", "single_observation_space")):
@@ -79,7 +79,7 @@ class PoolVectorEnv(gymnasium.vector.VectorEnv):
         self.observation_space = vector_utils.batch_space(self.single_observation_space, self.num_envs)
 
     def reset(self, *, seed: Any = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all slots, or those of the option ``reset_mask``: then the others have zeros, and no infos."""
+        """Reset all slots, or the slots of the option ``reset_mask``; the other slots then have zeros and no infos."""
         options = dict(options or {})
         slots = options.pop("reset_mask", None)
         if options:
@@ -90,7 +90,7 @@ class PoolVectorEnv(gymnasium.vector.VectorEnv):
             observation, info = self.pool.reset(np.flatnonzero(slots).astype(np.int32))
             return _spread(observation, slots), info
         if seed is not None:
-            self._make_anew(seed)
+            self._remake(seed)
         return self.pool.reset()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -102,13 +102,13 @@ class PoolVectorEnv(gymnasium.vector.VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         self.pool.close()
 
-    def _make_anew(self, seed: int) -> None:
-        """Replace the pool by one of the same settings with another seed."""
+    def _remake(self, seed: int) -> None:
+        """Replace the pool by a new pool with the same settings and another seed."""
         old = self.pool
         config = old.spec.config._replace(seed=seed % 2**31, env_seed=[])  # EnvPool's seeds are 32-bit integers
         self.pool = type(old)(type(old.spec)(tuple(config)))
         for name, value in vars(old).items():
-            if name.startswith("_render"):  # what envpool.make has set beside the settings
+            if name.startswith("_render"):  # set by envpool.make outside of the settings
                 setattr(self.pool, name, value)
         old.close()
 
@@ -117,11 +117,11 @@ class PoolVectorEnv(gymnasium.vector.VectorEnv):
 
 
 def _spread(observation: Any, slots: np.ndarray) -> Any:
-    """The observations of the slots of a mask as those of all slots, with zeros for the others."""
+    """Spread the observations of the slots of a mask to all slots, with zeros in the others."""
     if isinstance(observation, Mapping):
         return {key: _spread(value, slots) for key, value in observation.items()}
     if isinstance(observation, tuple):
         return tuple(_spread(value, slots) for value in observation)
-    whole = np.zeros((len(slots), *observation.shape[1:]), observation.dtype)
-    whole[slots] = observation
-    return whole
+    all_rows = np.zeros((len(slots), *observation.shape[1:]), observation.dtype)
+    all_rows[slots] = observation
+    return all_rows

@@ -1,4 +1,4 @@
-"""Returns, lengths and durations of episodes."""
+"""`EpisodeStatisticsWrapper`: returns, lengths and durations of episodes."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .autoreset import autoreset_mode, ended_slots
 class EpisodeStatisticsWrapper(Wrapper):
     """Adds the return, length and duration of an episode to the infos of the step that ends it.
 
-    ``info["episode"]`` is ``{"r": return, "l": steps, "t": seconds}``. In a batch these are arrays with 0 for the slots
-    that go on, and ``info["_episode"]`` says which slots ended, as in Gymnasium's `RecordEpisodeStatistics`. An
-    AutoresetWrapper may lie below this wrapper or above it; above it and in the mode ``"same_step"`` the statistics are
-    in ``final_info``.
+    ``info["episode"]`` is ``{"r": return, "l": steps, "t": seconds}``. In a batch these are arrays with 0 for slots
+    that have not ended, and ``info["_episode"]`` is the mask of the ended slots, as in Gymnasium's
+    `RecordEpisodeStatistics`. An AutoresetWrapper may be below or above this wrapper; if it is above, in the mode
+    ``"same_step"``, the statistics are in ``final_info``.
 
     Parameters
     ----------
     env
         The environment, single or batched.
     buffer_length
-        How many of the last episodes the queues hold.
+        The number of episodes that the queues hold.
     stats_key
         The key of the infos, instead of ``"episode"``.
     clock
-        Seconds that never go back.
+        A function that returns monotonic seconds.
 
     Attributes
     ----------
     episode_count : int
-        How many episodes have ended.
+        The number of ended episodes.
     return_queue, length_queue, time_queue : deque
         Return, steps and seconds of the last episodes.
 
@@ -84,7 +84,7 @@ class EpisodeStatisticsWrapper(Wrapper):
         self._returns += rewards.astype(np.float64)
         self._lengths += 1
         if self._mode == "next_step" and self._ended.any():
-            self._begin(self._ended)  # this step was their reset
+            self._begin(self._ended)  # this step has reset these slots
         self._ended = ended_slots(self, terminated, truncated)
         if self._ended.any():
             info = self._finish(info, self._ended)
@@ -97,9 +97,9 @@ class EpisodeStatisticsWrapper(Wrapper):
         self._starts[slots], self._ended[slots] = self._clock(), False
 
     def _finish(self, info: dict[str, Any], ended: np.ndarray) -> dict[str, Any]:
-        """The infos with the statistics of the slots that ended, which are kept as well."""
+        """Add the statistics of the ended slots to the infos and the queues."""
         if self.stats_key in info or f"_{self.stats_key}" in info:
-            raise ValueError(f"the infos have a key {self.stats_key!r} already: give EpisodeStatisticsWrapper another")
+            raise ValueError(f"the infos have a key {self.stats_key!r} already: pass another stats_key")
         seconds = np.round(self._clock() - self._starts, 6)
         self.episode_count += int(ended.sum())
         self.return_queue.extend(self._returns[ended].tolist())
@@ -116,7 +116,7 @@ class EpisodeStatisticsWrapper(Wrapper):
         return self.backend.from_host(column, dtype, device=self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The queues and the episodes under way, as lists, NumPy arrays and numbers."""
+        """The state of the queues and of the current episodes, as lists, NumPy arrays and numbers."""
         return {
             "episode_count": self.episode_count,
             "return_queue": list(self.return_queue),
@@ -129,7 +129,7 @@ class EpisodeStatisticsWrapper(Wrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`. With another batch size all slots have to be reset, and only the queues count."""
+        """Restore a `state_dict`. With another batch size, only the queues are restored: reset all slots first."""
         self.episode_count = int(state["episode_count"])
         for name in ("return_queue", "length_queue", "time_queue"):
             queue: deque[Any] = getattr(self, name)

@@ -1,4 +1,4 @@
-"""Structured actions, observations and contexts as flat vectors."""
+"""Wrappers that flatten structured actions, observations and contexts to vectors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .autoreset import refuse_autoreset
 
 
 def _batch_axes(env: Env) -> int:
-    """How many leading axes stay: the batch axis, if there is one."""
+    """The number of leading axes to keep: 1 for a batch, else 0."""
     return 0 if env.batch_size is None else 1
 
 
 class FlattenActionWrapper(
     ActionWrapper[BArrayType, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Takes actions as vectors, in the layout of `space_utils.flatten_utils`.
+    """Takes actions as flat vectors, in the layout of `space_utils.flatten_utils`.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ class FlattenContextObservationWrapper(
         BRNGType,
     ]
 ):
-    """Gives observations, contexts or both as vectors, each a vector of its own.
+    """Flattens observations, contexts or both to separate vectors.
 
     Parameters
     ----------
     env
         The environment below.
     flatten_context
-        Flatten contexts; no effect where there is no context.
+        Flatten contexts; no effect without a context space.
     flatten_observation
         Flatten observations.
 

@@ -1,7 +1,4 @@
-"""The history of an environment: the layout of past frames and actions beside the observation.
-
-Shared by `FrameStackWrapper` and `FuncFrameStackWrapper`, which differ in who keeps the state of the queues.
-"""
+"""The layout of observations with past frames and actions, for `FrameStackWrapper` and `FuncFrameStackWrapper`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ PAST_ACTIONS = "past_actions"
 
 
 def parse_stack_size(value: Any, name: str) -> int:
-    """A number of frames as a user gives it."""
+    """Check a number of frames: an integer of at least 0."""
     size = parse_integer(value, name)
     if size < 0:
         raise ValueError(f"{name} is {value}, it must not be negative")
@@ -30,7 +27,7 @@ def parse_stack_size(value: Any, name: str) -> int:
 
 
 def parse_default_action(space: Space, value: Any) -> Any:
-    """The action that stands for those before the first: the one given, or the one nearest to zero."""
+    """The action to fill the history with at a reset: `value` after a check, or by default the action nearest to 0."""
     if value is None:
         return _nearest_to_zero(space)
     validate(space, value, "action_default_value")
@@ -50,24 +47,24 @@ def _nearest_to_zero(space: Space) -> Any:
 
 def history_space(observation_space: Space, obs_queue: Queue | None, action_queue: Queue | None) -> Space:
     """The space of `history_value`."""
-    shown = observation_space if obs_queue is None else obs_queue.output_space
+    stacked = observation_space if obs_queue is None else obs_queue.output_space
     if action_queue is None:
-        return shown
-    return DictSpace(shown.backend, {OBSERVATION: shown, PAST_ACTIONS: action_queue.output_space})
+        return stacked
+    return DictSpace(stacked.backend, {OBSERVATION: stacked, PAST_ACTIONS: action_queue.output_space})
 
 
 def history_value(observation: Any, obs_frames: Any, action_frames: Any) -> Any:
-    """The observation with its history, given the frames of the queues; None for a missing queue."""
-    shown = observation if obs_frames is None else obs_frames
-    return shown if action_frames is None else {OBSERVATION: shown, PAST_ACTIONS: action_frames}
+    """Combine the observation with the frames of the queues; None for a missing queue."""
+    stacked = observation if obs_frames is None else obs_frames
+    return stacked if action_frames is None else {OBSERVATION: stacked, PAST_ACTIONS: action_frames}
 
 
 def newest_observation(value: Any, obs_queue: Queue | None, action_queue: Queue | None) -> Any:
-    """The observation that `history_value` was made of."""
-    shown = value if action_queue is None else value[OBSERVATION]
-    return shown if obs_queue is None else obs_queue.newest(shown)
+    """The newest observation in the result of `history_value`."""
+    stacked = value if action_queue is None else value[OBSERVATION]
+    return stacked if obs_queue is None else obs_queue.newest(stacked)
 
 
 def rows_of(space: Space, data: Any, mask: Any) -> Any:
-    """The slots of batched data that a mask selects, or all of it if the mask is None."""
+    """Take the slots of a mask from batched data; returns the data if the mask is None."""
     return data if mask is None else batch_utils.get_at(space, data, mask)

@@ -1,4 +1,4 @@
-"""Observations with those before them, and with the actions that led there."""
+"""`FrameStackWrapper`: observations with past observations and actions."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ class FrameStackWrapper(
         ContextType, Any, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
     ]
 ):
-    """Gives each observation together with the `obs_stack_size` ones before it, and with the last actions.
+    """Stacks each observation with the `obs_stack_size` observations before it, and with the last actions.
 
-    With `obs_stack_size` above 0, observations get a time axis of `obs_stack_size` + 1 frames, oldest first: their
-    first axis, or in a batch the second. With `action_stack_size` above 0 they become a dict:
+    With `obs_stack_size` above 0, observations get a time axis of `obs_stack_size` + 1 frames, oldest first. It is the
+    first axis, in a batch the second. With `action_stack_size` above 0, observations become a dict:
 
-        {"observation": the observation, stacked or not, "past_actions": the actions, stacked alike}
+        {"observation": the observation, stacked or not, "past_actions": the stacked actions}
 
-    After a reset the first observation stands for all those before it. In a batch every slot has a history of its own.
-    Stacked arrays are new memory each time.
+    A reset fills the history with copies of the first observation. In a batch every slot has its own history. Stacked
+    arrays are new arrays in every step.
 
     Parameters
     ----------
     env
         The environment below.
     obs_stack_size
-        How many observations before the last one are given with it.
+        The number of past observations to stack with the last one.
     action_stack_size
-        How many of the last actions are given.
+        The number of past actions to stack.
     action_default_value
-        The action that stands for those before the first step, a value of the action space; by default the one nearest
-        to zero.
+        The action to fill the history with at a reset; by default the action nearest to zero.
 
     Raises
     ------
@@ -78,11 +77,11 @@ class FrameStackWrapper(
         self.observation_space = history_space(env.observation_space, self.obs_deque, self.action_deque)
 
     def map_observation(self, observation: Any) -> Any:
-        """The observation with the history as it stands. Nothing is recorded: `reset` and `step` do that."""
+        """Combine an observation with the current history, without adding it; `reset` and `step` add observations."""
         return self._show(observation, None)
 
     def reverse_map_observation(self, observation: Any) -> Any:
-        """The newest observation in one of this layer."""
+        """The newest observation in an observation of this layer."""
         return newest_observation(observation, self.obs_deque, self.action_deque)
 
     def reset(
@@ -98,7 +97,7 @@ class FrameStackWrapper(
         return context, self._show(observation, mask), info
 
     def step(self, action: Any, **options: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step as `env` does. Options, such as a recorder's `extras`, go to its `step`."""
+        """Step the environment. `options`, such as a recorder's `extras`, go to the `step` of `env`."""
         observation, reward, terminated, truncated, info = self.env.step(action, **options)
         if self.obs_deque is not None:
             self.obs_deque.add(observation)
@@ -107,7 +106,7 @@ class FrameStackWrapper(
         return self._show(observation, None), reward, terminated, truncated, info
 
     def _show(self, observation: Any, mask: Any) -> Any:
-        """The observation, whose rows are those of the mask, with their history."""
+        """Combine an observation, with the rows of the mask, with the history of these rows."""
         obs_frames, action_frames = (
             None if queue is None else rows_of(queue.output_space, queue.get_output_data(), mask)
             for queue in (self.obs_deque, self.action_deque)

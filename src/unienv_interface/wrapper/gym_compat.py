@@ -1,9 +1,9 @@
-"""The bridge to Gymnasium, both ways. Importing this module imports gymnasium.
+"""Bridges from and to Gymnasium. Importing this module imports gymnasium.
 
     env = FromGymnasiumEnv(gymnasium.make("CartPole-v1"), backend=PyTorchComputeBackend)
     gym_env = ToGymnasiumEnv(env)
 
-Spaces and values are converted as `unienv_interface.space.space_utils.gym_utils` says.
+`unienv_interface.space.space_utils.gym_utils` documents the conversion of spaces and values.
 """
 
 from ..backends.base import BArrayType, BDeviceType, BDtypeType, BRNGType

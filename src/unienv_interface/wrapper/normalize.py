@@ -1,4 +1,4 @@
-"""Observations and rewards scaled by running statistics."""
+"""Wrappers that scale observations and rewards by running statistics."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .running_moments import RunningMoments
 
 
 class NormalizeObservationWrapper(ContextObservationWrapper):
-    """Scales observations to mean 0 and variance 1, entry by entry, by the observations seen so far.
+    """Scales each entry of the observations to mean 0 and variance 1, by the moments of all observations so far.
 
     Every box of a floating dtype in the observation space becomes a box of float32 without bounds; images, integers,
-    texts and other leaves stay as they are. The slots of a batch share their moments. Contexts are not scaled.
+    texts and other leaves do not change. The slots of a batch share their moments. Contexts are not scaled.
 
     Parameters
     ----------
     env
         The environment, single or batched.
     epsilon
-        Added to the variance before its root is taken.
+        Added to the variance before taking the square root.
     update_running_mean
-        Whether observations go into the moments; an attribute that can be assigned, as for an evaluation.
+        Whether observations update the moments; assign the attribute to switch, for example in an evaluation.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
     Raises
     ------
     ValueError
-        If the observation space has no box of a floating dtype, if ``epsilon`` is not above 0, or if ``env`` is an
+        The observation space has no box of a floating dtype, ``epsilon`` is not above 0, or ``env`` is an
         AutoresetWrapper in the mode ``"same_step"``, whose ``final_obs`` this wrapper would not scale.
 
     Examples
@@ -64,7 +64,7 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
         self.observation_space = unbounded(env.observation_space, "float32")
 
     def map_observation(self, observation: Any) -> Any:
-        """The observation scaled by the moments as they are. `reset` and `step` update these."""
+        """Scale an observation by the current moments, without an update; `reset` and `step` update the moments."""
         dtype = self.backend.dtype_from_name("float32")
 
         def scale(path: str, box: BoxSpace, values: Any) -> Any:
@@ -73,7 +73,7 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
         return map_boxes(self.env.observation_space, "observation", observation, scale)
 
     def reverse_map_observation(self, observation: Any) -> Any:
-        """The observation below, as the moments are now."""
+        """Invert `map_observation` with the current moments."""
 
         def unscale(path: str, box: BoxSpace, values: Any) -> Any:
             return self.backend.astype(self.moments[path].denormalize(values, self.epsilon), box.dtype)
@@ -97,7 +97,7 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
         return {"moments": {path: moments.state_dict() for path, moments in self.moments.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, also one of another backend or another batch size."""
+        """Restore a `state_dict`, also of another backend or batch size."""
         if state["moments"].keys() != self.moments.keys():
             raise ValueError(f"the state has moments of {list(state['moments'])}, this wrapper of {list(self.moments)}")
         for path, moments in self.moments.items():
@@ -115,12 +115,12 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
 
 
 class NormalizeRewardWrapper(Wrapper):
-    """Scales rewards so that the discounted return has about a fixed variance, without moving their mean.
+    """Scales rewards so that the discounted return has a variance of about 1; the mean is not subtracted.
 
-    The reward is divided by the standard deviation of the discounted returns seen so far, as Gymnasium's
-    `NormalizeReward` does. The slots of a batch share their moments. In a batch the return begins at 0 with every
-    reset; for a single environment it goes on across resets, as Gymnasium's does, less what lies before a
-    termination. An AutoresetWrapper may lie below this wrapper or above it.
+    The reward is divided by the standard deviation of all discounted returns so far, as in Gymnasium's
+    `NormalizeReward`. The slots of a batch share their moments. In a batch the return starts at 0 at every reset; for
+    a single environment it continues across resets, as in Gymnasium, and starts at 0 only after a termination. An
+    AutoresetWrapper may be below or above this wrapper.
 
     Parameters
     ----------
@@ -129,14 +129,14 @@ class NormalizeRewardWrapper(Wrapper):
     gamma
         The discount of the return, from 0 to 1.
     epsilon
-        Added to the variance before its root is taken.
+        Added to the variance before taking the square root.
     update_running_mean
-        Whether returns go into the moments; an attribute that can be assigned, as for an evaluation.
+        Whether returns update the moments; assign the attribute to switch, for example in an evaluation.
 
     Attributes
     ----------
     moments : RunningMoments
-        The moments of the discounted returns, on the host.
+        The moments of the discounted returns, in NumPy.
 
     Raises
     ------
@@ -177,7 +177,7 @@ class NormalizeRewardWrapper(Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         going_on = 1.0 - _on_host(self, terminated)
-        # In the mode next_step the step after an end is a reset, which belongs to no return.
+        # In the mode next_step, the step after the end of an episode is a reset and belongs to no return.
         counts = ~self._ended if self._mode == "next_step" else np.ones_like(self._ended)
         returns = self._returns * self.gamma * going_on + _on_host(self, reward)
         self._returns = np.where(counts, returns, self._returns)
@@ -197,11 +197,11 @@ class NormalizeRewardWrapper(Wrapper):
         return reward / std
 
     def state_dict(self) -> dict[str, Any]:
-        """The moments and the returns of the episodes under way, as NumPy arrays and numbers."""
+        """The moments and the returns of the current episodes, as NumPy arrays and numbers."""
         return {"moments": self.moments.state_dict(), "returns": self._returns.copy(), "ended": self._ended.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`. With another batch size all slots have to be reset, and only the moments count."""
+        """Restore a `state_dict`. With another batch size, only the moments are restored: reset all slots first."""
         self.moments.load_state_dict(state["moments"])
         if np.shape(state["returns"]) == self._returns.shape:
             self._returns = np.array(state["returns"], np.float64)
@@ -210,11 +210,11 @@ class NormalizeRewardWrapper(Wrapper):
 
 def _positive(epsilon: float) -> float:
     if not epsilon > 0:
-        raise ValueError(f"epsilon is {epsilon}, wanted a number above 0, which keeps a variance of 0 from dividing")
+        raise ValueError(f"epsilon is {epsilon}, wanted a number above 0: a variance of 0 would divide by 0")
     return epsilon
 
 
 def _on_host(env: Env, signal: Any) -> np.ndarray:
-    """A reward or a flag as float64 of the host, one for each slot."""
+    """Convert rewards or flags to a float64 NumPy array with one entry for each slot."""
     values = env.backend.to_host(signal) if env.backend.is_backendarray(signal) else np.asarray(signal)
     return values.astype(np.float64).reshape(-1)

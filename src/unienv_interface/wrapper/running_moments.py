@@ -1,4 +1,4 @@
-"""Mean and variance of values that come in batches."""
+"""`RunningMoments`: mean and variance of values that come in batches."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..backends.serialization import BackendLike, parse_backend
 
 
 class RunningMoments:
-    """Mean and variance, entry by entry, of all rows seen so far.
+    """The running mean and variance of each entry of rows.
 
-    Batches are merged by the parallel algorithm of Chan et al., which stays exact however many rows there are. The
-    moments are kept as float64, or as the widest floating dtype that the backend holds. Until rows come, the mean is
-    0 and the variance 1; they count as `count` rows, as in Gymnasium.
+    Batches are merged by the parallel algorithm of Chan et al., which is stable for any number of rows. The moments
+    are float64, or the widest floating dtype of the backend. The initial mean of 0 and variance of 1 count as `count`
+    rows, as in Gymnasium.
 
     Parameters
     ----------
     shape
         The shape of one row.
     backend, device
-        Where the moments live, and where rows come from.
+        The backend and the device of the moments and the rows.
     count
         The weight of the initial mean 0 and variance 1, in rows; above 0.
 
     Attributes
     ----------
     mean, var
-        Arrays of shape ``shape``; replaced by every update, never written to.
+        Arrays of shape ``shape``; every update replaces them by new arrays.
     count
-        The number of rows seen, and the initial weight.
+        The number of rows so far plus the initial weight.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class RunningMoments:
         self.count = count
 
     def update(self, rows: Any) -> None:
-        """Update the moments with an array of rows, of shape (n, *shape), also with none."""
+        """Update the moments with an array of rows of shape (n, *shape); n may be 0."""
         if tuple(rows.shape[1:]) != self.shape or not rows.shape:
             raise ValueError(f"rows of shape {tuple(rows.shape)}, wanted (n, {', '.join(map(str, self.shape))})")
         if not rows.shape[0]:
@@ -75,31 +75,31 @@ class RunningMoments:
         self.update_from_moments(mean, var, rows.shape[0])
 
     def update_from_moments(self, mean: Any, var: Any, count: float) -> None:
-        """Update the moments with `count` rows of which only mean and (population) variance are known."""
+        """Update the moments with `count` rows, given by their mean and population variance."""
         total = self.count + count
         delta = mean - self.mean
         squares = self.var * self.count + var * count + delta * delta * (self.count * count / total)
         self.mean, self.var, self.count = self.mean + delta * (count / total), squares / total, total
 
     def std(self, epsilon: float = 1e-8) -> Any:
-        """The square root of the variance and `epsilon`."""
+        """The standard deviation: the square root of the variance plus `epsilon`."""
         return self.backend.sqrt(self.var + epsilon)
 
     def normalize(self, values: Any, epsilon: float = 1e-8) -> Any:
-        """Values, one row or an array of rows, less the mean, over the standard deviation."""
+        """Subtract the mean from a row or an array of rows and divide by the standard deviation."""
         return (values - self.mean) / self.std(epsilon)
 
     def denormalize(self, values: Any, epsilon: float = 1e-8) -> Any:
-        """The inverse of `normalize` with the moments as they are now."""
+        """Invert `normalize` with the current moments."""
         return values * self.std(epsilon) + self.mean
 
     def state_dict(self) -> dict[str, Any]:
-        """The moments as NumPy arrays and a number, of their own memory."""
+        """Copy the moments to NumPy arrays and a number."""
         mean, var = (np.array(self.backend.to_host(values)) for values in (self.mean, self.var))
         return {"mean": mean, "var": var, "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`, also one of another backend."""
+        """Restore a `state_dict`, also of another backend."""
         mean, var = (np.asarray(state[name], np.float64) for name in ("mean", "var"))
         for name, values in (("mean", mean), ("var", var)):
             if values.shape != self.shape:

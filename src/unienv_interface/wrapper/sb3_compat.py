@@ -1,4 +1,4 @@
-"""Our environments as ones of Stable-Baselines3. Importing this module imports stable_baselines3."""
+"""`ToSB3VecEnv`: batched environments for Stable-Baselines3. Importing this module imports stable_baselines3."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ else:
     sb3_vec_env = need("stable_baselines3.common.vec_env", extra="sb3")
     vector_utils = need("gymnasium.vector.utils", extra="gymnasium")
 
-_OF_RESTARTS = ("final_obs", "_final_obs", "final_info", "_final_info", "context", "_context")
+_RESTART_KEYS = ("final_obs", "_final_obs", "final_info", "_final_info", "context", "_context")
 
 
 class ToSB3VecEnv(sb3_vec_env.VecEnv):
-    """A batched environment of ours as a `VecEnv` of Stable-Baselines3, on which its algorithms train.
+    """A batched environment of UniEnv as a `VecEnv` of Stable-Baselines3.
 
-    Slots restart in the step that ends their episode. The infos of that step hold the last observation in
-    ``terminal_observation``; those of the reset are in ``reset_infos``. ``TimeLimit.truncated`` tells in every info
-    whether the episode was truncated and did not terminate. Arrays are NumPy's and the caller's own.
+    Slots restart in the step that ends their episode. The infos of this step hold the last observation in
+    ``terminal_observation``; the infos of the reset are in ``reset_infos``. ``TimeLimit.truncated`` in every info says
+    whether the episode was truncated without terminating. All arrays are NumPy copies.
 
-    ``seed(n)`` seeds the next reset of the whole batch, which derives the seeds of its slots from ``n``. Options must
-    be the same for all slots, and become keywords of `Env.reset`.
+    ``seed(n)`` seeds the next reset of the batch, which derives the seeds of its slots from ``n``. Options must be the
+    same for all slots, and become keywords of `Env.reset`.
 
-    ``get_attr``, ``set_attr`` and ``env_method`` reach the environments of a `SyncVecEnv` or `AsyncVecEnv`, and the
-    layers around them for what these environments lack. Any other batch is one object: its attributes are those of
-    every slot, and a method is called once.
+    ``get_attr``, ``set_attr`` and ``env_method`` reach the environments of a `SyncVecEnv` or `AsyncVecEnv`, and then
+    the layers around them. Any other batch is one object: all slots share its attributes, and a method is called once.
 
     Parameters
     ----------
     env
-        The batched environment. Where there is a context, the observation is a dict of "context" and "observation".
+        The batched environment. If it has a context, the observation is a dict of "context" and "observation".
 
     Raises
     ------
     ValueError
-        If ``env`` is not batched, its slots have different spaces, or it restarts by itself in the mode
-        ``"next_step"``.
+        ``env`` is not batched, its slots have different spaces, or it restarts in the mode ``"next_step"``.
 
     Examples
     --------
@@ -80,10 +78,10 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         self._actions: Any = None
         super().__init__(env.batch_size, observation_space, action_space)
 
-    # -- the verbs -----------------------------------------------------------------------------------------
+    # -- reset, step, render, close ------------------------------------------------------------------------
 
     def reset(self) -> Any:
-        """Begin new episodes everywhere, with the seed and the options set before."""
+        """Begin new episodes in all slots, with the seed and the options that were set before."""
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ValueError("the options of the slots differ, a batch is reset with the same ones for all")
@@ -94,19 +92,19 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return self._observe(observation)
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions for `step_wait`."""
+        """Store the actions for `step_wait`."""
         self._actions = self._read_action(actions)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Step with the actions kept; episodes that ended have restarted, as Stable-Baselines3 expects."""
+        """Step with the stored actions; ended episodes restart in this step, as Stable-Baselines3 expects."""
         observation, reward, terminated, truncated, info = self.env.step(self._actions)
         to_host, backend = self.env.backend.to_host, self.env.backend
         rewards = np.array(to_host(reward), np.float32)
         is_terminated, is_truncated = np.array(to_host(terminated), bool), np.array(to_host(truncated), bool)
         dones = is_terminated | is_truncated
         restarted = bool(dones.any())
-        own = {key: value for key, value in info.items() if not (restarted and key in _OF_RESTARTS)}
-        infos = split_infos(own, self.num_envs, backend)
+        step_info = {key: value for key, value in info.items() if not (restarted and key in _RESTART_KEYS)}
+        infos = split_infos(step_info, self.num_envs, backend)
         if restarted:
             final_infos = split_infos(info["final_info"], self.num_envs, backend)
             last = list(vector_utils.iterate(self._batched_space, self._observe(info["final_obs"])))
@@ -122,12 +120,12 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return self._write_observation(combine_context_obs(self._context, observation))
 
     def get_images(self) -> Sequence[np.ndarray | None]:
-        """The frames of the slots, the one frame that the batch has instead, or None for each slot."""
+        """The frames of the slots, or the single frame of the batch, or None for each slot."""
         frames = self.env.render()
         if frames is None:
             return [None] * self.num_envs
-        is_one = getattr(frames, "ndim", None) == 3
-        return [np.asarray(frame) for frame in ([frames] if is_one else frames)]
+        is_single_frame = getattr(frames, "ndim", None) == 3
+        return [np.asarray(frame) for frame in ([frames] if is_single_frame else frames)]
 
     def close(self) -> None:
         """Close the environment."""
@@ -166,7 +164,7 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         return [self.env.get_wrapper_attr(method_name)(*method_args, **method_kwargs)] * len(targets)
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        """Whether a layer of the batch is an instance of the class; the environments inside are not asked."""
+        """Whether a layer of the batch is an instance of the class, without checking the environments in the slots."""
         layer, is_wrapped = self.env, False
         while layer is not None and not is_wrapped:
             is_wrapped, layer = isinstance(layer, wrapper_class), layer.prev_wrapper_layer

@@ -1,7 +1,7 @@
-"""Infos of a batch: of some slots, of several groups of slots together, and of each slot.
+"""Select, merge and split the infos of a batch by slots.
 
-Infos of a batch are a dict of arrays, lists and dicts whose entries belong to the slots, in order. Where only some
-slots have a key, a boolean array under "_key" says which ones. What is not as long as the batch is the same for all.
+Infos of a batch are a dict of arrays, lists and dicts with one entry per slot, in order. If only some slots have a key,
+a boolean array under "_key" is their mask. A value of another length is the same for all slots.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..backends.numpy import NumpyComputeBackend
 
 
 class InfoPart(NamedTuple):
-    """Infos that hold the slots of a mask, in order, and no others."""
+    """The infos of the slots of a mask, in order."""
 
     slots: np.ndarray
-    info: Any  # a mapping, or in recursion one of its values
+    info: Any  # a mapping, or a value of a mapping during recursion
 
 
 def rows_of_infos(info: Mapping[str, Any], slots: np.ndarray) -> dict[str, Any]:
-    """The infos of the slots of a mask, given those of all slots; without the keys that none of these slots has."""
+    """Take the slots of a mask from the infos of all slots; drops keys that none of these slots has."""
     if not slots.any():
         return {}
     chosen = {key: _rows_of(value, slots) for key, value in info.items()}
@@ -43,7 +43,7 @@ def _rows_of(value: Any, slots: np.ndarray) -> Any:
 
 
 def merge_infos(parts: Sequence[InfoPart], backend: ComputeBackend, device: Any = None) -> dict[str, Any]:
-    """One dict for the whole batch, out of the infos of groups of slots that have no slot in common."""
+    """Merge the infos of disjoint groups of slots into the infos of the batch."""
     merged: dict[str, Any] = {}
     for key in dict.fromkeys(key for part in parts for key in _names(part.info)):
         having = [(part, _present(part, key, backend)) for part in parts if key in part.info]
@@ -57,7 +57,7 @@ def merge_infos(parts: Sequence[InfoPart], backend: ComputeBackend, device: Any 
 
 
 def split_infos(info: Mapping[str, Any], count: int, backend: ComputeBackend) -> list[dict[str, Any]]:
-    """A dict for each slot, with the keys that the slot has; arrays become NumPy's."""
+    """Split the infos of a batch into a dict for each slot; arrays become NumPy arrays."""
     split: list[dict[str, Any]] = [{} for _ in range(count)]
     every = np.ones(count, bool)
     for key in _names(info):
@@ -77,12 +77,12 @@ def split_infos(info: Mapping[str, Any], count: int, backend: ComputeBackend) ->
 
 
 def _names(info: Mapping[str, Any]) -> Iterable[str]:
-    """The keys, without those of the masks."""
+    """The keys without the masks."""
     return (key for key in info if not _is_mask(info, key))
 
 
 def _is_mask(info: Mapping[str, Any], key: str) -> bool:
-    """Whether the entry says which slots have another one."""
+    """Whether the key is the mask of another key."""
     return key.startswith("_") and key[1:] in info and "bool" in str(getattr(info[key], "dtype", ""))
 
 
@@ -109,7 +109,7 @@ def _merge_values(parts: list[InfoPart], backend: ComputeBackend, device: Any) -
     is_per_slot = [_is_per_slot(value, count) for value, count in zip(values, counts, strict=True)]
     if not any(is_per_slot):
         return values[-1]
-    for kind in (backend, NumpyComputeBackend):  # a batch on another backend may have infos of NumPy
+    for kind in (backend, NumpyComputeBackend):  # infos may be NumPy arrays on any backend
         if all(is_per_slot) and _are_alike(values, kind):
             return _merge_arrays([part.slots for part in parts], values, kind)
     merged: list[Any] = [None] * len(parts[0].slots)
@@ -120,7 +120,7 @@ def _merge_values(parts: list[InfoPart], backend: ComputeBackend, device: Any) -
 
 
 def _are_alike(values: list[Any], backend: ComputeBackend) -> bool:
-    """Whether these are arrays of the backend whose entries have one shape; arrays of objects are lists, with None."""
+    """Whether all values are numeric arrays of the backend whose entries have one shape."""
     if not all(map(backend.is_backendarray, values)) or values[0].dtype == object:
         return False
     return len({tuple(value.shape[1:]) for value in values}) == 1

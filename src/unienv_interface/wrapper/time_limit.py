@@ -1,4 +1,4 @@
-"""Episodes of bounded length."""
+"""`TimeLimitWrapper`: episodes of bounded length."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class TimeLimitWrapper(
 ):
     """Truncates an episode at its `time_limit`-th step, and at every step after it.
 
-    In a batch every slot has a count of its own, which starts again when the slot is reset.
+    In a batch every slot has its own count, which restarts when the slot is reset.
 
     Parameters
     ----------
     env
         The environment below.
     time_limit
-        The number of steps of the longest episode.
+        The largest number of steps of an episode.
 
     Raises
     ------

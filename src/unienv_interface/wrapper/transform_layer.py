@@ -1,4 +1,4 @@
-"""The transformations of a layer, shared by wrappers of environments and of functional environments."""
+"""Mixins that transform contexts, observations and actions, for `TransformWrapper` and `FuncTransformWrapper`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..transformations.transformation import DataTransformation
 
 
 class ActionMapping:
-    """A transformation from the actions of a layer to those of the environment below it.
+    """A transformation from actions of a layer to actions of the environment below.
 
-    `space` is the action space of the layer: the one given, or what the inverse makes of the space below.
+    `space` is the action space of the layer; None derives it from the space below by the inverse transformation.
     """
 
     def __init__(self, transformation: DataTransformation, space_below: Space, space: Space | None) -> None:
@@ -23,19 +23,19 @@ class ActionMapping:
         self._mapping = SpaceMapping(transformation, space, None)
         self.transformation = transformation
         self.space = space
-        reached = self._mapping.target_space
-        if not reached.is_subspaceeq(space_below):
+        target = self._mapping.target_space
+        if not target.is_subspaceeq(space_below):
             raise ValueError(
-                f"{transformation!r} leads from {space!r} to {reached!r}, which does not lie in {space_below!r}, the "
+                f"{transformation!r} leads from {space!r} to {target!r}, which does not lie in {space_below!r}, the "
                 "action space of the environment: pass another target_action_space, or a transformation that ends there"
             )
 
     def inward(self, action: Any) -> Any:
-        """An action of the layer as one of the environment below."""
+        """Map an action of the layer to an action of the environment below."""
         return self._mapping.forward(action)
 
     def outward(self, action: Any) -> Any:
-        """An action of the environment below as one of the layer."""
+        """Map an action of the environment below to an action of the layer."""
         return self._mapping.backward(action)
 
 
@@ -56,8 +56,8 @@ class _Layer:
         """The environment below."""
         raise NotImplementedError
 
-    def _show_space(self, name: str, space: Space | None) -> None:
-        """Show this space instead of the one below, or the one below again. Wrappers keep it under this name."""
+    def _set_space(self, name: str, space: Space | None) -> None:
+        """Override the space of the layer below; None removes the override. `ForwardingLayer` reads `_{name}`."""
         if space is None:
             self.__dict__.pop(f"_{name}", None)
         else:
@@ -65,14 +65,14 @@ class _Layer:
 
 
 class OutgoingTransforms(_Layer):
-    """Contexts and observations on their way out. A transformation of None leaves them as they are."""
+    """Mixin that transforms contexts and observations; a transformation of None changes nothing."""
 
     _context_mapping: SpaceMapping | None = None
     _observation_mapping: SpaceMapping | None = None
 
     @property
     def context_transformation(self) -> DataTransformation | None:
-        """What contexts of the environment below go through; assigning it changes `context_space`."""
+        """The transformation of contexts; assigning it changes `context_space`."""
         return None if self._context_mapping is None else self._context_mapping.transformation
 
     @context_transformation.setter
@@ -81,7 +81,7 @@ class OutgoingTransforms(_Layer):
 
     @property
     def observation_transformation(self) -> DataTransformation | None:
-        """What observations of the environment below go through; assigning it changes `observation_space`."""
+        """The transformation of observations; assigning it changes `observation_space`."""
         return None if self._observation_mapping is None else self._observation_mapping.transformation
 
     @observation_transformation.setter
@@ -90,33 +90,33 @@ class OutgoingTransforms(_Layer):
 
     def _bind(self, transformation: DataTransformation | None, name: str) -> SpaceMapping | None:
         if transformation is None:
-            self._show_space(name, None)
+            self._set_space(name, None)
             return None
         source = getattr(self._below, name)
         if source is None:
             raise ValueError(f"{self._below!r} has no {name}, so there is nothing for {transformation!r} to transform")
         mapping = SpaceMapping(transformation, source, self._below.batch_size)
-        self._show_space(name, mapping.target_space)
+        self._set_space(name, mapping.target_space)
         return mapping
 
     def map_context(self, context: Any) -> Any:
-        """A context of the environment below as one of this layer."""
+        """Map a context of the environment below to a context of this layer."""
         return _forward(self._context_mapping, context, None)
 
     def reverse_map_context(self, context: Any) -> Any:
-        """A context of this layer as one of the environment below."""
+        """Map a context of this layer to a context of the environment below."""
         return context if self._context_mapping is None else self._context_mapping.backward(context)
 
     def map_observation(self, observation: Any) -> Any:
-        """An observation of the environment below as one of this layer."""
+        """Map an observation of the environment below to an observation of this layer."""
         return _forward(self._observation_mapping, observation, None)
 
     def reverse_map_observation(self, observation: Any) -> Any:
-        """An observation of this layer as one of the environment below."""
+        """Map an observation of this layer to an observation of the environment below."""
         return observation if self._observation_mapping is None else self._observation_mapping.backward(observation)
 
     def _map_reset(self, context: Any, observation: Any, slots: np.ndarray | None) -> tuple[Any, Any]:
-        """What a reset of these slots returned, on its way out."""
+        """Transform the context and the observation that a reset of `slots` returned."""
         return _forward(self._context_mapping, context, slots), _forward(self._observation_mapping, observation, slots)
 
 
@@ -125,36 +125,36 @@ def _forward(mapping: SpaceMapping | None, data: Any, slots: np.ndarray | None) 
 
 
 class IncomingTransform(_Layer):
-    """Actions on their way in."""
+    """Mixin that transforms actions."""
 
     _action_mapping: ActionMapping | None = None
 
     @property
     def action_transformation(self) -> DataTransformation | None:
-        """What turns an action of this layer into one of the environment below."""
+        """The transformation from actions of this layer to actions of the environment below."""
         return None if self._action_mapping is None else self._action_mapping.transformation
 
     def set_action_transformation(
         self, action_transformation: DataTransformation | None = None, target_action_space: Space | None = None
     ) -> None:
-        """Take `target_action_space` as the action space of this layer and transform its actions on their way in.
+        """Set the action space of this layer and the transformation of its actions.
 
-        Without `target_action_space` it is what the inverse transformation makes of the action space below, which
-        not every inverse can say. Without a transformation actions are handed on as they are.
+        By default the inverse transformation derives `target_action_space` from the action space below; raises a
+        ValueError if it cannot. Without a transformation, actions do not change.
         """
         if action_transformation is not None:
             self._action_mapping = ActionMapping(action_transformation, self._below.action_space, target_action_space)
-            self._show_space("action_space", self._action_mapping.space)
+            self._set_space("action_space", self._action_mapping.space)
         elif target_action_space is None:
             self._action_mapping = None
-            self._show_space("action_space", None)
+            self._set_space("action_space", None)
         else:
             raise ValueError("target_action_space is given without the action_transformation that leads from it")
 
     def map_action(self, action: Any) -> Any:
-        """An action of this layer as one of the environment below."""
+        """Map an action of this layer to an action of the environment below."""
         return action if self._action_mapping is None else self._action_mapping.inward(action)
 
     def reverse_map_action(self, action: Any) -> Any:
-        """An action of the environment below as one of this layer."""
+        """Map an action of the environment below to an action of this layer."""
         return action if self._action_mapping is None else self._action_mapping.outward(action)

@@ -1,4 +1,4 @@
-"""Wrappers that pass actions, observations and contexts through transformations."""
+"""Wrappers that transform actions, observations and contexts."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class TransformWrapper(
         BRNGType,
     ],
 ):
-    """Passes contexts, observations and actions through transformations; None leaves them as they are.
+    """Transforms contexts, observations and actions; a transformation of None changes nothing.
 
     Parameters
     ----------
     env
         The environment below.
     context_transformation, observation_transformation
-        Lead from the environment below to this layer.
+        The transformations from the environment below to this layer.
     action_transformation
-        Leads from this layer to the environment below (see `set_action_transformation`).
+        The transformation from this layer to the environment below (see `set_action_transformation`).
     target_action_space
-        The action space of this layer; by default what the inverse of the transformation makes of the one below.
+        The action space of this layer; by default the inverse transformation derives it from the action space below.
 
     Raises
     ------
@@ -119,14 +119,14 @@ class ContextObservationTransformWrapper(
         BRNGType,
     ],
 ):
-    """Passes contexts and observations through transformations; None leaves them as they are.
+    """Transforms contexts and observations; a transformation of None changes nothing.
 
     Parameters
     ----------
     env
         The environment below.
     context_transformation, observation_transformation
-        Lead from the environment below to this layer.
+        The transformations from the environment below to this layer.
 
     Raises
     ------
@@ -169,16 +169,16 @@ class ActionTransformWrapper(
         WrapperActT, BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType
     ],
 ):
-    """Takes actions of `target_action_space` and passes them through a transformation to the environment below.
+    """Transforms actions of `target_action_space` to actions of the environment below.
 
     Parameters
     ----------
     env
         The environment below.
     action_transformation
-        Leads from this layer to the environment below.
+        The transformation from this layer to the environment below.
     target_action_space
-        The action space of this layer; by default what the inverse of the transformation makes of the one below.
+        The action space of this layer; by default the inverse transformation derives it from the action space below.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Wrappers that keep rendered frames and make videos of them.
+"""Wrappers that collect rendered frames and write videos.
 
-The frames of an episode are held in memory until it ends. A video is made of two frames or more.
+The frames of an episode stay in memory until it ends. A video needs at least two frames.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ __all__ = ["EpisodeRenderStackWrapper", "EpisodeVideoWrapper", "EpisodeWandbVide
 class EpisodeRenderStackWrapper(
     SameTypesWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Keeps the frames of the current episode: one of every reset, one of every step.
+    """Collects the frames of the current episode: one frame for every reset and every step.
 
-    `episodic_frames` is a list of copies of the frames, or for an environment that renders mappings a dict of such
-    lists. It begins anew with the next episode. A frame that is a list of frames (a mode such as "rgb_array_list")
-    counts as all of these.
+    `episodic_frames` is a list of copies of the frames; for an environment that renders mappings, a dict of lists. The
+    next episode starts a new list. If a frame is a list of frames (a mode such as "rgb_array_list"), all its frames
+    are added.
 
     Parameters
     ----------
     env
-        The environment below, made with a render mode that gives arrays.
+        The environment below, made with a render mode that returns arrays.
     done_index
-        The slot of a batch whose episode counts; by default an episode ends with the first slot that does, and a reset
-        of any slot begins the next.
+        The slot of a batch whose episodes are recorded; by default an episode ends when any slot ends, and a reset of
+        any slot begins the next episode.
     rendered_index
-        The slot of a batch whose part of every frame is kept; by default frames are kept whole.
+        The index of this slot's image in every frame of a batch; by default the whole frames are collected.
     nested_separator
-        Joins the keys on the way to a frame, where the environment renders mappings.
+        The separator between the keys of nested mappings that the environment renders.
 
     Raises
     ------
@@ -77,8 +77,8 @@ class EpisodeRenderStackWrapper(
         self.rendered_index = rendered_index
         self.nested_separator = nested_separator
         self.episodic_frames: list[Any] | dict[str, list[Any]] = []
-        self.video_episode_num = 0  # of the episode that the frames are of, from 0
-        self.video_step_num = 0  # steps taken, in all episodes
+        self.video_episode_num = 0  # the number of the episode, from 0
+        self.video_step_num = 0  # steps in all episodes so far
         self.video_episode_start_step = 0  # the value of video_step_num when the episode began
         self._is_recording = False
         self._has_recorded = False
@@ -87,7 +87,7 @@ class EpisodeRenderStackWrapper(
     def reset(
         self, *args: Any, mask: Any = None, seed: int | None = None, **kwargs: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Reset the environment; where an episode begins, the frames of the last one are handed on."""
+        """Reset the environment; if this begins an episode, the frames of the last episode are used first."""
         begins = self._begins_episode(mask)
         if begins:
             self._finish_episode()
@@ -99,7 +99,7 @@ class EpisodeRenderStackWrapper(
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environment and keep its frame; at the end of an episode, its frames are handed on."""
+        """Step the environment and collect its frame; at the end of an episode, its frames are used."""
         result = self.env.step(action)
         if not self._is_recording:
             self._begin_episode()
@@ -110,11 +110,11 @@ class EpisodeRenderStackWrapper(
         return result
 
     def render(self) -> Any:
-        """The frame of the current state, as the environment rendered it for the last reset or step."""
+        """The frame of the last reset or step, without rendering it again."""
         return self.env.render() if self._last_frame is None else self._last_frame
 
     def close(self) -> None:
-        """Hand on the frames of the episode under way and close the environment."""
+        """Use the frames of the current episode and close the environment."""
         try:
             self._finish_episode()
         finally:
@@ -143,11 +143,11 @@ class EpisodeRenderStackWrapper(
 
     def _finish_episode(self) -> None:
         if self._is_recording:
-            self._is_recording = False  # first, so that an episode whose video fails is not in the way of the next
+            self._is_recording = False  # first: an error in the video of this episode must not affect the next one
             self._episode_ended()
 
     def _episode_ended(self) -> None:
-        """Use the frames of an episode that is over; a subclass overrides it."""
+        """Use the frames of an ended episode; subclasses override this."""
 
     # -- frames --------------------------------------------------------------------------------------------
 
@@ -161,24 +161,24 @@ class EpisodeRenderStackWrapper(
         self._last_frame = frame
         is_mapping = isinstance(frame, Mapping)
         views = self._flat(frame) if is_mapping else {"": frame}
-        kept = self._kept_so_far(views, is_mapping)
-        prepared = {key: self._prepared_frames(key, view, kept[key]) for key, view in views.items()}
+        earlier = self._frame_lists(views, is_mapping)
+        prepared = {key: self._prepared_frames(key, view, earlier[key]) for key, view in views.items()}
         for key, frames in prepared.items():
-            kept[key].extend(frames)
+            earlier[key].extend(frames)
 
     def _flat(self, frame: Mapping[str, Any]) -> dict[str, Any]:
         views: dict[str, Any] = {}
         for key, view in frame.items():
             nested = self._flat(view) if isinstance(view, Mapping) else {None: view}
-            for below, part in nested.items():
+            for below, nested_view in nested.items():
                 joined = str(key) if below is None else f"{key}{self.nested_separator}{below}"
                 if joined in views:
                     raise ValueError(f"render: two frames have the key {joined!r}: use another nested_separator")
-                views[joined] = part
+                views[joined] = nested_view
         return views
 
-    def _kept_so_far(self, views: Mapping[str, Any], is_mapping: bool) -> dict[str, list[Any]]:
-        """The list that each view of a frame belongs to."""
+    def _frame_lists(self, views: Mapping[str, Any], is_mapping: bool) -> dict[str, list[Any]]:
+        """The list of frames for each key; raises a ValueError if the keys changed within the episode."""
         if not self.episodic_frames:
             self.episodic_frames = {key: [] for key in views} if is_mapping else []
         if isinstance(self.episodic_frames, dict) != is_mapping:
@@ -194,17 +194,17 @@ class EpisodeRenderStackWrapper(
             )
         return self.episodic_frames
 
-    def _prepared_frames(self, key: str, view: Any, kept: list[Any]) -> list[Any]:
+    def _prepared_frames(self, key: str, view: Any, earlier: list[Any]) -> list[Any]:
         if self.rendered_index is not None and (isinstance(view, (list, tuple)) or hasattr(view, "shape")):
             view = view[self.rendered_index]
         views = view if isinstance(view, (list, tuple)) else [view]
-        return [self._prepared(key, single, kept) for single in views]
+        return [self._prepared(key, single, earlier) for single in views]
 
-    def _prepared(self, key: str, frame: Any, kept: list[Any]) -> Any:
-        """A frame as it is kept, after those that are kept already: a copy, since renderers reuse their memory."""
+    def _prepared(self, key: str, frame: Any, earlier: list[Any]) -> Any:
+        """Copy a frame, since renderers reuse their memory; `earlier` are the frames of the episode so far."""
         try:
             backend = get_backend_from_tensor(frame)
-        except TypeError:  # text, say
+        except TypeError:  # not an array, for example a text
             return frame
         return backend.asarray(frame, copy=True)
 
@@ -212,7 +212,7 @@ class EpisodeRenderStackWrapper(
 class _EncodingWrapper(
     EpisodeRenderStackWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """The base of wrappers that make videos. Frames are kept as uint8 arrays, (height, width, 3)."""
+    """The base class of wrappers that write videos. Frames are uint8 arrays (height, width, 3)."""
 
     def __init__(
         self,
@@ -226,17 +226,17 @@ class _EncodingWrapper(
         super().__init__(env, done_index=done_index, rendered_index=rendered_index, nested_separator=nested_separator)
         self.store_format = check_format(format)
 
-    def _prepared(self, key: str, frame: Any, kept: list[Any]) -> np.ndarray:
+    def _prepared(self, key: str, frame: Any, earlier: list[Any]) -> np.ndarray:
         try:
             image = as_image(frame)
-            if kept and image.shape != kept[0].shape:
-                raise ValueError(f"frame of shape {image.shape}, the episode began with {kept[0].shape}")
+            if earlier and image.shape != earlier[0].shape:
+                raise ValueError(f"frame of shape {image.shape}, the episode began with {earlier[0].shape}")
         except (TypeError, ValueError) as error:
             raise type(error)(f"render {key}: {error}" if key else f"render: {error}") from None
         return image
 
     def _videos(self) -> Iterator[tuple[str, list[np.ndarray]]]:
-        """The frames of the episode by key, "" where there are no keys; only lists of two frames or more."""
+        """Yield the frames of the episode by key, "" without keys; skips lists of fewer than two frames."""
         frames = self.episodic_frames
         for key, images in frames.items() if isinstance(frames, dict) else [("", frames)]:
             if len(images) >= 2:
@@ -249,20 +249,20 @@ class _EncodingWrapper(
 class EpisodeVideoWrapper(
     _EncodingWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Writes every episode to `store_dir` as a video, when it ends, at the reset that cuts it off, or at `close`.
+    """Writes a video of every episode to `store_dir`, when the episode ends, at a reset, or at `close`.
 
-    Files are called `episode_{number}_step_{start}.{format}`, where `start` is the number of steps taken before the
-    episode; with `_key_{key}` before the dot, one each, if the environment renders mappings. What a name cannot hold
-    is percent-encoded in the key. A file appears when it is complete.
+    Files have the name `episode_{number}_step_{start}.{format}`, where `start` is the number of steps before the
+    episode. If the environment renders mappings, each key has a file with `_key_{key}` before the dot; the key is
+    percent-encoded. A file gets its name when it is complete.
 
     Parameters
     ----------
     env
-        The environment below, made with a render mode that gives arrays.
+        The environment below, made with a render mode that returns arrays.
     store_dir
         The folder of the videos.
     format
-        Of the files.
+        The format of the files.
     done_index, rendered_index, nested_separator
         As for `EpisodeRenderStackWrapper`.
     overwrite
@@ -301,7 +301,7 @@ class EpisodeVideoWrapper(
         self.overwrite = overwrite
         self.store_dir.mkdir(parents=True, exist_ok=True)
         for earlier in self.store_dir.glob(f"episode_0_step_0*.{format}"):
-            self._check_free(earlier)  # now, rather than when the first episode has ended
+            self._check_free(earlier)  # now, not only after the first episode
 
     def _episode_ended(self) -> None:
         for key, images in self._videos():
@@ -319,22 +319,22 @@ class EpisodeVideoWrapper(
 class EpisodeWandbVideoWrapper(
     _EncodingWrapper[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDeviceType, BDtypeType, BRNGType]
 ):
-    """Logs every episode to Weights & Biases as a video, when it ends, is cut off by a reset, or at `close`.
+    """Logs a video of every episode to Weights & Biases, when the episode ends, at a reset, or at `close`.
 
-    `wandb.init` is left to you.
+    Call `wandb.init` first.
 
     Parameters
     ----------
     env
-        The environment below, made with a render mode that gives arrays.
+        The environment below, made with a render mode that returns arrays.
     wandb_log_key
-        The name of the video; of an environment that renders mappings, the videos are `{wandb_log_key}/{key}`.
+        The name of the video; if the environment renders mappings, the names are `{wandb_log_key}/{key}`.
     format
-        Of the video.
+        The format of the video.
     control_wandb_step
-        Log for the step `video_step_num`; by default wandb counts by itself.
+        Log at the step `video_step_num`; by default wandb counts steps itself.
     log_wandb_episode_id
-        Log the number of the episode beside the video, as `{wandb_log_key}_episode_id`.
+        Log the number of the episode as `{wandb_log_key}_episode_id`.
     done_index, rendered_index, nested_separator
         As for `EpisodeRenderStackWrapper`.
 
