@@ -271,8 +271,9 @@ def _reset(
 def _restarting(env: Env, requested: AutoresetMode | gymnasium.vector.AutoresetMode | None) -> Env:
     """Wrap the environment to restart in the requested mode; None keeps its mode."""
     current = mode_of(env)
-    is_member = isinstance(requested, gymnasium.vector.AutoresetMode)
-    mode: Any = requested.name.lower() if is_member else requested or current  # type: ignore[union-attr]
+    mode: Any = requested or current
+    if isinstance(requested, gymnasium.vector.AutoresetMode):
+        mode = requested.name.lower()
     if mode == current:
         return env
     if current != "disabled":
