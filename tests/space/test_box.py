@@ -117,7 +117,7 @@ def test_boxes_without_entries_are_equal_whatever_their_bounds() -> None:
 
 
 CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
-    "dtype_missing": (TypeError, "dtype is None, an array space wants one, such as 'float32'", {"dtype": None}),
+    "dtype_missing": (TypeError, "dtype is None, an array space wants a dtype, such as 'float32'", {"dtype": None}),
     "dtype_unknown": (TypeError, "NumPy has no dtype 'float31'", {"dtype": "float31"}),
     "dtype_object": (TypeError, "NumPy has no dtype 'object'", {"dtype": object}),
     "dtype_bool": (

@@ -211,7 +211,7 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         {"shape_low": (None, 2)},
     ),
     "float": (TypeError, "shape_high is (3.5, 2), it wants a sequence of integers", {"shape_high": (3.5, 2)}),
-    "dtype_missing": (TypeError, "dtype is None, an array space wants one, such as 'float32'", {"dtype": None}),
+    "dtype_missing": (TypeError, "dtype is None, an array space wants a dtype, such as 'float32'", {"dtype": None}),
     "dtype_bool": (ValueError, "dtype is bool, a dynamic box holds real numbers", {"dtype": "bool"}),
     "dtype_complex": (ValueError, "dtype is complex64, a dynamic box holds real numbers", {"dtype": "complex64"}),
     "bounds_along_a_varying_axis": (
