@@ -1,6 +1,6 @@
 """UniEnv's interfaces: spaces, environments, and the mappings between spaces.
 
-The names here are those of the packages below, which are imported when a name is first used.
+The packages below define the names here and are imported when a name is first used.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def serialize_scalar_or_array_value(value: Any) -> Any:
     Returns
     -------
     object
-        A Python number as it is; an array as a dict of dtype, shape and entries.
+        A Python number itself; an array as a dict of dtype, shape and entries.
 
     Raises
     ------

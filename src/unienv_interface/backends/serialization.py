@@ -77,7 +77,7 @@ def serialize_backend(backend: BackendLike) -> str:
     Raises
     ------
     ValueError, TypeError
-        There is no such backend.
+        No backend has this name.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 An `Env` is a single environment, or a batch of environments that step together. `batch_size` is None for a single
 environment, and a number (which may be 1) for a batch. The spaces of a batch include the batch axis: an observation is
-a value of `observation_space`. Rewards and flags of a batch are arrays of shape (batch_size,); those of a single
-environment are numbers and booleans, or arrays without axes.
+a value of `observation_space`. Rewards and flags of a batch are arrays of shape (batch_size,); a single environment
+returns numbers and booleans, or arrays without axes.
 
 Legal calls: `reset` comes first, then any number of `step`. `render` may follow either. `reset` and `close` are legal
 at any time; after `close`, only `close` is legal. An environment does not reset itself when its episode ends

@@ -311,7 +311,7 @@ def need_heap(heap: Heap | None) -> Heap:
     Raises
     ------
     TypeError
-        There is none.
+        The heap is None.
     """
     if heap is None:
         raise TypeError("the layout has leaves in a heap, but the rows have none")

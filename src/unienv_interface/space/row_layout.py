@@ -101,7 +101,7 @@ class Rows:
     blocks
         The arrays of the leaves in blocks, by name, each with the leading shape of `records`.
     heap
-        The bytes of leaves without a fixed size; None if there are no such leaves.
+        The bytes of leaves without a fixed size; None without such leaves.
 
     Examples
     --------

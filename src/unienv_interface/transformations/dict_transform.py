@@ -36,8 +36,8 @@ def call_function_on_chained_dict(
 ) -> Any:
     """Replace the value at the end of a chain of keys, in nested dicts or a `DictSpace`, by `function` of it.
 
-    The dicts on the way are new, `data` stays as it is. A missing key is a KeyError, or with `ignore_missing_keys`
-    the result is `data` itself.
+    The dicts that contain the value are copied. A missing key raises a KeyError, or with `ignore_missing_keys` the
+    result is `data` itself.
     """
     return _replace(data, None, chained_key, 0, lambda _, value: function(value), ignore_missing_keys)
 

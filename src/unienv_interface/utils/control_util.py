@@ -28,12 +28,12 @@ def find_best_timestep(
     Returns
     -------
     tuple
-        The time step in seconds, and how many steps each period takes.
+        The time step in seconds, and the number of steps in each period.
 
     Raises
     ------
     ValueError
-        There are no periods, or one is not finite, not above 0, or too short for `max_denominator`.
+        `timesteps` is empty, or a period is not finite, not above 0, or too short for `max_denominator`.
 
     Examples
     --------

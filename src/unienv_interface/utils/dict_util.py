@@ -16,7 +16,7 @@ def flatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -
     d
         The mapping; an empty one inside it counts as a value.
     nested_separator
-        What joins the keys.
+        The separator between joined keys.
 
     Returns
     -------
@@ -26,7 +26,7 @@ def flatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/") -
     Raises
     ------
     ValueError
-        The separator is empty, or a key contains it, so that the keys could not be told apart again.
+        The separator is empty, or a key contains it, so that the keys could not be split again.
     TypeError
         A key is no string.
     """
@@ -41,7 +41,7 @@ def unflatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/")
     d
         The values by their joined keys.
     nested_separator
-        What the keys are split at.
+        The separator at which keys are split.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def unflatten_keys_in_mapping(d: Mapping[str, Any], nested_separator: str = "/")
     Raises
     ------
     ValueError
-        The separator is empty, or a key has a value of its own and others below it.
+        The separator is empty, or a key has a value and other keys below it.
     """
     return nest_items(d.items(), nested_separator, dict)
 

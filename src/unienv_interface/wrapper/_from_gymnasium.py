@@ -56,7 +56,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
     Raises
     ------
     TypeError
-        `env` is no environment of Gymnasium, or there is no counterpart of one of its spaces.
+        `env` is not an environment of Gymnasium, or one of its spaces has no counterpart.
     ValueError
         `env` resets in the step that ends an episode, which hides the last observation.
 

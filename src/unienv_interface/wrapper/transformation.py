@@ -64,7 +64,7 @@ class TransformWrapper(
     Raises
     ------
     ValueError
-        There is an `observation_transformation`, and `env` restarts by itself in the step that ends an episode.
+        `observation_transformation` is given, and `env` restarts by itself in the step that ends an episode.
 
     Examples
     --------
@@ -131,7 +131,7 @@ class ContextObservationTransformWrapper(
     Raises
     ------
     ValueError
-        There is an `observation_transformation`, and `env` restarts by itself in the step that ends an episode.
+        `observation_transformation` is given, and `env` restarts by itself in the step that ends an episode.
 
     Examples
     --------

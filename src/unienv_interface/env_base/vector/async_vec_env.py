@@ -75,7 +75,7 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
     Raises
     ------
     ValueError
-        There are no environments, their spaces cannot be batched, or a setting is wrong.
+        `env_fn` is empty, the spaces cannot be batched, or a setting is wrong.
     WorkerDied, TimeoutError
         A worker has died or has taken longer than the timeout. Every command may raise them.
 

@@ -164,7 +164,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that `step_async` began; returns what `step` returns.
 
-        With `min_envs`, wait only until this many environments are ready. The results are those of the ready
+        With `min_envs`, wait only until this many environments are ready. Returns the results of the ready
         environments, whose indices are `info["env_index"]`; a later call waits for the others.
         """
         pending = self._stepping

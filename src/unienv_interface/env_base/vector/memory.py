@@ -1,7 +1,6 @@
 """The memory of a vector environment: rows for values, and rings of commands for the workers.
 
-With `shared_memory=False` every process has rows of its own and sends them as bytes; commands are always in shared
-memory.
+Commands are always in shared memory. With `shared_memory=False` each process keeps its rows and sends them as bytes.
 """
 
 from __future__ import annotations

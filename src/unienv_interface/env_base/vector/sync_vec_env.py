@@ -32,7 +32,7 @@ class SyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame, 
     Raises
     ------
     ValueError
-        There are no environments, or their spaces cannot be batched.
+        `env_fn` is empty, or the spaces cannot be batched.
 
     Examples
     --------

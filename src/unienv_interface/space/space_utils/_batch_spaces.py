@@ -244,7 +244,7 @@ def batch_differing_spaces(spaces: Iterable[Space], device: Any = None) -> Any:
     Raises
     ------
     ValueError
-        There are no spaces, or two spaces do not fit together; the message says where.
+        `spaces` is empty, or two spaces do not fit together; the message says where.
 
     Examples
     --------

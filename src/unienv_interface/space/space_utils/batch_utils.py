@@ -62,7 +62,7 @@ def batch_size_data(data: Any) -> int | None:
     Returns
     -------
     int or None
-        The size; None if there is no array with an axis.
+        The size; None if no array has an axis.
 
     Examples
     --------
@@ -364,7 +364,7 @@ def concatenate(space: Space, items: Iterable[Any], axis: int = 0) -> Any:
     Raises
     ------
     ValueError
-        There are no values, or they cannot be stacked along this axis.
+        `items` is empty, or its values cannot be stacked along this axis.
 
     Examples
     --------

@@ -91,7 +91,7 @@ def construct_space_from_data_stream(data: Iterable[Any], backend: BackendLike, 
     Raises
     ------
     ValueError
-        There are no values, or no space holds them all; the message names the value and the path that fail.
+        `data` is empty, or no space holds all values; the message names the value and the path that fail.
 
     Examples
     --------

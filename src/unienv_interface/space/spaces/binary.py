@@ -30,7 +30,7 @@ class BinarySpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     Raises
     ------
     ValueError
-        `dtype` is not that of booleans, or `shape` has a negative size.
+        `dtype` is not boolean, or `shape` has a negative size.
 
     Examples
     --------

@@ -36,7 +36,7 @@ class BoxSpace(ArraySpace[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     Raises
     ------
     ValueError
-        `dtype` is that of booleans; a bound is NaN, beyond the range of the dtype or of another shape; or `low` is
+        `dtype` is boolean; a bound is NaN, beyond the range of the dtype or of another shape; or `low` is
         above `high`.
     TypeError
         A bound is no number, or the backend has no such dtype.

@@ -36,7 +36,7 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
     Raises
     ------
     ValueError
-        `dtype` is not that of real numbers, no axis varies, a size is negative or above the largest one, or the bounds
+        `dtype` is not real, no axis varies, a size is negative or above the largest one, or the bounds
         or `fill_value` do not fit the dtype.
     TypeError
         A bound is no number, or a shape no sequence of integers.

@@ -70,7 +70,7 @@ class GraphSpace(Space[GraphInstance[BArrayType], BDeviceType, BDtypeType, BRNGT
     Raises
     ------
     ValueError
-        The features are on another backend, there are features of edges without `is_edge`, or a limit is negative or
+        The features are on another backend, edges have features without `is_edge`, or a limit is negative or
         above its maximum.
     TypeError
         The features are no boxes, or a limit is no integer.

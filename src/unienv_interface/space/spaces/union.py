@@ -28,7 +28,7 @@ class UnionSpace(Space[tuple[int, Any], BDeviceType, BDtypeType, BRNGType]):
     Raises
     ------
     ValueError
-        There are no alternatives, or one is on another backend.
+        `spaces` is empty, or an alternative is on another backend.
     TypeError
         An alternative is no space.
 
