@@ -129,7 +129,7 @@ class EpisodeStatisticsWrapper(Wrapper):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`. With another batch size, only the queues are restored: reset all slots first."""
+        """Restore a `state_dict`. With another batch size, only the queues are restored: then reset all slots."""
         self.episode_count = int(state["episode_count"])
         for name in ("return_queue", "length_queue", "time_queue"):
             queue: deque[Any] = getattr(self, name)

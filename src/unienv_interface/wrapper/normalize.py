@@ -119,7 +119,7 @@ class NormalizeRewardWrapper(Wrapper):
 
     The reward is divided by the standard deviation of all discounted returns so far, as in Gymnasium's
     `NormalizeReward`. The slots of a batch share their moments. In a batch the return starts at 0 at every reset; for
-    a single environment it continues across resets, as in Gymnasium, and starts at 0 only after a termination. An
+    a single environment it continues across resets, as in Gymnasium, and a termination drops the rewards before it. An
     AutoresetWrapper may be below or above this wrapper.
 
     Parameters
@@ -201,7 +201,7 @@ class NormalizeRewardWrapper(Wrapper):
         return {"moments": self.moments.state_dict(), "returns": self._returns.copy(), "ended": self._ended.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`. With another batch size, only the moments are restored: reset all slots first."""
+        """Restore a `state_dict`. With another batch size, only the moments are restored: then reset all slots."""
         self.moments.load_state_dict(state["moments"])
         if np.shape(state["returns"]) == self._returns.shape:
             self._returns = np.array(state["returns"], np.float64)

@@ -295,7 +295,7 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
     def _restart(self, worker: int, envs: list[int], is_responsive: bool) -> None:
         """Restart a worker and reset its environments. Reports `envs` now, the others at their next step."""
         for command in [command for command in self._pending if command.worker == worker]:
-            envs = [*envs, *self._pending.pop(command)]  # commands that the dead worker had not begun
+            envs = [*envs, *self._pending.pop(command)]  # commands that the worker has not answered
         worker_envs = self._envs_by_worker[worker][1]
         for index in worker_envs:
             self._sent.pop(index, None)
