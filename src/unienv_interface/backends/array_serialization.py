@@ -42,7 +42,7 @@ def serialize_scalar_or_array_value(value: Any) -> Any:
         value = np.asarray(value)
     backend = get_backend_from_tensor(value)
     host = backend.to_host(value)
-    entries = _real_pairs(host) if host.dtype.kind == "c" else host
+    entries = np.stack([host.real, host.imag], axis=-1) if host.dtype.kind == "c" else host
     return {
         "dtype": backend.dtype_name(value.dtype),
         "shape": list(host.shape),
@@ -114,8 +114,3 @@ def _numbers(value: Any, dtype: np.dtype | None) -> np.ndarray:
         return np.asarray(value, dtype=dtype)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"not the entries of an array of {dtype or 'numbers'}: {error}") from None
-
-
-def _real_pairs(values: np.ndarray) -> np.ndarray:
-    """Convert complex numbers to pairs of real numbers."""
-    return np.stack([values.real, values.imag], axis=-1)

@@ -127,7 +127,7 @@ class ToBackendOrDeviceWrapper(
         super().__init__(env)
         self._backend = env.backend if backend is None else parse_backend(backend)
         self._device = env.device if device is None and self._backend is env.backend else device
-        self._home = env.device if env.device is not None else _default_device(env.backend)
+        self._home = env.device if env.device is not None else env.backend.device(env.backend.empty((0,)))
         self.action_space = env.action_space.to(self._backend, self._device)
         self.observation_space = env.observation_space.to(self._backend, self._device)
         if env.context_space is not None:
@@ -234,8 +234,3 @@ class ToDeviceWrapper(ToBackendOrDeviceWrapper):
         super().__init__(env, device=device)
         if original_device is not None:
             self._home = original_device
-
-
-def _default_device(backend: ComputeBackend) -> Any:
-    """The device of arrays that are made without a device."""
-    return backend.device(backend.empty((0,)))
