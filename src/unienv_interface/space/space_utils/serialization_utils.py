@@ -210,7 +210,7 @@ class SpaceJson:
         """The space of a child node."""
         return SpaceJson(node, self.backend, self.device, join_path(self.path, key), self._depth + 1).read()
 
-    def build(self, make_space: Callable[[ComputeBackend], Any]) -> Any:
+    def place(self, make_space: Callable[[ComputeBackend], Any]) -> Any:
         """Make a space with a dtype on the backend, through NumPy if the backend lacks the dtype."""
         name = self.field("dtype", str)
         if name not in dtypes.KNOWN:
@@ -231,7 +231,7 @@ def _(space: BoxSpace) -> dict[str, Any]:
 def _(json: SpaceJson) -> Space:
     low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
     shape = json.field("shape", list)
-    return json.build(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
+    return json.place(lambda backend: BoxSpace(backend, low, high, dtype, shape=shape))
 
 
 @space_fields.register
@@ -256,7 +256,7 @@ def _(json: SpaceJson) -> Space:
     low, high, dtype = (json.field(name) for name in ("low", "high", "dtype"))
     shape_low, shape_high = (json.field(name, list) for name in ("shape_low", "shape_high"))
     fill_value = json.field("fill_value", (int, float))
-    return json.build(
+    return json.place(
         lambda backend: DynamicBoxSpace(backend, low, high, shape_low, shape_high, dtype, fill_value=fill_value)
     )
 
