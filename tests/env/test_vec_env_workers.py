@@ -230,7 +230,8 @@ def test_a_step_that_a_stopped_worker_took_up_late_is_not_taken_for_the_next() -
 
 @only_on_linux
 def test_a_worker_that_was_stopped_for_more_commands_than_it_takes_goes_on() -> None:
-    with make_async(counters(2), timeout=0.02) as env:
+    with make_async(counters(2), timeout=30.0) as env:
+        env.timeout = 0.02
         os.kill(env.processes[1].pid, signal.SIGSTOP)
         for _ in range(DEPTH + 8):
             with pytest.raises(
