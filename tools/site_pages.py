@@ -38,7 +38,7 @@ SECTIONS = {
     "unienv_data.replay_buffer": "buffers",
     "unienv_data.batches": "sampling",
     "unienv_data.samplers": "sampling",
-    "unienv_data.on_policy": "datasets",
+    "unienv_data.on_policy": "sampling",
     "unienv_data.datasets": "datasets",
     "unienv_data.checking": "datasets",
     "unienv_data.testing": "buffers",
