@@ -60,6 +60,8 @@ def make(
         The module before the colon of an id does not exist.
     TypeError
         This is no environment, and nothing makes one.
+    ImportError
+        The backend, Gymnasium or EnvPool is not installed.
 
     Examples
     --------

@@ -237,6 +237,11 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             How many samples are in memory at a time.
         tqdm
             Show a progress bar.
+
+        Raises
+        ------
+        ValueError
+            `chunk_size` is below 1.
         """
         if chunk_size < 1:
             raise ValueError(f"chunk_size is {chunk_size}, it must be at least 1")

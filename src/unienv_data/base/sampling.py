@@ -227,7 +227,13 @@ class BatchSampler(
         return self._undelivered.pop(0) if self._undelivered else self.draw_new()
 
     def draw_new(self) -> IndexBatch:
-        """Draw the indices of a batch that was not drawn before."""
+        """Draw the indices of a batch that was not drawn before.
+
+        Raises
+        ------
+        ValueError
+            There are no samples.
+        """
         length = len(self)
         if not length:
             raise ValueError("there are no samples to draw from: add some first")

@@ -323,7 +323,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         return None
 
     def mark_segment_start(self, start_index: int) -> None:
-        """Open a segment whose first sample goes to slot `start_index`."""
+        """Open a segment whose first sample goes to slot `start_index`.
+
+        Raises
+        ------
+        RuntimeError
+            A segment is open already.
+        """
         if self._next_slot is not None:
             raise RuntimeError("a segment is open already: call mark_segment_end first")
         self._next_slot, self._pending = int(start_index), 0
@@ -333,6 +339,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
         Appended values may be immediately visible or only visible after mark_segment_end(), depending on the storage
         implementation.
+
+        Raises
+        ------
+        RuntimeError
+            No segment is open.
         """
         if self._next_slot is None:
             raise RuntimeError("append without an open segment: call mark_segment_start first")

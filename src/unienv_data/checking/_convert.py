@@ -202,6 +202,8 @@ def convert(
         recording.
     RuntimeError
         Samples were dropped by a writer while they were copied.
+    StorageCorruptedError
+        The recording cannot be opened, or a sample cannot be read.
 
     Examples
     --------

@@ -374,6 +374,8 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
         `count` is negative, or `start` lies behind the last sample.
     FileNotFoundError
         There is no such folder, or no replay buffer in it.
+    StorageCorruptedError
+        The buffer cannot be opened, or a sample cannot be read.
 
     Examples
     --------

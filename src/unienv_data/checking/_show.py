@@ -103,6 +103,8 @@ def show(
         `frames` is below 1.
     FileNotFoundError
         There is no such folder, or no recording in it.
+    StorageCorruptedError
+        The recording cannot be opened, or a frame cannot be read.
 
     Examples
     --------

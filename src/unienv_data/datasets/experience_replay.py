@@ -289,7 +289,13 @@ class ExperienceReplay(SampleAccess):
             return index
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all samples; the next one goes to index 0."""
+        """Drop all samples; the next one goes to index 0.
+
+        Raises
+        ------
+        ImmutableDatasetError
+            The replay is of a recorded dataset.
+        """
         with self._lock:
             if isinstance(self._writer, ImmutableDatasetWriter):
                 raise ImmutableDatasetError("this is a recorded dataset: delete() deletes its converted copy")

@@ -102,6 +102,8 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         `dataset_id` has no version, or `download` has an unknown value.
     FileExistsError
         There is something else at the place of the converted copy.
+    RuntimeError
+        The dataset was changed while it was converted.
 
     Examples
     --------

@@ -150,7 +150,13 @@ class TensorDictStorage(RingStorage):
         return [] if self.space is None else [leaf.path for leaf in RowLayout(self.space).leaves]
 
     def mapped(self) -> TensorDict:
-        """Map all samples of a storage on disk; what is changed of the tensors stays in this process's memory."""
+        """Map all samples of a storage on disk; what is changed of the tensors stays in this process's memory.
+
+        Raises
+        ------
+        TypeError
+            The storage is in memory.
+        """
         if self._folder is None:
             raise TypeError("the storage is in memory, only one on disk can be mapped: give a cache_path")
         self.flush()
@@ -183,7 +189,13 @@ class TensorDictStorage(RingStorage):
         return index
 
     def put(self, slots: np.ndarray, data: TensorDictBase) -> None:
-        """Write new samples to these slots of a ring, the last of which holds the newest sample then."""
+        """Write new samples to these slots of a ring, the last of which holds the newest sample then.
+
+        Raises
+        ------
+        ValueError
+            The storage has no `max_size`.
+        """
         self._check_mutable()
         if self.capacity is None:
             raise ValueError("put wants a ring: give the storage a max_size")
@@ -220,7 +232,13 @@ class TensorDictStorage(RingStorage):
             self.set(index[start:stop], data)
 
     def add_column(self, key: Key, value: torch.Tensor) -> None:
-        """Add an entry to all samples: they are copied into rows that have room for it, piece by piece."""
+        """Add an entry to all samples: they are copied into rows that have room for it, piece by piece.
+
+        Raises
+        ------
+        ValueError
+            The storage is empty.
+        """
         self._check_mutable()
         if not len(self):
             raise ValueError(f"{'/'.join(key)}: the storage is empty, its first samples decide on their entries")

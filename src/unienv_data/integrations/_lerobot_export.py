@@ -118,6 +118,8 @@ def export_lerobot(
         There is something at `path`.
     ValueError
         The batch does not know its episodes, a column cannot be exported, or `fps` or `task` is missing.
+    RuntimeError
+        What was written does not read back.
 
     Examples
     --------

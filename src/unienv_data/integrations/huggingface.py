@@ -67,6 +67,16 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
             The dataset.
         backend, device
             Where the arrays of samples are to be.
+
+        Returns
+        -------
+        HFAsUniEnvDataset
+            The batch.
+
+        Raises
+        ------
+        ValueError
+            The dataset is empty.
         """
         if not len(hf_dataset):
             raise ValueError("the dataset is empty: its space is found from its rows")

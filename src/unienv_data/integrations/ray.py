@@ -369,6 +369,8 @@ class RemoteReplay:
         ------
         RemoteReplayError
             If there is no such replay.
+        TypeError
+            The actor of this name is none of a replay.
         """
         try:
             handle: Any = ray.get_actor(name, namespace)

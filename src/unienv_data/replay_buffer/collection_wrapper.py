@@ -225,7 +225,13 @@ class ReplayBufferCollectionWrapper(
         self._resetting = slots.copy()  # the caller may reuse the mask meanwhile
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Wait for the reset under way, and return its results."""
+        """Wait for the reset under way, and return its results.
+
+        Raises
+        ------
+        RuntimeError
+            No reset was begun.
+        """
         wait = self._asynchronous("reset_wait")
         slots, self._resetting = self._resetting, None
         if slots is None:
@@ -355,6 +361,11 @@ class ReplayBufferCollectionWrapper(
 
         With `min_envs`, wait only until this many slots are ready; the results are those of the ready slots, whose
         indices are `info["env_index"]`, and are recorded. This works in the modes per_env and shared.
+
+        Raises
+        ------
+        RuntimeError
+            No step was begun.
         """
         wait = self._asynchronous("step_wait")
         if self._stepping is None:

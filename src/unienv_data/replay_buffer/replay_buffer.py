@@ -731,6 +731,16 @@ class ReplayBuffer(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         """Write a snapshot to another path, or flush if it is the path of the buffer.
 
         A snapshot replaces an older buffer at the path atomically. Open episodes stay open in the snapshot.
+
+        Parameters
+        ----------
+        path
+            The folder of the snapshot.
+
+        Raises
+        ------
+        RuntimeError
+            The buffer is closed, has an open episode and no lanes, or lies in memory with its storage at `path`.
         """
         if self._closed:
             raise RuntimeError("the buffer is closed")

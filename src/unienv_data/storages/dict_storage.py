@@ -180,6 +180,16 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
             Joins the keys that lead to a field.
         **kwargs
             Arguments for every part whose class takes them; a TypeError if there is none.
+
+        Returns
+        -------
+        DictStorage
+            The storage.
+
+        Raises
+        ------
+        ValueError
+            A key names no field, a field is in no part, or a part refuses its arguments; the message names the key.
         """
         classes = {REST: PackedStorage} if storage_cls_map is None else dict(storage_cls_map)
         plan = DictPlan(single_instance_space, classes, nested_separator)
@@ -278,7 +288,13 @@ class DictStorage(ComposedStorage[dict[str, Any], BArrayType, BDeviceType, BDtyp
         return self._plan.together(values)
 
     def get_subspace_by_key(self, key: str) -> Space:
-        """The space of the part that is named `key`."""
+        """The space of the part that is named `key`.
+
+        Raises
+        ------
+        KeyError
+            There is no such part.
+        """
         if key not in self.storage_map:
             raise KeyError(f"there is no part {key!r}, the parts are {list(self.storage_map)}")
         return self.storage_map[key].single_instance_space

@@ -161,6 +161,18 @@ class HDF5Storage(ColumnStorage):
             The number of rows in a chunk, or its shape; by default a good one.
         reduce_io
             In datasets without chunks, which other programs write, read samples that lie close together in one go.
+
+        Returns
+        -------
+        HDF5Storage
+            The storage.
+
+        Raises
+        ------
+        FileExistsError
+            There is something at `cache_path`.
+        ValueError
+            `multiprocessing` is True.
         """
         check_capacity(capacity)
         if multiprocessing:
@@ -226,6 +238,18 @@ class HDF5Storage(ColumnStorage):
             Open a file whose writer was killed, with what is left in it.
         **kwargs
             Arguments of other storages; ignored.
+
+        Returns
+        -------
+        HDF5Storage
+            The storage.
+
+        Raises
+        ------
+        StorageCorruptedError
+            The file is damaged, or its writer was killed and `accept_unclean` is False.
+        ValueError
+            `multiprocessing` is True without `read_only`.
         """
         path = Path(path)
         if multiprocessing and not read_only:

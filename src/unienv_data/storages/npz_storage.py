@@ -126,6 +126,18 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
             Compress the files.
         cache_path
             The folder, new or empty.
+
+        Returns
+        -------
+        NPZStorage
+            The storage.
+
+        Raises
+        ------
+        FileExistsError
+            The folder is not empty.
+        ValueError
+            `cache_path` is missing.
         """
         check_capacity(capacity)
         if cache_path is None:
@@ -154,7 +166,27 @@ class NPZStorage(ColumnStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGTyp
         multiprocessing: bool = False,
         **kwargs: Any,
     ) -> NPZStorage:
-        """The storage in a folder. A growing one has as many slots as there are files, or were when it was flushed."""
+        """Load the storage in a folder.
+
+        A growing storage has as many slots as there are files, or were when it was flushed.
+
+        Parameters
+        ----------
+        path, single_instance_space, capacity, read_only, multiprocessing
+            As for every storage.
+        **kwargs
+            Arguments of other storages; ignored.
+
+        Returns
+        -------
+        NPZStorage
+            The storage.
+
+        Raises
+        ------
+        StorageCorruptedError
+            The folder holds another storage or capacity.
+        """
         folder, file = Path(path), Path(path) / METADATA
         content = read_json(file, checksum=False)
         format_version(content, file, FORMAT_VERSION, default=0)

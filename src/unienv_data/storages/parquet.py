@@ -159,6 +159,19 @@ class ParquetStorage(ColumnStorage):
             One of Arrow's codecs ("snappy", "gzip", "zstd"), for all columns or by column.
         cache_bytes
             How many bytes of pieces are kept in memory before they are written.
+
+        Returns
+        -------
+        ParquetStorage
+            The storage.
+
+        Raises
+        ------
+        FileExistsError
+            The folder is not empty.
+        ValueError
+            `cache_path` is missing, `multiprocessing` is True, `piece_size` is below 1 or too large, or Parquet has no
+            column for a leaf.
         """
         check_capacity(capacity)
         if cache_path is None:
@@ -223,6 +236,15 @@ class ParquetStorage(ColumnStorage):
         -------
         ParquetStorage
             The storage.
+
+        Raises
+        ------
+        StorageCorruptedError
+            The folder holds another space or capacity.
+        UnsupportedFormatError
+            The pieces are too large to be written.
+        ValueError
+            `multiprocessing` is True without `read_only`.
         """
         if multiprocessing and not read_only:
             raise ValueError(f"{path}: ParquetStorage has one writer, load it with read_only=True")

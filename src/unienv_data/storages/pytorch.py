@@ -145,6 +145,18 @@ class PytorchTensorStorage(RowStorage):
             Whether several processes write.
         memmap_existok
             Take over a file that is there and has just the size, with what it holds.
+
+        Returns
+        -------
+        PytorchTensorStorage
+            The storage.
+
+        Raises
+        ------
+        ValueError
+            `capacity` is missing or below 1, or an option needs a path or the CPU.
+        FileExistsError
+            There is something at `cache_path`.
         """
         if capacity is None or capacity < 1:
             raise ValueError(f"capacity is {capacity}: PytorchTensorStorage does not grow, it must be at least 1")

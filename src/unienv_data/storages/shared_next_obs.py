@@ -163,6 +163,16 @@ class SharedNextObsStorage(RowStorage):
             The folder of its files; by default it is in memory.
         lanes
             How many environments record side by side.
+
+        Returns
+        -------
+        SharedNextObsStorage
+            The storage.
+
+        Raises
+        ------
+        ValueError
+            `capacity` is below 1.
         """
         if capacity is not None and capacity < 1:
             raise ValueError(f"capacity is {capacity}, it must be at least 1, or None to grow")

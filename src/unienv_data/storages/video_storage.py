@@ -212,6 +212,18 @@ class VideoStorage(RowStorage[Any, BArrayType, BDeviceType, BDtypeType, BRNGType
             To read only: rebuild the index of the frames from the video files that are whole.
         **kwargs
             Arguments of other storages; ignored.
+
+        Returns
+        -------
+        VideoStorage
+            The storage; a folder of the reference implementation is read-only.
+
+        Raises
+        ------
+        UnsupportedFormatError
+            A later release has written the folder.
+        ValueError
+            `resize` or `crop` is given without `read_only`.
         """
         folder = Path(path)
         file = folder / VIDEO_METADATA

@@ -135,7 +135,13 @@ class RandomFunctions(abc.ABC, Generic[BArrayType, BDeviceType, BDtypeType, BRNG
         dtype: BDtypeType | None = None,
         device: BDeviceType | None = None,
     ) -> tuple[BRNGType, BArrayType]:
-        """Draw numbers of trials up to and including the first success; each trial succeeds with probability `p`."""
+        """Draw numbers of trials up to and including the first success; each trial succeeds with probability `p`.
+
+        Raises
+        ------
+        ValueError
+            `p` does not lie in (0, 1].
+        """
         if not 0.0 < p <= 1.0:
             raise ValueError(f"p is {p}, a probability of success lies in (0, 1]")
         waits: Any

@@ -275,7 +275,13 @@ class RowLayout:
     def wrap(
         self, records: np.ndarray, blocks: Mapping[str, np.ndarray] | None = None, heap: Heap | None = None
     ) -> Rows:
-        """Make rows over memory of the caller."""
+        """Make rows over memory of the caller.
+
+        Raises
+        ------
+        TypeError
+            The records or a block are of another dtype or shape than the layout wants.
+        """
         if not isinstance(records, np.ndarray):
             raise TypeError(f"records are {type(records).__name__}, the layout wants an array of dtype {self.dtype}")
         if records.dtype != self.dtype:

@@ -60,6 +60,11 @@ class DataTransformation(abc.ABC):
         """The transformation from the target space back to the source space; see `has_inverse`.
 
         Some inverses depend on the source space and raise a ValueError without it.
+
+        Raises
+        ------
+        TypeError
+            The transformation has no inverse.
         """
         raise TypeError(f"{self!r} has no inverse")
 

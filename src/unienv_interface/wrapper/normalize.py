@@ -97,7 +97,13 @@ class NormalizeObservationWrapper(ContextObservationWrapper):
         return {"moments": {path: moments.state_dict() for path, moments in self.moments.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`, also of another backend or batch size."""
+        """Restore a `state_dict`, also of another backend or batch size.
+
+        Raises
+        ------
+        ValueError
+            The state has moments of other leaves.
+        """
         if state["moments"].keys() != self.moments.keys():
             raise ValueError(f"the state has moments of {list(state['moments'])}, this wrapper of {list(self.moments)}")
         for path, moments in self.moments.items():

@@ -65,7 +65,13 @@ class RunningMoments:
         self.count = count
 
     def update(self, rows: Any) -> None:
-        """Update the moments with an array of rows of shape (n, *shape); n may be 0."""
+        """Update the moments with an array of rows of shape (n, *shape); n may be 0.
+
+        Raises
+        ------
+        ValueError
+            The rows are of another shape.
+        """
         if tuple(rows.shape[1:]) != self.shape or not rows.shape:
             raise ValueError(f"rows of shape {tuple(rows.shape)}, wanted (n, {', '.join(map(str, self.shape))})")
         if not rows.shape[0]:
@@ -99,7 +105,13 @@ class RunningMoments:
         return {"mean": mean, "var": var, "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`, also of another backend."""
+        """Restore a `state_dict`, also of another backend.
+
+        Raises
+        ------
+        ValueError
+            The moments of the state are of another shape.
+        """
         mean, var = (np.asarray(state[name], np.float64) for name in ("mean", "var"))
         for name, values in (("mean", mean), ("var", var)):
             if values.shape != self.shape:

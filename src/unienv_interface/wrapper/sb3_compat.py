@@ -81,7 +81,13 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
     # -- reset, step, render, close ------------------------------------------------------------------------
 
     def reset(self) -> Any:
-        """Begin new episodes in all slots, with the seed and the options that were set before."""
+        """Begin new episodes in all slots, with the seed and the options that were set before.
+
+        Raises
+        ------
+        ValueError
+            The options of the slots differ.
+        """
         options = self._options[0]
         if any(other != options for other in self._options):
             raise ValueError("the options of the slots differ, a batch is reset with the same ones for all")

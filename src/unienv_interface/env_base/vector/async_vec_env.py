@@ -388,7 +388,13 @@ class AsyncVecEnv(VecEnv[BArrayType, ContextType, ObsType, ActType, RenderFrame,
         self._sent.setdefault(index, []).append(self._post_access("call", cmd, index, args, kwargs))
 
     def get_command_result(self, index: int) -> Any:
-        """Wait for the result of the oldest `send_command` to an environment; raises the error of its worker."""
+        """Wait for the result of the oldest `send_command` to an environment; raises the error of its worker.
+
+        Raises
+        ------
+        RuntimeError
+            No command was sent to this environment.
+        """
         self._check_open("get_command_result")
         if not self._sent.get(index):
             raise RuntimeError(f"no command was sent to environment {index}, there is no result to wait for")

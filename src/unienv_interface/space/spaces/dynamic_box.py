@@ -156,7 +156,13 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         return [axis for axis in axes if self._shape_low[axis] != self._shape_high[axis]]
 
     def pad_data(self, data: BArrayType, start_axis: int | None = None, end_axis: int | None = None) -> BArrayType:
-        """Pad a value to `shape_high` along the varying axes in [start_axis, end_axis)."""
+        """Pad a value to `shape_high` along the varying axes in [start_axis, end_axis).
+
+        Raises
+        ------
+        ValueError
+            An axis has no limit.
+        """
         for axis in self._varying_axes(start_axis, end_axis):
             most = self._shape_high[axis]
             if most is None:
@@ -175,6 +181,11 @@ class DynamicBoxSpace(Space[BArrayType, BDeviceType, BDtypeType, BRNGType]):
         """Invert `pad_data`, exactly if the original `shape` is given.
 
         Without `shape`, strips the trailing slices of `fill_value`; raises a ValueError if they could be data.
+
+        Raises
+        ------
+        ValueError
+            `shape` is missing, and `fill_value` cannot be told from data.
         """
         if shape is not None:
             return data[tuple(slice(0, size) for size in shape)]  # type: ignore[index]

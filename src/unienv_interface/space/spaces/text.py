@@ -84,7 +84,13 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
         return None if self.charset_list is None else {char: i for i, char in enumerate(self.charset_list)}
 
     def character_index(self, char: str) -> int:
-        """The position of a character in `charset_list`."""
+        """The position of a character in `charset_list`.
+
+        Raises
+        ------
+        ValueError
+            The space has no charset, or the character is not in it.
+        """
         if self.charset_index is None:
             raise ValueError("the space has no charset, so its characters have no index")
         try:
