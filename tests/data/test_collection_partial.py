@@ -202,7 +202,7 @@ def test_what_is_refused_leaves_everything_as_it_was() -> None:
         with pytest.raises(RuntimeError, match="under way"):
             command()
     for least in (0, 3):
-        with pytest.raises(ValueError, match=f"min_envs is {least}, 2 environments are stepping"):
+        with pytest.raises(ValueError, match=f"min_envs is {least}, it must be from 1 to 2, the stepping"):
             wrapper.step_wait(min_envs=least)
     wrapper.step_wait()
     with pytest.raises(RuntimeError, match="step_wait without step_async"):

@@ -110,7 +110,7 @@ BOX = BoxSpace(np_backend, 0.0, 1.0, "float32", shape=(2,))
         ),
         (
             [lambda: SamplingEnv(BOX, BOX), lambda: SamplingEnv(BOX, BOX, BOX)],
-            "environment 1 and environment 0 do not both have a context space",
+            "only one of environment 1 and environment 0 has a context space",
         ),
     ],
     ids=["none", "batched", "shape", "text", "context"],

@@ -346,7 +346,7 @@ def test_wrong_uses_of_asking_and_waiting(make: Maker) -> None:
         with pytest.raises(RuntimeError, match=r"environments \[1\] are stepping already"):
             env.step_async(zeros(2), index=[2, 1])
         for least in (0, 3):
-            with pytest.raises(ValueError, match=f"min_envs is {least}, 2 environments are stepping"):
+            with pytest.raises(ValueError, match=f"min_envs is {least}, it must be from 1 to 2, the stepping"):
                 env.step_wait(min_envs=least)
         assert env.step_wait()[0].shape == (2, 4)
         for wrong in ([], 0, [0.0], [True], [[0]], "a"):

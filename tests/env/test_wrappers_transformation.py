@@ -125,7 +125,7 @@ def test_the_target_action_space_is_the_one_of_the_wrapper() -> None:
 def test_without_a_target_it_follows_from_the_inverse() -> None:
     env = ActionTransformWrapper(CountEnv(np_backend), IdentityTransformation())
     assert env.action_space == env.env.action_space
-    with pytest.raises(ValueError, match="does not follow from it: pass target_action_space"):
+    with pytest.raises(ValueError, match="does not determine its action space: pass target_action_space"):
         ActionTransformWrapper(CountEnv(np_backend), RescaleTransformation())
 
 

@@ -72,9 +72,9 @@ def test_batch_of_equal_spaces_is_the_batch_of_one(space: Space) -> None:
 def test_batch_size(space: Space, size: int | None) -> None:
     assert batch_size(space) == size
     if size is None:
-        with pytest.raises(ValueError, match=r"has no batch axis that all its parts share$"):
+        with pytest.raises(ValueError, match=r"has no batch axis that all its leaves share$"):
             unbatch_spaces(space)
-        with pytest.raises(ValueError, match=r"has no batch axis that all its parts share$"):
+        with pytest.raises(ValueError, match=r"has no batch axis that all its leaves share$"):
             iterate(space, None)
 
 

@@ -161,7 +161,7 @@ def test_an_int_beyond_the_batch_is_an_index_error(space: Space) -> None:
 @every_backend
 def test_the_index_error_names_the_index_and_the_batch(backend: ComputeBackend) -> None:
     space = DictSpace(backend, {"a": BoxSpace(backend, 0, 1, "float32", shape=(3,))})
-    with pytest.raises(IndexError, match=r"^index 7 of a batch of 3$"):
+    with pytest.raises(IndexError, match=r"^index 7 is out of range for a batch of 3$"):
         get_at(space, {"a": backend.zeros((3, 3))}, 7)
 
 

@@ -222,12 +222,12 @@ CONSTRUCTOR_ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "crossed_bounds": (ValueError, "low 0.0 is above high -1.0 at (0, 0), low must not exceed high", {"high": -1}),
     "fill_value": (
         ValueError,
-        "fill_value nan is no int8, a whole number from -128 to 127",
+        "fill_value nan is not an integer from -128 to 127, the range of int8",
         {"dtype": "int8", "fill_value": np.nan},
     ),
     "fill_value_fraction": (
         ValueError,
-        "fill_value 0.5 is no int8, a whole number from -128 to 127",
+        "fill_value 0.5 is not an integer from -128 to 127, the range of int8",
         {"dtype": "int8", "fill_value": 0.5},
     ),
     "fill_value_large": (ValueError, "fill_value 1e+39 is beyond the range of float32", {"fill_value": 1e39}),

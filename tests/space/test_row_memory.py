@@ -109,7 +109,7 @@ def test_memory_that_is_not_in_the_layout_is_refused() -> None:
     for wrong, blocks, text in (
         ([1], {}, r"^records are list, the layout wants an array of dtype"),
         (np.zeros(2, np.float32), {}, r"^records of dtype float32, the layout wants"),
-        (records, {}, r"^block 'image' is missing: this leaf has memory of its own$"),
+        (records, {}, r"^block 'image' is missing: this leaf is not part of the records$"),
         (records, None, r"^block 'image' is missing"),
         (records, {"image": image[:1]}, r"^block 'image' of dtype float32 and shape \(1, 64, 64\), .* \(2, 64, 64\)$"),
         (records, {"image": image.astype(np.float64)}, r"^block 'image' of dtype float64 and shape"),

@@ -290,9 +290,9 @@ def test_only_an_axis_of_size_one_can_be_removed():
     space = DictSpace(N, {"a": BinarySpace(N, (1, 2)), "b": {"c": BinarySpace(N, (2, 2))}})
     with pytest.raises(ValueError, match=r"^b/c: axis 0 of shape \(2, 2\) has size 2, only one of size 1"):
         UnBatchifyTransformation().get_target_space_from_source(space)
-    with pytest.raises(ValueError, match="axis 5 does not exist among 3"):
+    with pytest.raises(ValueError, match="axis 5 is out of range for 3 axes"):
         BatchifyTransformation(5).get_target_space_from_source(BinarySpace(N, (2, 2)))
-    with pytest.raises(ValueError, match="axis 0 does not exist among 0"):
+    with pytest.raises(ValueError, match="axis 0 is out of range for 0 axes"):
         UnBatchifyTransformation().get_target_space_from_source(BinarySpace(N, ()))
     with pytest.raises(ValueError, match="has no batch axis to remove"):
         UnBatchifyTransformation().get_target_space_from_source(TextSpace(N, 5))

@@ -102,7 +102,7 @@ def test_images_of_any_size_fit_by_default(size: int) -> None:
     ("settings", "text"),
     [
         ({"max_size_bytes": 10, "compression_ratio": 2.0}, "give one"),
-        ({"format": "PNG"}, "how small images get as PNG is not known: give max_size_bytes"),
+        ({"format": "PNG"}, "the compression ratio of PNG is not known: give max_size_bytes"),
         ({"max_size_bytes": 10, "header_bytes": 5}, "header_bytes is 5 and max_size_bytes 10: give one"),
         ({"compression_ratio": 0}, "compression_ratio is 0, it must be above 0"),
     ],

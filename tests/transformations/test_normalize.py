@@ -66,7 +66,7 @@ def test_images_of_bytes_are_normalised_by_channel_and_recovered() -> None:
         (lambda: NormalizeTransformation(np.inf), "offset is inf, it must be finite"),
         (lambda: NormalizeTransformation(0, [1, 0]), "scale is .* must be finite and above 0"),
         (lambda: NormalizeTransformation(new_dtype="bool"), "new_dtype is 'bool'"),
-        (lambda: NormalizeTransformation(low=0), "wanted both or neither"),
+        (lambda: NormalizeTransformation(low=0), "only one of low and high is given: give both or neither"),
         (
             lambda: NormalizeTransformation([1.0, 2.0, 3.0]).get_target_space_from_source(SPACE),
             "offset and scale do not suit",

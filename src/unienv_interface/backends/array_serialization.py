@@ -100,7 +100,7 @@ def _read_array(value_data: Mapping[str, Any], name: Any) -> np.ndarray:
     if not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(f"shape {shape!r} of an array is not a list of sizes")
     if int(np.prod(shape, dtype=object)) != entries.size:
-        raise ValueError(f"an array of shape {shape} with {entries.size} entries")
+        raise ValueError(f"shape {shape} of an array does not fit its {entries.size} entries")
     return entries.reshape(shape)
 
 
@@ -110,7 +110,7 @@ def _numbers(value: Any, dtype: np.dtype | None) -> np.ndarray:
         # check each entry: NumPy converts integers above int64 to floats, and floats to integers
         for entry in np.asarray(value, dtype=object).flat:
             if not isinstance(entry, allowed):
-                raise ValueError(f"{entry!r} is not one")
+                raise ValueError(f"{entry!r} has the wrong type")
         return np.asarray(value, dtype=dtype)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"not the entries of an array of {dtype or 'numbers'}: {error}") from None

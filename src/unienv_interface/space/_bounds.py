@@ -216,7 +216,7 @@ def representable(value: int | float, dtype_name: str) -> int | float:
     if dtype_name in dtypes.INTEGER:
         limits = np.iinfo(dtype_name)
         if not limits.min <= value <= limits.max or value != int(value):
-            raise ValueError(f"{value} is no {dtype_name}, a whole number from {limits.min} to {limits.max}")
+            raise ValueError(f"{value} is not an integer from {limits.min} to {limits.max}, the range of {dtype_name}")
         return int(value)
     with np.errstate(over="ignore"):
         rounded = np.asarray(value, np.float64).astype(dtypes.host_dtype(dtype_name))

@@ -48,7 +48,7 @@ class MemoryHeap:
 
     def read(self, offset: int, length: int) -> memoryview:
         if offset + length > len(self._data):
-            raise IndexError(f"bytes {offset} to {offset + length} of a heap of {len(self._data)}")
+            raise IndexError(f"bytes {offset} to {offset + length} are beyond the {len(self._data)} bytes of the heap")
         return memoryview(bytes(self._data[offset : offset + length]))  # a bytearray cannot grow while viewed
 
 
@@ -314,7 +314,7 @@ def need_heap(heap: Heap | None) -> Heap:
         The heap is None.
     """
     if heap is None:
-        raise TypeError("the layout has leaves in a heap, but the rows have none")
+        raise TypeError("the layout has leaves in a heap, but the rows have no heap: pass one")
     return heap
 
 

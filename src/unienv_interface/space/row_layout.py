@@ -289,7 +289,7 @@ class RowLayout:
         blocks = {} if blocks is None else blocks
         for leaf in self.block_leaves:
             if leaf.name not in blocks:
-                raise TypeError(f"block {leaf.name!r} is missing: this leaf has memory of its own")
+                raise TypeError(f"block {leaf.name!r} is missing: this leaf is not part of the records")
             block, dtype = blocks[leaf.name], leaf.codec.dtype
             expected = (dtype.base, records.shape + dtype.shape)
             if (block.dtype, block.shape) != expected:

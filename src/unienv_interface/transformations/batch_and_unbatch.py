@@ -56,7 +56,7 @@ def remove_axis_in_data(space: Space, data: Any, axis: int) -> Any:
 def _position(axis: int, ndim: int) -> int:
     """The axis counted from the front."""
     if not -ndim <= axis < ndim:
-        raise ValueError(f"axis {axis} does not exist among {ndim}")
+        raise ValueError(f"axis {axis} is out of range for {ndim} axes")
     return axis % ndim
 
 

@@ -120,7 +120,7 @@ class ImageCompressTransformation(DataTransformation):
             raise ValueError(f"max_size_bytes is {max_size_bytes} and compression_ratio {compression_ratio}: give one")
         if max_size_bytes is None and compression_ratio is None:
             if format not in CONSERVATIVE_COMPRESSION_RATIOS:
-                raise ValueError(f"how small images get as {format} is not known: give max_size_bytes")
+                raise ValueError(f"the compression ratio of {format} is not known: give max_size_bytes")
             compression_ratio = CONSERVATIVE_COMPRESSION_RATIOS[format](init_quality)
             header_bytes = _HEADER_BYTES if header_bytes is None else header_bytes
         if compression_ratio is not None and not compression_ratio > 0:

@@ -76,7 +76,7 @@ class NormalizeTransformation(DataTransformation):
         if new_dtype is not None and new_dtype not in dtypes.INTEGER | dtypes.FLOATING:
             raise ValueError(f"new_dtype is {new_dtype!r}, a box of real numbers wants one of integers or floats")
         if (low is None) != (high is None):
-            raise ValueError("one of low and high is given, wanted both or neither")
+            raise ValueError("only one of low and high is given: give both or neither")
         self._new_dtype = new_dtype
         self._low = None if low is None else parse_constant("low", low)
         self._high = None if high is None else parse_constant("high", high)
@@ -232,7 +232,7 @@ def _statistic(stats: Any, name: str, mode: str) -> np.ndarray:
         raise ValueError(f"the statistics have no {name!r}, which mode {mode!r} needs")
     statistic = np.asarray(value, np.float64)
     if not np.isfinite(statistic).all():
-        raise ValueError(f"{name} is {statistic}, to normalise by it every entry must be finite")
+        raise ValueError(f"{name} is {statistic}, every entry must be finite")
     return statistic
 
 

@@ -136,9 +136,9 @@ def nest_items(items: Iterable[tuple[str, Any]], separator: str, build: Callable
         for parent in parents:
             branch = branch.setdefault(parent, _Branch())
             if not isinstance(branch, _Branch):
-                raise ValueError(f"key {key!r} lies below a key that has a value of its own")
+                raise ValueError(f"key {key!r} lies below a key that has a value")
         if last in branch:
-            raise ValueError(f"key {key!r} has a value of its own and other keys below it, or is given twice")
+            raise ValueError(f"key {key!r} has a value and other keys below it, or is given twice")
         branch[last] = value
     return _built(root, build)
 

@@ -90,7 +90,7 @@ class ToSB3VecEnv(sb3_vec_env.VecEnv):
         """
         options = self._options[0]
         if any(other != options for other in self._options):
-            raise ValueError("the options of the slots differ, a batch is reset with the same ones for all")
+            raise ValueError("the options of the slots differ: give all slots the same options")
         self._context, observation, info = self.env.reset(seed=self._seeds[0], **options)
         self._reset_seeds()
         self._reset_options()

@@ -43,9 +43,7 @@ def _space_above(transformation: DataTransformation, space_below: Space) -> Spac
     try:
         return transformation.direction_inverse().get_target_space_from_source(space_below)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"which actions {transformation!r} takes does not follow from it: pass target_action_space"
-        ) from error
+        raise ValueError(f"{transformation!r} does not determine its action space: pass target_action_space") from error
 
 
 class _Layer:

@@ -39,7 +39,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
             if spec.backend is not first.backend:
                 raise ValueError(f"environment {index} is on {spec.backend}, environment 0 on {first.backend}")
             if (spec.context_space is None) != (first.context_space is None):
-                raise ValueError(f"environment {index} and environment 0 do not both have a context space")
+                raise ValueError(f"only one of environment {index} and environment 0 has a context space")
         self._count = len(specs)
         self._action_spaces = [spec.action_space for spec in specs]
         self.action_space = _join("action_space", self._action_spaces, first.device)
@@ -171,7 +171,7 @@ class VecEnv(Env[BArrayType, ContextType, ObsType, ActType, RenderFrame, BDevice
         if pending is None:
             raise RuntimeError("step_wait without step_async: there is no step to wait for")
         if min_envs is not None and not 1 <= min_envs <= len(pending):
-            raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
+            raise ValueError(f"min_envs is {min_envs}, it must be from 1 to {len(pending)}, the stepping environments")
         self._stepping = None  # so that a reset is legal after an error here
         ready, infos = self._finish(pending, min_envs)
         if ready is not pending:

@@ -143,7 +143,7 @@ def need_batch_size(space: Space) -> int:
     """The size of the batch; raises a ValueError if the space is not a batch."""
     size = batch_size(space)
     if size is None:
-        raise ValueError(f"{space} has no batch axis that all its parts share")
+        raise ValueError(f"{space} has no batch axis that all its leaves share")
     return size
 
 
@@ -167,7 +167,7 @@ def unbatch_spaces(space: Space) -> Iterable[Any]:  # type: ignore[empty-body]
     Raises
     ------
     ValueError
-        The space has no batch axis that all its parts share.
+        The space has no batch axis that all its leaves share.
 
     Examples
     --------

@@ -97,7 +97,7 @@ def iterate(space: Space, items: Any) -> Iterator[Any]:
     Raises
     ------
     ValueError
-        The space has no batch axis that all its parts share.
+        The space has no batch axis that all its leaves share.
 
     Examples
     --------
@@ -332,7 +332,7 @@ def merge_slots(space: Space, items: Any, mask: Any, value: Any) -> Any:
 def _check_int(index: Any, size: int) -> None:
     """Raise an IndexError for an int out of range: JAX would read the nearest value, or write nothing."""
     if isinstance(index, (int, np.integer)) and not -size <= index < size:
-        raise IndexError(f"index {index} of a batch of {size}")
+        raise IndexError(f"index {index} is out of range for a batch of {size}")
 
 
 def host_index(backend: ComputeBackend, index: Any) -> Any:

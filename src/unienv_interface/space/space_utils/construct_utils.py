@@ -229,7 +229,7 @@ class _Finder:
             native = backend.from_host(host, backend.dtype_from_name(name))
             numbers = _Numbers(native, name, None, host, not isinstance(data, (np.ndarray, np.generic)))
         if numbers.host.dtype.kind in "fc" and np.isnan(numbers.host).any():
-            raise ValueError(_at(path, "NaN, which no space contains: replace it before"))
+            raise ValueError(_at(path, "NaN, which no space contains: replace it first"))
         return numbers
 
     def _name_of(self, dtype: Any) -> str:

@@ -18,7 +18,7 @@ class RowSpaces:
         self.space = space
         count = batch_utils.batch_size(space)
         if count is None:
-            raise ValueError(f"{space} has no batch axis that all its parts share")
+            raise ValueError(f"{space} has no batch axis that all its leaves share")
         self._singles = [next(iter(batch_utils.unbatch_spaces(space)))] if count else []
         self._are_alike = bool(count) and batch_utils.batch_space(self._singles[0], count) == space
         if not self._are_alike:
