@@ -128,8 +128,8 @@ def require_value(space: Space | None, value: Any, name: str) -> None:
 
 def require_info(info: Any, name: str) -> None:
     require(isinstance(info, dict), f"infos of type {type(info).__name__} from {name}", "a dict")
-    odd = [key for key in info if not isinstance(key, str)]
-    require(not odd, f"the key {odd[:1]} in the infos of {name}", "strings as keys")
+    invalid = [key for key in info if not isinstance(key, str)]
+    require(not invalid, f"the key {invalid[:1]} in the infos of {name}", "strings as keys")
 
 
 def require_signal(env: Env, value: Any, name: str, *, is_flag: bool) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     gymnasium = need("gymnasium", extra="gymnasium")
 
-_WAY_OUT = (
+_ADVICE = (
     "make it with autoreset_mode=AutoresetMode.DISABLED (in gymnasium.make_vec: vectorization_mode='sync' or 'async' "
     "and vector_kwargs={'autoreset_mode': AutoresetMode.DISABLED})"
 )
@@ -178,7 +178,7 @@ class FromGymnasiumEnv(Env[Any, None, ObsType, ActType, RenderFrame, Any, Any, A
         if not mask.any():
             return None, batch_utils.get_at(space, space.create_empty(), rows), {}
         if not self._resets_some:
-            raise ValueError(f"{self.env} can only be reset as a whole, not slots {np.flatnonzero(mask)}: {_WAY_OUT}")
+            raise ValueError(f"{self.env} can only be reset as a whole, not slots {np.flatnonzero(mask)}: {_ADVICE}")
         observation, info = self.env.reset(seed=seed, options={**options, "reset_mask": mask.copy()})
         self._ended = self._ended & ~mask
         return (
@@ -267,7 +267,7 @@ def _resets_some(env: gymnasium.vector.VectorEnv) -> bool:
     declared = env.metadata.get("autoreset_mode")
     mode = getattr(declared, "value", declared)  # some declare the value of the enum
     if mode == "SameStep":
-        raise ValueError(f"{env} resets in the step that ends an episode, which hides its last observation: {_WAY_OUT}")
+        raise ValueError(f"{env} resets in the step that ends an episode, which hides its last observation: {_ADVICE}")
     if mode == "Disabled":
         return True
     # In NEXT_STEP, Gymnasium's two classes do not restart a slot that was reset before the next step, except workers

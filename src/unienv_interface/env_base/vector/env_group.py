@@ -183,5 +183,5 @@ def _split(action_space: Space, actions: Any, count: int) -> Sequence[Any]:
     if len(singles) != count:
         if batch_utils.batch_size_data(actions) is not None:
             raise ValueError(f"{len(singles)} actions for {count} environments, each needs one")
-        singles = [actions] * count  # an empty dict or tuple has no batch axis
+        singles = [actions] * count  # for an empty dict or tuple
     return singles

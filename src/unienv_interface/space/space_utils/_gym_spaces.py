@@ -106,8 +106,8 @@ def from_gym_space(gym_space: gymnasium.Space, backend: BackendLike, dtype: Any 
 # -- shared with the conversion of data --------------------------------------------------------------------
 
 
-def no_counterpart(space: Space, way_out: str) -> TypeError:
-    return TypeError(f"Gymnasium has no counterpart of {space}: {way_out}")
+def no_counterpart(space: Space, advice: str) -> TypeError:
+    return TypeError(f"Gymnasium has no counterpart of {space}: {advice}")
 
 
 def discrete_count(space: BoxSpace) -> int | None:

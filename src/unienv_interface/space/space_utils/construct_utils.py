@@ -175,9 +175,9 @@ class _Finder:
     # -- composites and texts ------------------------------------------------------------------------------
 
     def _find_dict(self, data: Mapping[str, Any], known: DictSpace | None, path: _Path) -> Space:
-        odd = [key for key in data if not isinstance(key, str)]
-        if odd:
-            raise ValueError(_at(path, f"key {odd[0]!r} is {type(odd[0]).__name__}, keys are strings"))
+        invalid = [key for key in data if not isinstance(key, str)]
+        if invalid:
+            raise ValueError(_at(path, f"key {invalid[0]!r} is {type(invalid[0]).__name__}, keys are strings"))
         if known is None:
             children = {key: self.find(value, None, (*path, key)) for key, value in data.items()}
             return DictSpace(self.backend, children)
@@ -277,8 +277,8 @@ class _Finder:
         if known is None:
             return BinarySpace(self.backend, booleans.host.shape, device=booleans.device)
         if known.shape != booleans.host.shape:
-            way_out = "booleans of varying shape have no space: make them uint8"
-            raise ValueError(_at(path, f"shape {booleans.host.shape} after {known.shape}, {way_out}"))
+            advice = "booleans of varying shape have no space: make them uint8"
+            raise ValueError(_at(path, f"shape {booleans.host.shape} after {known.shape}, {advice}"))
         return known
 
     def _find_numbers(self, numbers: _Numbers, known: BoxSpace | DynamicBoxSpace | None, path: _Path) -> Space:

@@ -62,9 +62,9 @@ class TextSpace(Space[str, BDeviceType, BDtypeType, BRNGType]):
             raise ValueError(f"lengths from {min_length} to {max_length}, a text wants 0 <= min_length <= max_length")
         self._charset = None if charset is None else frozenset(charset)
         if self._charset is not None:
-            odd = [char for char in self._charset if not isinstance(char, str) or len(char) != 1]
-            if odd:
-                raise ValueError(f"charset holds {odd[0]!r}, it wants single characters")
+            invalid = [char for char in self._charset if not isinstance(char, str) or len(char) != 1]
+            if invalid:
+                raise ValueError(f"charset holds {invalid[0]!r}, it wants single characters")
             if not self._charset and min_length > 0:
                 raise ValueError(f"charset is empty, but min_length is {min_length}")
 
