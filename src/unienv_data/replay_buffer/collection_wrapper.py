@@ -586,7 +586,7 @@ class ReplayBufferCollectionWrapper(
             check_steps_of_some(self._mode, self._slots, "step_wait with min_envs")
         pending = self._pending()
         if min_envs is not None and not 1 <= min_envs <= len(pending):
-            raise ValueError(f"min_envs is {min_envs}, {len(pending)} environments are stepping")
+            raise ValueError(f"min_envs is {min_envs}, it must be from 1 to {len(pending)}, the stepping environments")
         self._stepping = None  # if waiting fails, there is nothing left to wait for
         result = wait(min_envs=min_envs)
         slots = self._to_numpy(result[-1]["env_index"]).tolist()
