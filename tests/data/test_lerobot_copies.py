@@ -73,6 +73,13 @@ def test_columns_of_video_are_copied(codec: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_encoder")
+def test_the_rate_is_that_of_the_video(tmp_path: Path) -> None:
+    with recorded(tmp_path / "a") as buffer:
+        export_lerobot(buffer, tmp_path / "out", task="reach", mapping=MAPPING)
+    with LeRobotAsUniEnvDataset.from_local(tmp_path / "out", NUMPY) as dataset:
+        assert dataset.fps == 20
+
+
 def test_several_recordings_become_one_dataset(tmp_path: Path) -> None:
     with recorded(tmp_path / "a") as one, recorded(tmp_path / "b", gop=2) as other:
         both = CombinedBatch([one, other])

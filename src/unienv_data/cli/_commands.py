@@ -250,8 +250,9 @@ def convert(
 
     Samples keep their order and their episodes. The new folder appears when it is complete and was opened for a test.
 
-    The format lerobot stores images as videos, and needs --fps, and --task unless the recording has a text column
-    "task". A LeRobot dataset can be converted to v3.0, too; its videos are copied unchanged.
+    The format lerobot stores images as videos. It needs --fps unless the recording has columns of video, and --task
+    unless it has a text column "task". A LeRobot dataset can be converted to v3.0, too; its videos are copied
+    unchanged.
 
     Example: unienv convert data/ data-hdf5/ --to hdf5
 
@@ -259,8 +260,6 @@ def convert(
     """
     if to not in checking.TARGETS:
         raise UsageError(f"{to!r} is no format, it must be one of {_TARGETS}{did_you_mean(to, checking.TARGETS)}")
-    if to == "lerobot" and fps is None and not (source / "meta" / "info.json").exists():
-        raise UsageError("a LeRobot dataset has one rate for all columns: give --fps, the samples per second")
     with ProgressBar("converting", None) as bar:
         report = checking.convert(source, target, to, fps=fps, task=task, progress=bar)
     _render.show(report, as_json=as_json)

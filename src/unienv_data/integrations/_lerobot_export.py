@@ -20,6 +20,9 @@ from unienv_interface.space.spaces import ArraySpace, BinarySpace
 from ..base.common import BatchBase
 from ..base.files import PathLike, remove_leftovers, replace_folder
 from ..batches.statistics import ColumnStatistics, summarize
+from ..replay_buffer import ReplayBuffer
+from ..storages.columns import column_rules
+from ..storages.video_storage import Video
 from ._lerobot_copying import VideoCopier, encoded_episodes
 from ._lerobot_meta import (
     CHUNK_SIZE,
@@ -97,7 +100,7 @@ def export_lerobot(
         but the next observation: `obs/NAME` becomes `observation.NAME`, or `observation.images.NAME`, an observation
         that is one array `observation.state`, `reward` becomes `next.reward`, and others keep their names.
     fps
-        Samples per second; needed unless the batch is a LeRobot dataset.
+        Samples per second; by default those of the LeRobot dataset, or of the buffer's columns of `Video`.
     task
         What is done, in words, in all episodes or in each; by default what the text column `task` says.
     robot_type
@@ -180,6 +183,17 @@ class _Feature:
         return array.reshape(len(array), *self.shape)
 
 
+def _rate_of(batch: BatchBase) -> float | None:
+    """The samples per second of a LeRobot dataset, or of a buffer whose columns of video have one rate."""
+    from .lerobot import LeRobotAsUniEnvDataset
+
+    if isinstance(batch, LeRobotAsUniEnvDataset):
+        return batch.fps
+    rules = column_rules(batch.storage) if isinstance(batch, ReplayBuffer) else {}
+    rates = {rule.fps for rule in rules.values() if isinstance(rule, Video)}
+    return rates.pop() if len(rates) == 1 else None
+
+
 class _Source:
     """The batch to be exported: its features, episodes and tasks."""
 
@@ -190,12 +204,10 @@ class _Source:
         fps: float | None,
         task: str | Sequence[str] | None,
     ) -> None:
-        from .lerobot import LeRobotAsUniEnvDataset
-
         self.batch = batch
-        rate = batch.fps if fps is None and isinstance(batch, LeRobotAsUniEnvDataset) else fps
+        rate = _rate_of(batch) if fps is None else fps
         if rate is None or not rate > 0:
-            raise ValueError(f"fps is {rate}, it must say how many samples a second has")
+            raise ValueError(f"fps is {rate}, it must say how many samples a second has: give fps (--fps)")
         self.fps = int(rate) if float(rate).is_integer() else float(rate)
         leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
         if mapping is None:
