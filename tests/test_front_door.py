@@ -323,7 +323,7 @@ def test_a_folder_that_another_process_is_creating_is_left_alone(
     def slow(*args: Any, **kwargs: Any) -> BufferState:
         clear_killed_create(tmp_path / "r")  # as a second recording would meanwhile
         assert (tmp_path / "r" / "storage" / "rows.bin").exists()
-        with pytest.raises(FileExistsError, match="is there already and is not a recording"):
+        with pytest.raises(FileExistsError, match="exists already and is not a recording"):
             unienv.record(batch(), tmp_path / "r", 10)
         return made(*args, **kwargs)
 

@@ -238,7 +238,7 @@ def _is_empty_folder(path: Path) -> bool:
 
 def _reopened(folder: Path, space: Space) -> ReplayBuffer:
     if not ReplayBuffer.is_loadable_from(folder):
-        raise FileExistsError(f"{folder}: it is there already and is not a recording, give another path")
+        raise FileExistsError(f"{folder}: it exists already and is not a recording, give another path")
     return ReplayBuffer.load_from(folder, backend=space.backend, device=space.device, read_only=False)
 
 

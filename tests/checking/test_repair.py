@@ -369,7 +369,7 @@ def test_a_recording_of_nothing(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     source = write(tmp_path / "r", episodes())
     before = fingerprint(source)
-    assert refusal(FileExistsError, source, source) == f"{source}: it is there already, give another path"
+    assert refusal(FileExistsError, source, source) == f"{source}: it exists already, give another path"
     assert fingerprint(source) == before
 
 

@@ -91,7 +91,7 @@ def test_repair_by_another_recording(tmp_path: Path, run: Any) -> None:
 def test_what_cannot_be_repaired_is_an_error(tmp_path: Path, run: Any) -> None:
     source = write(tmp_path / "r", episodes(LENGTHS))
     assert run("repair", source, "--out", source, status=1).stderr == (
-        f"unienv: {source}: it is there already, give another path\n"
+        f"unienv: {source}: it exists already, give another path\n"
     )
     assert "there is no such folder" in run("repair", tmp_path / "none", "--out", tmp_path / "new", status=1).stderr
 

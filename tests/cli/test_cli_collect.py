@@ -385,8 +385,8 @@ def test_errors_before_anything_is_made(tmp_path: Path, run: Any) -> None:
     (tmp_path / "there" / "file").touch()
     for args, words, status in (
         (("NoSuchEnv-v0", "--out", tmp_path / "r"), "NoSuchEnv", 1),
-        ((CARTPOLE, "--out", tmp_path / "there"), "it is there already; give another path", 1),
-        ((CARTPOLE, "--out", tmp_path / "there" / "file"), "it is there already; give another path", 1),
+        ((CARTPOLE, "--out", tmp_path / "there"), "it exists already; give another path", 1),
+        ((CARTPOLE, "--out", tmp_path / "there" / "file"), "it exists already; give another path", 1),
         ((CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to go on with", 1),
         ((CARTPOLE, "--out", tmp_path / "there", "--resume"), "not made by `unienv collect`", 1),
         ((CARTPOLE, "--out", tmp_path / "r", "--storage", "csv"), "storage is 'csv'", 2),
@@ -633,7 +633,7 @@ def test_one_that_was_killed_before_its_first_step_can_be_gone_on_with(tmp_path:
     assert (done.returncode, done.stderr) == (-9, b"")
     again = Plan(CARTPOLE, 40, path, num_envs=2, workers=0)
     if (path / "metadata.json").exists():
-        with pytest.raises(CommandError, match="it is there already; --resume goes on with it"):
+        with pytest.raises(CommandError, match="it exists already; --resume goes on with it"):
             collect(again)
         assert collect(replace(again, resume=True)).samples == 40
         assert collect(replace(again, steps=60, resume=True)).samples == 60

@@ -201,7 +201,7 @@ def test_demo_shows_the_whole_path(tmp_path: Path, start: Any) -> None:
 
 def test_demo_into_a_folder_that_is_there(tmp_path: Path, run: Any) -> None:
     errors = run("demo", "--out", tmp_path, status=1).stderr
-    assert errors == f"unienv: {tmp_path}: it is there already, give another path\n"
+    assert errors == f"unienv: {tmp_path}: it exists already, give another path\n"
 
 
 def test_demo_as_json(tmp_path: Path, run_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_report_as_json(tmp_path: Path, run_json: Any) -> None:
 def test_what_is_there_is_not_overwritten(tmp_path: Path, run: Any) -> None:
     source = write(tmp_path / "r", episodes())
     (tmp_path / "new").mkdir()
-    assert "it is there already" in run("convert", source, tmp_path / "new", "--to", "packed", status=1).stderr
+    assert "it exists already" in run("convert", source, tmp_path / "new", "--to", "packed", status=1).stderr
     assert list((tmp_path / "new").iterdir()) == []
 
 

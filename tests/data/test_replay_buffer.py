@@ -330,7 +330,7 @@ def test_create_takes_a_class_or_only_a_space(tmp_path: Path) -> None:
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
-    with pytest.raises(FileExistsError, match=r"it is there already: give another path: '.*mine'"):
+    with pytest.raises(FileExistsError, match=r"it exists already: give another path: '.*mine'"):
         ReplayBuffer.create(number_space(), capacity=2, cache_path=tmp_path / "mine")
     ReplayBuffer.create(number_space(), cache_path=tmp_path / "ours").close()
     with pytest.raises(FileExistsError, match=r"open its buffer with ReplayBuffer.load_from\(.*'.*ours'"):

@@ -111,7 +111,7 @@ def test_a_folder_that_is_empty_is_taken_and_one_that_is_not_is_refused(tmp_path
             storage.set(0, ROWS[0])
             assert np.array_equal(storage.get(0), ROWS[0])
             storage.close()
-            with pytest.raises(FileExistsError, match="it is there already: give another path"):
+            with pytest.raises(FileExistsError, match="it exists already: give another path"):
                 cls.create(BOX, capacity=2, cache_path=folder)
     for name, (cls, options) in WRAPPING.items():
         (tmp_path / name).mkdir()

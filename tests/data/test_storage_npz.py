@@ -100,7 +100,7 @@ def test_a_missing_file_is_an_error_and_never_zeros(tmp_path: Path) -> None:
 def test_a_folder_that_is_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes").touch()
-    with pytest.raises(FileExistsError, match="it is there already: give another path"):
+    with pytest.raises(FileExistsError, match="it exists already: give another path"):
         filled(tmp_path / "a")
     with pytest.raises(ValueError, match="cache_path"):
         NPZStorage.create(BOX, capacity=2)

@@ -154,8 +154,8 @@ def test_what_is_no_set_of_offsets_is_refused() -> None:
     batch, _ = SOURCES["growing"](BACKENDS[0])
     for offsets, text in (
         ([1, 0], "must be sorted"),
-        ([0, 0, 1], "each of them once"),
-        ([-1, 1], "must have 0 among them"),
+        ([0, 0, 1], "without repetition"),
+        ([-1, 1], "must include 0"),
         ([], "dtype float64"),
         ([0.0, 1.0], "wanted integers"),
         ([[0, 1]], r"shape \(1, 2\)"),

@@ -1,4 +1,4 @@
-"""Batches: samples of one space, by index."""
+"""The base class of batches: samples of one space, read by index."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ WrapperBatchT = TypeVar("WrapperBatchT", default=Any)
 class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """Samples of one space by index, oldest first.
 
-    A subclass implements `__len__` and `get_at`, and `get_at_with_metadata` if it has metadata; one that can be changed
-    sets `is_mutable` and implements `set_at`, `extend` and `remove_at` as far as they make sense. All other methods are
-    defined over these. A subclass that keeps flat data overrides the flattened forms too.
+    A subclass implements `__len__` and `get_at`, and `get_at_with_metadata` if it has metadata. A subclass that can be
+    written sets `is_mutable` and implements `set_at`, `extend` and `remove_at` as far as they make sense. All other
+    methods have defaults over these. A subclass that keeps flat data overrides the flattened forms too.
 
     An int index gives one sample, every other index (slice, Ellipsis, list, integer array, mask) a batch with a leading
     axis. The samples that a method returns do not change afterwards.
@@ -57,7 +57,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     single_space
         The space of one sample.
     single_metadata_space
-        The space of the metadata of one sample; None if there is none.
+        The space of the metadata of one sample; None without metadata.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     """
 
     is_mutable: bool = True
-    #: Some columns of samples can be read without the others.
+    #: Whether single columns can be read without the rest of the samples.
     has_column_access: bool = False
     #: Whether `read_windows` resolves negative positions and refuses those out of range.
     checks_positions: bool = False
@@ -98,7 +98,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         """The device of the samples, that of `single_space`."""
         return self.single_space.device
 
-    # -- the verbs -----------------------------------------------------------------------------------------
+    # -- methods that subclasses implement -----------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -115,7 +115,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         IndexError
             An index is out of range.
         TypeError
-            The index is of a kind that no batch takes.
+            The index is no integer, slice, Ellipsis, list, integer array or mask.
         """
 
     def get_at_with_metadata(self, idx: IndexableType | BArrayType) -> tuple[BatchT, dict[str, Any] | None]:
@@ -128,7 +128,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         Raises
         ------
         ValueError
-            A value does not fit the space; its path, the value and the rule are in the text.
+            A value does not fit the space; the message has its path, the value and the rule.
         TypeError
             The batch is read-only.
         """
@@ -143,11 +143,11 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         raise self._unsupported("remove_at")
 
     def get_segments(self) -> list[tuple[int, int]] | None:
-        """The closed episodes as half-open ranges [start, stop) of indices, oldest first; None if not known."""
+        """Return the closed episodes as ranges [start, stop) of indices, oldest first; None if not known."""
         return None
 
     def read_rows(self, positions: np.ndarray) -> Rows | None:
-        """`get_at` as rows of `RowLayout(single_space)`, in memory of their own; None if the batch has no rows."""
+        """Read samples as a copy of their rows in `RowLayout(single_space)`; None if the batch has no rows."""
         return None
 
     @property
@@ -160,13 +160,13 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @property
     def renumbered(self) -> int:
-        """How often samples were given other numbers, since samples were removed that were not the oldest."""
+        """How often samples got other numbers, because samples other than the oldest were removed."""
         return 0
 
     def episodes_of(self, positions: np.ndarray) -> Episodes | None:
-        """The episodes of samples; None if episodes are not known.
+        """Return the episode of each sample; None if episodes are not known.
 
-        An open episode reaches to the last sample; samples between two closed episodes form an episode of their own.
+        An open episode reaches to the last sample; samples between two closed episodes form a separate episode.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return None
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
-        """Whether the episodes of samples are there from their beginning to their end; None if that is not known.
+        """Return whether the episodes of samples are complete at their beginning and end; None if not known.
 
         Parameters
         ----------
@@ -191,13 +191,13 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return True
 
     def fingerprint(self) -> str | None:
-        """What changes whenever samples on disk do, and is the same in every process; None if nobody can tell."""
+        """Return a text that changes whenever the samples on disk change, equal in every process; None if unknown."""
         return None
 
     def close(self) -> None:
-        """Release the resources of this batch; what lies under it stays open."""
+        """Release the resources of this batch; a batch under it stays open."""
 
-    # -- defined over them ---------------------------------------------------------------------------------
+    # -- methods with defaults -----------------------------------------------------------------------------
 
     def append(self, value: BatchT) -> None:
         """Append one sample."""
@@ -234,7 +234,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         other
             The batch to copy from, of the same space.
         chunk_size
-            How many samples are in memory at a time.
+            The number of samples in memory at a time.
         tqdm
             Show a progress bar.
 
@@ -259,12 +259,12 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def get_column_at(self, nested_keys: Sequence[Any], idx: IndexableType | BArrayType) -> Any:
         """Fetch one nested field of samples; where the storage allows it, only that field is read.
 
-        The last of the keys may be a `Columns`: the dict there with some of its fields alone (see `select`).
+        The last key may be a `Columns`, which selects several fields of a dict (see `select`).
 
         Raises
         ------
         KeyError
-            There is no such field.
+            The field does not exist.
         """
         return nested_item(self.get_at(idx), nested_keys)
 
@@ -278,9 +278,10 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return nested_item(data, nested_keys), metadata
 
     def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
-        """Where the frames of a column lie in video files, in order; None unless all of them do, as they are read.
+        """Return the positions of a column's frames in video files, in order.
 
-        A writer that drops samples may delete files of those.
+        None unless video files contain all of the frames, exactly as they are read. A writer that drops samples may
+        delete their files.
         """
         return None
 
@@ -291,18 +292,18 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         return SubItemBatch(self, path_keys(self.single_space, nested_keys))
 
     def select(self, columns: str | Iterable[str | Sequence[Any]]) -> BatchBase:
-        """Create a lazy view with some columns of each sample; nothing else is read.
+        """Create a lazy view with some columns of each sample; other columns are not read.
 
         Parameters
         ----------
         columns
-            Paths such as "action" or "obs/state", paths of dicts, such as "obs", which stand for all under them, and
-            patterns, such as "obs/cam_*".
+            Paths such as "action" or "obs/state", paths of dicts such as "obs", which select all their columns, and
+            patterns such as "obs/cam_*".
 
         Raises
         ------
         ValueError
-            One names no column.
+            An entry names no column.
 
         Examples
         --------
@@ -319,55 +320,53 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def get_windows_at(
         self, positions: Any, offsets: Any, *, nested_keys: Sequence[Any] = (), fill: bool = True
     ) -> tuple[Any, np.ndarray]:
-        """Fetch for each of B samples the T samples at fixed offsets from it, in its episode.
+        """Fetch windows: for each of B samples, the T samples at fixed offsets from it in its episode.
 
         Parameters
         ----------
         positions
             The B samples: any index but an int.
         offsets
-            The T offsets: integers, sorted, each once, 0 (the sample itself) among them.
+            The T offsets: sorted integers without repetition, with 0 (the sample itself) among them.
         nested_keys
             Read only the field under these keys.
         fill
-            A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
+            Whether an invalid frame repeats the next valid frame towards offset 0; otherwise its values are arbitrary.
 
         Returns
         -------
         data
             The frames, with leading axes (B, T).
         valid
-            A host array of booleans (B, T): whether a frame lies in the episode of its sample, or among the samples at
-            all where episodes are not known.
+            A host array of booleans (B, T): whether a frame lies in the episode of its sample or, if episodes are not
+            known, inside the batch.
 
         Raises
         ------
         IndexError
-            A position is out of range, or there is only one.
+            A position is out of range, or `positions` is an int.
         ValueError
-            The offsets are not as wanted.
+            The offsets are not sorted integers with 0 among them.
         """
         query = WindowQuery(parse_offsets(self.backend, offsets), tuple(nested_keys), fill=fill)
         index = resolve_index(self.backend, positions, len(self))
         if isinstance(index, int):
-            raise IndexError(
-                f"{positions!r} is one position, windows are of several: wanted an array, a slice or a list"
-            )
+            raise IndexError(f"positions is {positions!r}, an int: must be an array, a slice or a list")
         return self.read_windows(index, query)[:2]
 
     def read_windows(self, positions: np.ndarray, query: WindowQuery, limits: Limits | None = None) -> Windows:
-        """`get_windows_at` for a query made beforehand.
+        """Fetch the windows of a query, which can be used for many reads.
 
-        A batch with a shorter way, or whose samples move while they are read, overrides it.
+        A batch with a faster way, or whose samples move while they are read, overrides this method.
 
         Parameters
         ----------
         positions
             The samples: int64 on the host, in range unless the batch `checks_positions`.
         query
-            What to read.
+            The description of the windows.
         limits
-            Ranges that the windows must keep to besides.
+            Ranges of samples that the windows must not leave, in addition to the episodes.
         """
         bounds = self.episode_bounds(positions, within_episodes=query.within_episodes)
         frames, valid = window_frames(positions, query, bounds, limits, len(self))
@@ -382,9 +381,9 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     def read_column_windows(
         self, positions: np.ndarray, queries: Sequence[WindowQuery], limits: Limits | None = None
     ) -> list[Windows]:
-        """`read_windows` for several queries, such as one for each column, of the same samples.
+        """Fetch the windows of the same samples for several queries, such as one query for each column.
 
-        A batch whose samples move while they are read overrides it, so that all are as at one instant.
+        A batch whose samples move while they are read overrides this method and reads one snapshot.
         """
         return [self.read_windows(positions, query, limits) for query in queries]
 
@@ -453,7 +452,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
 
 def chunks_of(length: int, size: int, *, show_progress: bool) -> Iterator[slice]:
-    """Slices of up to `size` of `length` samples, in order, with a progress bar if wanted."""
+    """Yield slices of at most `size` of `length` samples, in order, with a progress bar if wanted."""
     starts: Any = range(0, length, size)
     if show_progress:
         from tqdm import tqdm
@@ -463,7 +462,7 @@ def chunks_of(length: int, size: int, *, show_progress: bool) -> Iterator[slice]
         yield slice(start, min(start + size, length))
 
 
-# `BatchSampler` and its type variables are built on what is defined here, and are found here too.
+# Documented names of `sampling`, which imports this module: resolved at first use.
 if TYPE_CHECKING:
     from .sampling import BatchSampler as BatchSampler
     from .sampling import SamplerArrayType as SamplerArrayType

@@ -1,4 +1,4 @@
-"""Where frames lie in video files, for who copies the streams without decoding them."""
+"""The positions of frames in video files, for exports that copy video streams without decoding them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class EncodedFrames(NamedTuple):
-    """The file of each of some frames, and the second at which the frame is shown there."""
+    """The video file of each frame, and the second at which that file shows the frame."""
 
     paths: list[Path]
     seconds: np.ndarray

@@ -1,4 +1,4 @@
-"""Safe file operations: atomic JSON, room reserved before it is written, and paths that stay inside their folder."""
+"""Safe file operations: atomic JSON, reserved room before writes, and paths that stay inside their folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from unienv_interface.utils.words import did_you_mean
 
 from .storage import StorageCorruptedError, UnsupportedFormatError
 
-# Larger or deeper metadata was not written by us; reading it could exhaust memory or the stack.
+# UniEnv writes no larger or deeper metadata; reading such a file could exhaust memory or the stack.
 MAX_JSON_BYTES = 16 * 2**20
 MAX_JSON_DEPTH = 64
 
-# The checksum stands at the very end and covers all other bytes, so every change is detected.
+# The checksum at the end of a file covers all other bytes, so every change is detected.
 _CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{8})"\n\}\n\Z')
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.tmp\Z")
@@ -32,18 +32,19 @@ PathLike = str | os.PathLike[str]
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object with a checksum so that at any instant the old or the new file is there, whole."""
+    """Write a JSON object with a checksum, atomically: readers find the old or the new file, complete."""
     text = json.dumps({**content, "checksum": "00000000"}, indent=1).encode() + b"\n"
-    at = text.rindex(b"00000000")
+    start = text.rindex(b"00000000")
     with replacing(path) as file:
-        file.write(text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :])
+        file.write(text[:start] + b"%08x" % zlib.crc32(text) + text[start + 8 :])
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` at the end; at any instant the old or the new one is there, whole.
+    """Open a temporary file that atomically replaces `path` at the end of the block.
 
-    With `durable`, also after a power cut. A full disk is an OSError with the path and both figures.
+    With `durable`, the new file survives a power cut. A full disk is an OSError with the path, and the bytes needed and
+    free.
     """
     temporary, nbytes = path.with_name(f".{path.name}.{os.getpid()}.tmp"), 0
     try:
@@ -67,29 +68,27 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed `replacing` has left in a folder."""
+    """Remove the temporary files of killed processes from a folder."""
     for path in folder.iterdir():
         if is_temporary(path):
             path.unlink(missing_ok=True)
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a path is the temporary file of a `replacing` that is running or was killed."""
+    """Whether a path is a temporary file of `replacing`."""
     return _TEMPORARY.match(path.name) is not None
 
 
 def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
-    """Read a JSON object; a StorageCorruptedError names the file and what is wrong with it.
+    """Read a JSON object; a StorageCorruptedError names the file and its fault.
 
-    The checksum is compared where there is one. Without `checksum` there need not be: files of the reference
-    implementation have none.
+    A checksum in the file is always compared. With `checksum=False` the file may have none, as files of the reference
+    implementation.
     """
     fd, size = open_sized(path)
     try:
         if size > MAX_JSON_BYTES:
-            raise StorageCorruptedError(
-                f"{path}: more than {MAX_JSON_BYTES} bytes, which is the most that metadata has"
-            )
+            raise StorageCorruptedError(f"{path}: {size} bytes, metadata has at most {MAX_JSON_BYTES}")
         text = os.pread(fd, size, 0)
     finally:
         os.close(fd)
@@ -114,7 +113,7 @@ def read_json(path: PathLike, *, checksum: bool) -> dict[str, Any]:
 
 
 def ends_with_checksum(path: PathLike) -> bool:
-    """Whether a file ends as `write_json` leaves it, with a checksum, which is not compared."""
+    """Whether a file ends with a checksum of `write_json`, without comparing it."""
     fd, size = open_sized(path)
     try:
         return _CHECKSUM.search(os.pread(fd, 32, max(0, size - 32))) is not None
@@ -125,14 +124,14 @@ def ends_with_checksum(path: PathLike) -> bool:
 def json_field(
     content: dict[str, Any], name: str, kind: type, path: PathLike, *, least: int = 0, **default: Any
 ) -> Any:
-    """A field of exactly this type, and at least `least` if it is a number; a StorageCorruptedError otherwise.
+    """Return a field of exactly this type, and at least `least` if a number; a StorageCorruptedError otherwise.
 
-    The default, where one is given, if the field is missing or null.
+    A missing field, or null, gives the `default` if passed.
     """
     value: Any = content.get(name)
     if value is None and default:
         return default["default"]
-    value_type: type = type(value)  # and no subtype: True is no number here
+    value_type: type = type(value)  # no subclass: True is no number
     if value_type is not kind:
         raise StorageCorruptedError(f"{path}: field {name!r} is {value!r:.100}, wanted {kind.__name__}")
     if kind is int and not least <= value < 2**62:
@@ -141,7 +140,7 @@ def json_field(
 
 
 def format_version(content: dict[str, Any], path: PathLike, newest: int, **default: Any) -> int:
-    """The format version of a file; an UnsupportedFormatError if this release does not know it yet."""
+    """Return the format version of a file; an UnsupportedFormatError if it is newer than this release."""
     version: int = json_field(content, "format_version", int, path, **default)
     if version > newest:
         raise UnsupportedFormatError(f"{path}: format version {version}, this release reads up to {newest}")
@@ -160,7 +159,7 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove temporary folders that dead processes, or this one, have left while replacing a folder."""
+    """Remove temporary folders of `replace_folder` that belong to dead processes or to this one."""
     name = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)(?:\.old)?\.tmp\Z")
     for path in target.parent.iterdir():
         leftover = name.match(path.name)
@@ -174,14 +173,14 @@ def _is_alive(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # it is there, but not ours
+        pass  # the process belongs to another user
     return True
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Move a folder to a path, and replace the folder there; at any instant one of them is there, whole.
+    """Move a folder to a path and atomically replace the folder at this path.
 
-    Where the system cannot exchange two folders at once, there is none for an instant, and the old one lies beside it.
+    On a system that cannot exchange two folders, the path is missing for an instant, with the old folder beside it.
     """
     if target.exists():
         if not _exchange(new, target):
@@ -196,7 +195,8 @@ def replace_folder(new: Path, target: Path) -> None:
         sync_folder(target.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders atomically; return False if the system cannot."""
     import ctypes  # slow to import, and seldom needed
 
     try:
@@ -204,20 +204,20 @@ def _exchange(one: Path, other: Path) -> bool:
     except AttributeError:
         return False
     at_folder, exchange = -100, 2
-    return rename(at_folder, os.fsencode(one), at_folder, os.fsencode(other), exchange) == 0
+    return rename(at_folder, os.fsencode(first), at_folder, os.fsencode(second), exchange) == 0
 
 
 def open_regular(path: PathLike, *, writable: bool, create: bool = False) -> int:
-    """The descriptor of a file that belongs to a stored buffer; a StorageCorruptedError unless it is a plain file.
+    """Open a file of a stored buffer and return its descriptor; a StorageCorruptedError unless it is a plain file.
 
-    A link, symbolic or hard, may lead to a file outside the folder, and opening a pipe would block for ever. With
-    `create` a file that is missing is made.
+    A symbolic or hard link may lead to a file outside the folder, and opening a pipe would block for ever. With
+    `create`, a missing file is created.
     """
     return _open_regular(path, (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0))[0]
 
 
 def open_sized(path: PathLike) -> tuple[int, int]:
-    """`open_regular` to read, with the size of the file in bytes."""
+    """Open a file for reading as `open_regular` does; return its descriptor and its size in bytes."""
     fd, status = _open_regular(path, os.O_RDONLY)
     return fd, status.st_size
 
@@ -238,8 +238,8 @@ def _open_regular(path: PathLike, access: int) -> tuple[int, os.stat_result]:
     if status.st_nlink > 1:
         os.close(fd)
         raise StorageCorruptedError(
-            f"{path}: the file has another name elsewhere (a hard link), so it may not be the buffer's own; "
-            f"make a copy of the folder in which every file is one of its own"
+            f"{path}: the file has another name elsewhere (a hard link), so it may belong to another buffer; "
+            f"copy the folder without hard links, and open the copy"
         )
     return fd, status
 
@@ -263,7 +263,7 @@ def sync_folder(path: Path) -> None:
 
 
 def local_path(path: PathLike) -> Path:
-    """A path on this machine; a ValueError for a URL, which would otherwise be the name of a local folder."""
+    """Convert a path on this machine; a ValueError for a URL, which would otherwise name a local folder."""
     text = os.fspath(path)
     scheme = re.match(r"([a-z][a-z0-9+.-]+):/", text, re.IGNORECASE)
     if scheme is not None and scheme[1].lower() == "file":
@@ -278,9 +278,9 @@ def local_path(path: PathLike) -> Path:
 
 @contextlib.contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """Make a folder to be filled, or take an empty one; if filling it fails, it is as it was before.
+    """Create a folder, or take an empty one, and restore its former state if the block fails.
 
-    A new one survives a power cut, with its parents. A FileExistsError if there is anything in it.
+    A new folder and its parents survive a power cut. A FileExistsError if the folder is not empty.
     """
     folder = Path(path)
     missing = [parent for parent in folder.parents if not parent.exists()]
@@ -288,22 +288,22 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=was_there)
     except FileExistsError as error:
-        raise FileExistsError(error.errno, "it is there already: give another path", str(folder)) from None
+        raise FileExistsError(error.errno, "it exists already: give another path", str(folder)) from None
     try:
         for made in [folder, *missing]:
             sync_folder(made.parent)
         yield folder
     except BaseException:
         with contextlib.suppress(OSError):
-            for part in folder.iterdir():
-                remove(part)
+            for entry in folder.iterdir():
+                remove(entry)
             if not was_there:
                 folder.rmdir()
         raise
 
 
 def did_you_mean_path(path: Path) -> str:
-    """The end of an error message about a missing path: the name beside it that is nearest; empty if none is near."""
+    """Suggest for an error message the name nearest to a missing path in its folder; empty if none is near."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = [entry.name for entry in path.parent.iterdir()]
@@ -319,22 +319,22 @@ def remove(path: Path) -> None:
 
 
 def check_in_place(fd: int, path: Path) -> None:
-    """Raise an OSError if an open file was deleted or replaced: what is written to it would be lost."""
-    own, what = os.fstat(fd), "replaced"
+    """Raise an OSError if an open file was deleted or replaced: writes to it would be lost."""
+    opened, event = os.fstat(fd), "replaced"
     try:
-        there = os.stat(path)
+        named = os.stat(path)
     except OSError:
-        if own.st_nlink:
-            return  # the folder has another name by now, and the file is in it
-        what = "deleted"
+        if opened.st_nlink:
+            return  # the folder was renamed, and still contains the file
+        event = "deleted"
     else:
-        if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+        if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino):
             return
-    raise OSError(errno.ENOENT, f"the file was {what} while it was being written; what was written to it is lost", path)
+    raise OSError(errno.ENOENT, f"the file was {event} while it was being written; the new data is lost", path)
 
 
 def reserve(fd: int, start: int, stop: int, path: Path | None) -> None:
-    """Make sure that the bytes [start, stop) of a file can be written: a full disk is an OSError now, not a SIGBUS."""
+    """Reserve the bytes [start, stop) of a file: a full disk is an OSError here, not a SIGBUS on writing."""
     if stop <= start:
         return
     try:
@@ -352,32 +352,32 @@ def resize(fd: int, nbytes: int, path: Path | None) -> None:
 
 
 def no_room(error: OSError, nbytes: int, path: Path | None) -> OSError:
-    """The same error with the path and both figures."""
+    """Make the same error with the path, and the bytes needed and free."""
     free = f", {shutil.disk_usage(path.parent).free} are free" if path is not None and path.parent.exists() else ""
-    what = f"{error.strerror}: {nbytes} bytes are needed{free}"
-    return OSError(error.errno, what, None if path is None else str(path))
+    text = f"{error.strerror}: {nbytes} bytes are needed{free}"
+    return OSError(error.errno, text, None if path is None else str(path))
 
 
 def check_disk(folder: Path, nbytes: int) -> None:
-    """Raise an OSError with both figures unless `nbytes` are free on the disk of the folder."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    """Raise an OSError unless `nbytes` are free on the disk of the folder, which need not exist yet."""
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if nbytes > free:
-        why = os.strerror(errno.ENOSPC)
-        raise OSError(errno.ENOSPC, f"{why}: {nbytes} bytes are needed, {free} are free", str(folder))
+        reason = os.strerror(errno.ENOSPC)
+        raise OSError(errno.ENOSPC, f"{reason}: {nbytes} bytes are needed, {free} are free", str(folder))
 
 
 def check_memory(nbytes: int, what: str) -> None:
-    """Raise a MemoryError with both figures unless this machine has `nbytes` of memory available."""
+    """Raise a MemoryError unless this machine has `nbytes` of memory available; `what` names their use."""
     available = _available_memory()
     if available is not None and nbytes > available:
         raise MemoryError(f"{what}: {nbytes} bytes are needed, {available} are available")
 
 
 def _available_memory() -> int | None:
-    """The bytes of available memory; None where the system does not say."""
+    """Return the bytes of available memory; None if the system does not tell."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -389,13 +389,13 @@ def _available_memory() -> int | None:
 
 
 def contained(folder: Path, relative: Any) -> Path:
-    """A path that metadata gives, if it stays inside its folder; a StorageCorruptedError otherwise."""
+    """Resolve a path from metadata; a StorageCorruptedError unless it stays inside the folder."""
     if not isinstance(relative, str) or not 0 < len(relative) <= 255 or "\0" in relative or "\\" in relative:
         raise StorageCorruptedError(f"{folder}: {relative!r} is not the name of a file in the folder")
     root = folder.resolve()
     try:
         path = (root / relative).resolve()
-    except (RuntimeError, UnicodeEncodeError) as error:  # links in a circle, and characters that no name has
+    except (RuntimeError, UnicodeEncodeError) as error:  # circular links, and characters that no file name can have
         raise StorageCorruptedError(f"{folder}: {relative!r} is not the name of a file in the folder") from error
     if Path(relative).is_absolute() or root not in path.parents:
         raise StorageCorruptedError(f"{folder}: {relative!r} leads out of the folder")

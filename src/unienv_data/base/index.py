@@ -40,12 +40,12 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
     index
         An int, slice, Ellipsis, list, array of integers or mask; negative ones count from the end.
     length
-        How many samples there are.
+        The number of samples.
 
     Returns
     -------
     int or numpy.ndarray
-        An int for one integer, else an int64 array. It may be the caller's own: nobody may write to it.
+        An int for one integer, else an int64 array on the host. It may be the array passed in: do not write to it.
 
     Raises
     ------
@@ -54,8 +54,8 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
     TypeError
         The index is of another kind.
     """
-    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:  # what samplers give
-        # read as unsigned, a negative number is larger than every length; argmax is quicker than max
+    if type(index) is np.ndarray and index.dtype is _INT64 and index.ndim == 1:  # `is_plain_index`, without a call
+        # As unsigned, a negative number is larger than every length; argmax is quicker than max.
         unsigned = index.view(_UINT64)
         if not index.size or unsigned.item(unsigned.argmax()) < length:
             return index
@@ -73,7 +73,7 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
     array = backend.to_numpy(index) if backend.is_backendarray(index) else np.asarray(index)
     if array.dtype == bool:
         if array.shape != (length,):
-            raise IndexError(f"a mask of shape {array.shape} for a length of {length}")
+            raise IndexError(f"index is a mask of shape {array.shape}, it wants shape ({length},)")
         return np.flatnonzero(array)
     if array.size == 0 and array.dtype.kind == "f" and isinstance(index, (list, tuple)):
         array = array.astype(np.int64)
@@ -87,7 +87,7 @@ def resolve_index(backend: ComputeBackend, index: Any, length: int) -> int | np.
 
 
 def _counted_from_the_end(positions: np.ndarray, length: int) -> np.ndarray:
-    """The positions, of which negative ones count from the end."""
+    """Convert negative positions, which count from the end, and check the range of all."""
     lowest, highest = int(positions.min(initial=0)), int(positions.max(initial=-1))
     if lowest >= 0 and highest < length:
         return positions

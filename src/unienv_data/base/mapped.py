@@ -1,7 +1,7 @@
-"""Equal items in a file that processes map into their memory.
+"""Files of equal items that processes map into their memory.
 
-The file has a name, or it is memory without a name, which processes share by sending the descriptor. A file without a
-name is freed when the last process that holds it ends, even if it was killed.
+A file has a name, or it is anonymous memory, which processes share by sending the descriptor. The system frees
+anonymous memory when the last process that holds it ends, even if that process was killed.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from unienv_interface.utils.shared_block import SharedBlock
 from .files import check_in_place, check_memory, no_room, open_regular, reserve, resize
 from .storage import StorageCorruptedError
 
-# MADV_POPULATE_WRITE, of Linux 5.14 and later
+# MADV_POPULATE_WRITE, since Linux 5.14
 _POPULATE = 23 if sys.platform == "linux" else None
-_POPULATED_AT_ONCE = 2 * 2**20  # meanwhile no thread of the process can map memory
+_POPULATED_AT_ONCE = 2 * 2**20  # during a call no thread of the process can map memory
 _MADVISE = ctypes.CDLL(None, use_errno=True).madvise
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-# Not everywhere; it does nothing for pages that are in memory.
+# Not on every system. No effect on pages that are in memory.
 _ADVISE: Callable[[int, int, int, int], None] | None = getattr(os, "posix_fadvise", None)
-# Room is reserved this many bytes at a time, so that it costs nothing per sample.
+# The bytes of one reservation: large, so that the system call costs nothing per sample.
 RESERVE_CHUNK = 16 * 2**20
 
 
 class MappedFile:
     """A file of items of one dtype. Offsets and lengths are in items.
 
-    A file may be longer than what is reserved: holes cost nothing, but writing into one through a mapping is a SIGBUS
-    when the disk is full. So `reserve` comes before every write.
+    A file may be longer than its reserved bytes: holes take no room, but writing into a hole through a mapping is a
+    SIGBUS when the disk is full. So `reserve` comes before every write.
     """
 
     def __init__(self, fd: int, dtype: Any, path: Path | None, *, writable: bool) -> None:
-        """Take over a descriptor."""
+        """Take ownership of a descriptor."""
         self.fd, self.dtype, self.path, self.writable = fd, np.dtype(dtype), path, writable
-        self._reserved = (0, 0)  # bytes; what was reserved last
+        self._reserved = (0, 0)  # the bytes of the last reservation
         self._absolute = None if path is None else path.absolute()
-        self._closer = weakref.finalize(self, os.close, fd)  # many buffers may be opened and just dropped
+        self._closer = weakref.finalize(self, os.close, fd)  # users may drop buffers without `close`
         self._closer.atexit = False
 
     @classmethod
     def create(cls, path: Path | None, dtype: Any, length: int = 0) -> MappedFile:
-        """A new file, all holes; with None for a path one without a name."""
+        """Create a file that is one hole; without a path, anonymous memory."""
         if path is None:
             block = SharedBlock.create(0)
             fd = os.dup(block.fd)
@@ -65,7 +65,7 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: Path, dtype: Any, *, writable: bool) -> MappedFile:
-        """A file that is there; a StorageCorruptedError if it is not."""
+        """Open an existing file; a StorageCorruptedError if it is missing."""
         return cls(open_regular(path, writable=writable), dtype, path, writable=writable)
 
     def __reduce__(self) -> tuple[Callable[..., MappedFile], tuple[Any, ...]]:
@@ -80,7 +80,7 @@ class MappedFile:
 
     @property
     def length(self) -> int:
-        """How many whole items the file has."""
+        """The number of complete items in the file."""
         return self.nbytes // self.dtype.itemsize
 
     def check_length(self, length: int, *, exactly: bool) -> None:
@@ -93,7 +93,7 @@ class MappedFile:
         """An array over the first `length` items."""
         if length == 0:
             return np.zeros(0, self.dtype)
-        self.check_length(length, exactly=False)  # touching what lies behind the end would be a SIGBUS
+        self.check_length(length, exactly=False)  # reading behind the end of the file would be a SIGBUS
         access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
         return np.ndarray((length,), self.dtype, mmap.mmap(self.fd, length * self.dtype.itemsize, access=access))
 
@@ -103,16 +103,16 @@ class MappedFile:
             resize(self.fd, length * self.dtype.itemsize, self.path)
 
     def extend_reserved(self, length: int) -> None:
-        """Make the file at least `length` items long without holes: to read one takes room too on some file systems."""
+        """Make the file at least `length` items long without holes: on some file systems reading a hole takes room."""
         present, wanted = self.nbytes, length * self.dtype.itemsize
         try:
             reserve(self.fd, present, wanted, self.path)
         except OSError:
-            os.ftruncate(self.fd, present)  # which may have become longer by a part of that
+            os.ftruncate(self.fd, present)  # a failed reservation may have made the file longer
             raise
 
     def trim(self, length: int) -> None:
-        """Cut the file to at most `length` items. No process may use the items behind them."""
+        """Cut the file to at most `length` items. No process may use the items that are cut off."""
         if length < self.length:
             self._reserved = (0, 0)
             os.ftruncate(self.fd, length * self.dtype.itemsize)
@@ -120,7 +120,7 @@ class MappedFile:
     def reserve(self, start: int, stop: int) -> tuple[int, int]:
         """Make sure that the items [start, stop) can be written; an OSError or MemoryError if there is no room.
 
-        Returns all items around them that can be.
+        Returns the range of all reserved items around them.
         """
         size = self.dtype.itemsize
         begin, end = self._reserve_bytes(start * size, stop * size)
@@ -136,7 +136,7 @@ class MappedFile:
             self._check_room(end - begin)
             self._reserve(begin, end)
         except OSError:
-            # no room for a whole chunk: whole pages are enough, which is what a write through a mapping touches
+            # No room for a whole chunk: reserve only the pages that the write touches.
             begin = first // mmap.PAGESIZE * mmap.PAGESIZE
             end = max(last, min(-(-last // mmap.PAGESIZE) * mmap.PAGESIZE, self.nbytes))
             self._reserve(begin, end)
@@ -144,7 +144,7 @@ class MappedFile:
         return self._reserved
 
     def _check_room(self, nbytes: int) -> None:
-        """Raise an OSError where the file system lacks room: a reservation that fails may keep what it got so far."""
+        """Raise an OSError if the file system lacks room: a failed reservation may keep the bytes it got so far."""
         if self.path is not None:
             disk = os.fstatvfs(self.fd)
             if disk.f_bavail * disk.f_frsize < nbytes:
@@ -156,9 +156,9 @@ class MappedFile:
         reserve(self.fd, begin, end, self.path)
 
     def prefetch(self, first: np.ndarray, count: int = 1) -> None:
-        """Have the disk read `count` items from each of these on, all at the same time, before they are touched.
+        """Have the disk read `count` items from each index in `first` on, all at the same time.
 
-        A page fault reads a few pages and waits for them; so a large item would wait many times.
+        A page fault reads only a few pages and blocks, so that a large item would block many times.
         """
         if _ADVISE is not None and self._absolute is not None:
             size = self.dtype.itemsize
@@ -166,7 +166,7 @@ class MappedFile:
                 _ADVISE(self.fd, offset, count * size, os.POSIX_FADV_WILLNEED)
 
     def write_bytes(self, data: Any, offset: int) -> int:
-        """Write bytes at an offset in bytes, without a mapping, and return where they end."""
+        """Write bytes at an offset in bytes, without a mapping, and return the offset behind them."""
         view = memoryview(data).cast("B")
         while len(view):
             written = os.pwrite(self.fd, view, offset)
@@ -175,32 +175,32 @@ class MappedFile:
 
     def read_bytes(self, length: int, offset: int) -> bytes:
         """Read `length` bytes from an offset in bytes; a StorageCorruptedError if the file ends before."""
-        parts, start, stop = [], offset, offset + length
+        chunks, start, stop = [], offset, offset + length
         if stop <= self.nbytes:
-            while start < stop and (part := os.pread(self.fd, stop - start, start)):  # one call reads 2 GiB at most
-                parts.append(part)
-                start += len(part)
+            while start < stop and (chunk := os.pread(self.fd, stop - start, start)):  # one call reads 2 GiB at most
+                chunks.append(chunk)
+                start += len(chunk)
         if start != stop:
-            raise StorageCorruptedError(f"{self}: {self.nbytes} bytes, those up to {stop} are wanted")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            raise StorageCorruptedError(f"{self}: {self.nbytes} bytes, it must have at least {stop}")
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def sync(self) -> None:
-        """Make what was written durable; an OSError if the file is no longer where its name says."""
+        """Make all writes durable; an OSError if the file was deleted or replaced."""
         if self.writable and self._absolute is not None:
             check_in_place(self.fd, self._absolute)
             os.fsync(self.fd)
 
     def close(self) -> None:
         """Close the descriptor. Arrays over the file stay valid."""
-        self.fd = -1  # first: the number may soon be another file's
+        self.fd = -1  # first: another file may soon get the same number
         self._closer()
 
 
 def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) -> None:
-    """Fault in the pages of items [start, stop) of a mapped array, for which room is reserved.
+    """Fault in the pages of items [start, stop) of a mapped array, which must be reserved.
 
-    A page fault for each page takes three times as long. And where a file system has reserved room that it cannot
-    give, this is an OSError, not yet a SIGBUS.
+    Faulting in page by page takes three times as long. If a file system lacks the room that it has reserved, this
+    function raises an OSError, where a write would be a SIGBUS.
     """
     mapping: Any = items.base
     if _POPULATE is None or not isinstance(mapping, mmap.mmap):
@@ -208,14 +208,14 @@ def populate_pages(items: np.ndarray, start: int, stop: int, path: Path | None) 
     size, begin = items.strides[0], items.ctypes.data
     last = begin + stop * size
     for address in range((begin + start * size) // mmap.PAGESIZE * mmap.PAGESIZE, last, _POPULATED_AT_ONCE):
-        # mmap.madvise would keep the GIL, and stop every other thread for as long as the disk takes
+        # mmap.madvise would keep the GIL, and block all other threads while the disk works
         if _MADVISE(address, min(_POPULATED_AT_ONCE, last - address), _POPULATE) and ctypes.get_errno() == errno.EFAULT:
             raise no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), (stop - start) * size, path)
-        # else an older kernel
+        # other errors: the kernel is older than 5.14
 
 
 def unmap_pages(items: np.ndarray) -> None:
-    """Have no page of a mapped file count as this process's memory. They are mapped again when they are read."""
+    """Drop the pages of a mapped array from this process's memory. Reading maps them again."""
     mapping: Any = items.base
     if isinstance(mapping, mmap.mmap):
         mapping.madvise(mmap.MADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Fields inside samples and inside their spaces: by keys, by path, and several at once."""
+"""Nested fields of samples and of their spaces: by keys, by path, and several at once."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from unienv_interface.space import DictSpace, Space
 from unienv_interface.space.spaces import TupleSpace
 from unienv_interface.utils.words import did_you_mean
 
-#: Where a field lies: one key, or the keys that lead to it.
+#: The key of a field, or the keys that lead to a nested field.
 Keys = str | int | Sequence[str | int]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Several fields of a dict, as the last of the keys that lead to them: the dict with nothing else in it.
+    """A selection of fields of a dict, usable as the last key of a path to that dict.
 
     Parameters
     ----------
     fields
-        The keys to keep, each with the fields to keep under it; None for all that lies there.
+        The keys to keep, each with the fields to keep under it; None for all fields under the key.
     """
 
     fields: tuple[tuple[Any, Columns | None], ...]
 
     @classmethod
     def of_paths(cls, paths: Iterable[tuple[Any, ...]]) -> Columns:
-        """The fields at these paths, of which none is empty and none begins with another."""
+        """Make the selection of the fields at these paths; no path is empty or begins with another path."""
         groups: dict[Any, list[tuple[Any, ...]]] = {}
         for key, *rest in paths:
             groups.setdefault(key, []).append(tuple(rest))
         return cls(tuple((key, None if below == [()] else cls.of_paths(below)) for key, below in groups.items()))
 
     def of(self, item: Any) -> Any:
-        """These fields of a value or of its space."""
+        """Return a value, or its space, with only these fields."""
         picked = {key: nested_item(item, (key,) if below is None else (key, below)) for key, below in self.fields}
         return DictSpace(item.backend, picked, item.device) if isinstance(item, DictSpace) else picked
 
     def paths(self) -> Iterator[tuple[Any, ...]]:
-        """The keys that lead to each field."""
+        """Yield the keys that lead to each field."""
         for key, below in self.fields:
             yield from [(key,)] if below is None else ((key, *path) for path in below.paths())
 
     def under(self, key: Any) -> Columns | None:
-        """The fields kept under a key; None for all of them, a KeyError if the key is not kept."""
+        """Return the fields kept under a key; None for all of them, a KeyError if the key is not kept."""
         for name, below in self.fields:
             if name == key:
                 return below
         raise KeyError(f"there is no field {key!r}: {[name for name, _ in self.fields]}")
 
     def meet(self, other: Columns) -> Columns:
-        """What both keep; a KeyError if `other` has a key that is not kept here."""
+        """Return the fields that both selections keep; a KeyError if `other` has a key that is not kept here."""
         fields = []
         for key, theirs in other.fields:
             ours = self.under(key)
@@ -62,7 +62,7 @@ class Columns:
 
 
 def nested_item(space_or_data: Any, keys: Sequence[Any]) -> Any:
-    """The field of a sample, or of its space, under these keys; a KeyError with the path if there is none."""
+    """Return the field of a sample, or of its space, under these keys; a KeyError with the path if it is missing."""
     for depth, key in enumerate(keys):
         if type(key) is Columns:
             space_or_data = key.of(space_or_data)
@@ -109,24 +109,24 @@ def columns_under(keys: Sequence[Any]) -> tuple[tuple[Any, ...], Columns | None]
 
 
 def overlap(keys: Sequence[Any], path: Sequence[Any]) -> bool:
-    """Whether what lies under the keys, which may end in `Columns`, has part in what lies at a path, or the reverse."""
+    """Whether the fields under `keys`, which may end in `Columns`, contain the field at `path` or lie inside it."""
     above, columns = columns_under(keys)
     wanted = [above] if columns is None else [(*above, *below) for below in columns.paths()]
-    return any(all(a == b for a, b in zip(one, path, strict=False)) for one in wanted)
+    return any(all(a == b for a, b in zip(wanted_path, path, strict=False)) for wanted_path in wanted)
 
 
 # -- by path ---------------------------------------------------------------------------------------------------
 
 
 def column_paths(space: Space, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The keys that lead to each column: to all that is no dict, or an empty one."""
+    """Return the keys that lead to each column: to every field that is no dict, or an empty dict."""
     if not isinstance(space, DictSpace) or not space.spaces:
         return [above]
     return [path for key, child in space.spaces.items() for path in column_paths(child, (*above, key))]
 
 
 def path_keys(space: Space, path: Keys) -> tuple[Any, ...]:
-    """The keys that a path such as "obs/cam" means; a key with a slash in it may stand as it is."""
+    """Split a path such as "obs/cam" into keys; a key may itself contain a slash."""
     if isinstance(path, int):
         return (path,)
     if not isinstance(path, str):
@@ -144,12 +144,12 @@ def path_keys(space: Space, path: Keys) -> tuple[Any, ...]:
 
 
 def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -> Columns:
-    """The columns named by paths, by the paths of dicts above them, or by patterns such as "obs/cam_*".
+    """Select the columns named by paths, by the paths of dicts above them, or by patterns such as "obs/cam_*".
 
     Raises
     ------
     ValueError
-        One names no column, or the space is no dict.
+        An entry names no column, or the space is no dict.
     """
     paths = column_paths(space)
     if paths == [()]:
@@ -158,12 +158,12 @@ def select_columns(space: Space, columns: str | Iterable[str | Sequence[Any]]) -
     for column in [columns] if isinstance(columns, str) else columns:
         chosen.update(matching_paths(paths, column))
     if not chosen:
-        raise ValueError(f"no column is named: wanted at least one of {_names(paths)}")
+        raise ValueError(f"no columns are selected, wanted at least one of {_names(paths)}")
     return Columns.of_paths(path for path in paths if path in chosen)
 
 
 def matching_paths(paths: Collection[tuple[Any, ...]], column: str | Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The paths that a path, the path of a dict above, or a pattern names; a ValueError if it is none."""
+    """Return the paths that `column` (a path, the path of a dict, or a pattern) names; a ValueError if none."""
     if isinstance(column, str):
         matching = [path for path in paths if any(fnmatch.fnmatchcase(name, column) for name in _prefixes(path))]
         matching = [path for path in paths if column in _prefixes(path)] or matching  # a key may look like a pattern
@@ -184,7 +184,7 @@ def _names(paths: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def with_nested_item(space_or_data: Any, keys: Sequence[Any], item: Any) -> Any:
-    """A copy of a sample in dicts, or of its space, with another item under these keys; a sample may lack it so far."""
+    """Copy a sample in dicts, or its space, with `item` under these keys, new or in place of the present one."""
     if not keys:
         return item
     key, *rest = keys

@@ -1,4 +1,4 @@
-"""Seeds, and the state of generators as plain values that can be saved."""
+"""Seeds, and generator states as plain values that can be saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BIT_GENERATORS = {
 
 
 def fresh_seed() -> int:
-    """A seed from the system's entropy."""
+    """Return a seed from the system's entropy."""
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
@@ -28,15 +28,15 @@ def uniform_indices(rng: np.random.Generator, length: int, count: int) -> np.nda
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
-    """The state of a generator as numbers, texts and dicts of them."""
+    """Return the state of a generator as nested dicts of numbers and strings."""
     return {key: _plain(value) for key, value in rng.bit_generator.state.items()}
 
 
 def generator_from_state(state: Mapping[str, Any]) -> np.random.Generator:
-    """A generator that continues from a saved state; a ValueError if its kind is unknown."""
+    """Make a generator that continues from a saved state; a ValueError if its kind is unknown."""
     name = state.get("bit_generator")
     if name not in _BIT_GENERATORS:
-        raise ValueError(f"a generator of kind {name!r}, known are {', '.join(_BIT_GENERATORS)}")
+        raise ValueError(f"unknown generator {name!r}, known are {', '.join(_BIT_GENERATORS)}")
     bits = _BIT_GENERATORS[name]()
     as_set: Any = {key: _as_set(value) for key, value in state.items()}
     bits.state = as_set
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_set(value: Any) -> Any:
-    """A state for `bit_generator.state`: Philox, SFC64 and MT19937 have arrays of unsigned numbers."""
+    """Convert a saved state for `bit_generator.state`: Philox, SFC64 and MT19937 need arrays of unsigned numbers."""
     if isinstance(value, Mapping):
         return {key: _as_set(item) for key, item in value.items()}
     return np.asarray(value, np.uint64) if isinstance(value, list) else value

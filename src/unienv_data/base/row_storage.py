@@ -1,8 +1,8 @@
-"""How a replay buffer uses a storage: samples by slot, encoded first and written in place.
+"""The storage interface of a replay buffer: samples by slot, encoded first and written in place.
 
-`SpaceStorage` is what a storage has to be. `RowStorage` is what a buffer wants beyond that; each method has a default
-over the verbs, which a storage overrides where it knows a shorter way. `rows_of` gives the `RowStorage` of any storage.
-Slots that a buffer hands to these methods are in range.
+`SpaceStorage` is the interface that every storage implements. `RowStorage` adds the methods that a replay buffer calls;
+each has a default over `SpaceStorage`, which a storage overrides where it has a faster way. `rows_of` makes a
+`RowStorage` of any storage. The slots in calls of a buffer are always in range.
 """
 
 from __future__ import annotations
@@ -25,62 +25,62 @@ from .windows import Spans, split_axis
 
 __all__ = ["ROW_UNKNOWN", "ROW_WHOLE", "ROW_WRONG", "RowStorage", "rows_of"]
 
-#: The state of a row by `check_rows`: as it was written, unknown, or not as it was written.
+#: The results of `check_rows` for a row: unchanged, unknown, or damaged.
 ROW_WHOLE, ROW_UNKNOWN, ROW_WRONG = 0, 1, 2
 
 
 class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A storage that a replay buffer writes to in place.
 
-    `encode` looks at every leaf of a sample, `reserve` makes sure of room, and `write` assigns the encoded leaves to
-    their slots.
+    `encode` checks every leaf of a sample, `reserve` reserves room, and `write` assigns the encoded leaves to their
+    slots.
     """
 
-    #: The slots [start, stop) that can be written without another `reserve`.
+    #: The reserved slots [start, stop), which can be written without another `reserve`.
     reserved: tuple[int, int] = (0, 0)
-    #: `raw_rows` gives bytes, so that an edit can be written down before it is made and survives a kill.
+    #: `raw_rows` returns bytes, so that an edit can be logged before it is made and survives a kill.
     has_raw_rows: bool = False
     #: `check_rows` compares a checksum of each row.
     has_row_sums: bool = False
-    #: The buffer calls `end_episode` for episodes that end, so that the storage can keep their samples in another form.
+    #: The buffer calls `end_episode` for closed episodes, so that the storage can re-encode their samples.
     wants_episodes: bool = False
     #: `load_from` takes `resize`, `crop` and `frame_cache`.
     decodes_frames: ClassVar[bool] = False
-    #: `load_from` takes these for the columns that a pattern names, in `columns`, and a `frame_cache` for all of them.
+    #: `load_from` takes these per column, in `columns` by pattern, and one `frame_cache` for all columns.
     decodes_columns: ClassVar[bool] = False
-    #: Each observation of a transition is stored once.
+    #: Each observation of an episode is stored once.
     shares_next_obs: ClassVar[bool] = False
-    #: Of slots [k * n, (k + 1) * n), n being this number, either all can be read from the files or none.
+    #: With n the value: the files can be read for all slots [k * n, (k + 1) * n) or for none of them.
     slots_read_as_one: int = 1
-    #: How many slots a buffer goes round in beyond the capacity: those that must stay a while after their sample.
+    #: The number of ring slots beyond the capacity, whose contents are needed after their samples were dropped.
     spare_slots: int = 0
 
     @property
     def ring(self) -> int | None:
-        """How many slots a buffer goes round in; None if the storage grows."""
+        """The number of slots in the ring of a buffer; None if the storage grows."""
         return None if self.capacity is None else self.capacity + self.spare_slots
 
     @property
     def slots_there(self) -> int:
-        """How many slots can be read, the spare ones too; fewer than the `ring` where files were cut."""
+        """The number of slots that can be read, with the spare slots; fewer than the `ring` if files were cut."""
         return len(self)
 
     @property
     def original(self) -> SpaceStorage:
-        """The storage itself; where it has only the verbs, the storage that the buffer was given."""
+        """The storage that the user passed to the buffer: this one, or the storage that `rows_of` has wrapped."""
         return self
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def gather(self, slots: Any, length: int) -> Any:
-        """Read a slot or an array of slots; a growing storage has `length` slots by now.
+        """Read a slot or an array of slots; `length` is the current length of a growing storage.
 
-        With a capacity, slots may run past the `ring` once: they are taken modulo the ring.
+        With a capacity, slots may wrap: they are taken modulo the `ring`.
         """
         return self.get(slots if self.ring is None else slots % self.ring)
 
     def gather_windows(self, slots: np.ndarray, length: int) -> Any:
-        """`gather` for windows (B, T) of slots, with these two axes in front."""
+        """`gather` for windows (B, T) of slots; the samples have these two leading axes."""
         return split_axis(self.backend, self.gather(slots.reshape(-1), length), slots.shape)
 
     def gather_flattened(self, slots: Any, length: int) -> Any:
@@ -88,47 +88,47 @@ class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.get_flattened(slots if self.capacity is None else slots % self.capacity)
 
     def gather_rows(self, slots: np.ndarray, length: int) -> Rows | None:
-        """`gather` for an array of slots of any shape, as rows of the layout; None where samples are no rows."""
+        """`gather` for an array of slots of any shape, as rows of the layout; None if the storage has no rows."""
         return None
 
     def can_gather_spans(self, count: int) -> bool:
-        """Whether `gather_spans` is implemented, and quicker for windows of `count` samples."""
+        """Whether `gather_spans` is implemented, and faster for windows of `count` samples."""
         return False
 
     def gather_spans(self, spans: Spans, shift: int, length: int) -> Any:
-        """`gather_windows` for windows of consecutive slots, which are `shift` more than `spans` says."""
+        """`gather_windows` for windows of consecutive slots, the positions of `spans` plus `shift`."""
         raise NotImplementedError(f"{type(self).__name__} has no spans")
 
     def encoded_frames(self, nested_keys: tuple[Any, ...], slots: np.ndarray, length: int) -> EncodedFrames | None:
-        """Where the frames of a column lie in video files; None unless all of them do, as they are read."""
+        """Return the positions of a column's frames in video files; None unless these contain all of the frames."""
         return None
 
     # -- writing ---------------------------------------------------------------------------------------------
 
     def encode(self, value: Any, count: int | None) -> Any:
-        """Check a sample, or a batch of `count`, and prepare it for `write`; a ValueError with the path of a misfit.
+        """Check a sample, or a batch of `count`, and prepare it for `write`; a ValueError names the leaf at fault.
 
-        Nothing that can be read changes.
+        Stored samples do not change.
         """
         self.layout.check(value, () if count is None else (count,))
         return value
 
     def part(self, encoded: Any, count: int, start: int, stop: int) -> Any:
-        """The samples [start, stop) of an encoded batch of `count`."""
+        """Return the samples [start, stop) of an encoded batch of `count`."""
         return get_at(batch_space(self.single_instance_space, count), encoded, slice(start, stop))
 
     def reserve(self, start: int, stop: int) -> None:
-        """Make sure that slots [start, stop) can be written; an OSError or MemoryError if there is no room.
+        """Reserve room for slots [start, stop); an OSError or MemoryError if there is no room.
 
-        This replaces the previous reservation, unless `reserved` says otherwise.
+        The new range replaces the previous one, unless `reserved` contains both.
         """
         if self.capacity is None and stop > len(self):
             self.extend_length(stop - len(self))
 
     def write(self, slots: int | slice, encoded: Any, number: int) -> None:
-        """Write an encoded sample to its slot, or a batch to a slice of slots; `number` is that of the (first) sample.
+        """Write an encoded sample to its slot, or a batch to a slice of slots; `number` is the first sample's number.
 
-        To repeat it does no harm, but where the storage keeps episodes by itself: a sample is appended to the open one.
+        A call can be repeated, except if the storage keeps episodes itself: it appends the sample to the open episode.
         """
         if self.is_segment_aware and isinstance(slots, int):
             if self._next_slot is None:
@@ -138,92 +138,92 @@ class RowStorage(SpaceStorage[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             self.set(slots, encoded)
 
     def check_rewritable(self, slots: np.ndarray) -> None:
-        """A PermissionError with the way out unless samples in these slots can be overwritten, or moved there."""
+        """Raise a PermissionError with the way out unless these slots can be overwritten."""
 
     def end_episode(self, slots: np.ndarray, number: int) -> None:
-        """Note that the samples in these slots, `number` being the first one's, are an episode; see `wants_episodes`.
+        """Receive a closed episode: its slots, and the number of its first sample; see `wants_episodes`.
 
-        The head of the buffer includes them. May be called more than once for an episode.
+        The head of the buffer includes these samples. May be called more than once for an episode.
         """
 
     def settle(self, timeout: float | None = None) -> int:
-        """Wait at most `timeout` seconds for what the storage does in the background; how many samples are left."""
+        """Wait at most `timeout` seconds for background work; return the number of samples it still has to process."""
         return 0
 
     def be_called(self, name: str) -> None:
-        """Have warnings call the storage so: by the column that it keeps, and the folder of all columns."""
+        """Set the name of the storage for warnings: its column, and the folder of all columns."""
 
     # -- moving samples --------------------------------------------------------------------------------------
 
     def raw_rows(self, slots: Any) -> Any:
-        """What lies in these slots, an array, for `write_raw_rows`; bytes if `has_raw_rows`."""
+        """Return the content of these slots for `write_raw_rows`; bytes if `has_raw_rows`."""
         return self.get(slots)
 
     def write_raw_rows(self, slots: Any, raw: Any, numbers: np.ndarray) -> None:
-        """Write what `raw_rows` gave to these slots, as the samples of these numbers."""
+        """Write the result of `raw_rows` to these slots, as the samples with these numbers."""
         self.set(slots, raw)
 
     def encoded_as_raw_rows(self, encoded: Any, count: int | None) -> bytes:
-        """A sample, or a batch of `count`, as `encode` gave it, for `write_raw_rows`; see `has_raw_rows`."""
+        """Convert the result of `encode` to bytes for `write_raw_rows`; see `has_raw_rows`."""
         raise NotImplementedError(f"{type(self).__name__} has no raw rows")
 
     @property
     def row_nbytes(self) -> int:
-        """The bytes of a sample, without what has no fixed size; those of one raw row if `has_raw_rows`."""
+        """The size of a raw row in bytes if `has_raw_rows`, else of the fixed-size leaves of a sample."""
         return self.layout.nbytes
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def snapshot(self, path: str | os.PathLike[str], slots: Sequence[tuple[int, int]], number: int = 0) -> None:
-        """`dumps` of which only the slots in these ranges [start, stop), some of them empty, are wanted.
+        """`dumps` for the slots in these ranges [start, stop) only; ranges may be empty.
 
-        They hold consecutive samples, the first of which has `number`. A growing storage must have all slots up to the
+        The slots hold consecutive samples from `number` on. The copy of a growing storage must have all slots up to the
         last `stop`.
         """
         self.dumps(path)
 
     def trim(self) -> None:
-        """Cut the files to the slots in use, while nobody writes."""
+        """Cut the files to the slots in use. No process may write meanwhile."""
 
     def sizes(self) -> tuple[int, int]:
-        """Two figures about the storage's files, which the buffer keeps when it is closed in order."""
+        """Return two sizes of the storage's files, which the buffer saves when it is closed normally."""
         return (0, 0)
 
     def fit_to(self, length: int, sizes: tuple[int, int] | None) -> None:
         """Set the number of slots in use; a StorageCorruptedError if the files have fewer.
 
-        `sizes` is what `sizes()` said when the buffer was closed; None if it was not closed in order.
+        `sizes` is the result of `sizes()` when the buffer was closed; None if it was not closed normally.
         """
         if length > len(self):
             raise StorageCorruptedError(f"{self.cache_filename}: {len(self)} slots, the buffer has {length}")
 
     def absent_slots(self) -> list[tuple[int, int]]:
-        """Ranges [start, stop) of slots that read as empty because the files have nothing for them, if known."""
+        """Return the ranges [start, stop) of slots that are missing in the files and read as empty, if known."""
         return []
 
     # -- checksums of rows -----------------------------------------------------------------------------------
 
     def check_rows(self, slots: np.ndarray, numbers: np.ndarray, *, numbers_only: bool = False) -> np.ndarray:
-        """Of each slot, which should hold the sample of this number: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG.
+        """Check that the slots hold the samples with these numbers: ROW_WHOLE, ROW_UNKNOWN or ROW_WRONG for each.
 
-        With `numbers_only` rows are not compared with their checksums, only the numbers that stand beside those. A
-        storage without checksums of rows calls every row whole: reading it, or `verify`, finds damage.
+        With `numbers_only`, only the stored numbers are compared, not the checksums of rows. A storage without row
+        checksums returns ROW_WHOLE for every row: reading, or `verify`, finds damage.
         """
         return np.full(len(slots), ROW_WHOLE, np.int8)
 
     def forget_rows(self, head: int) -> bool:
-        """Remove the checksums of samples with numbers from `head` on; whether there was one."""
+        """Remove the checksums of samples with numbers from `head` on; return whether there were any."""
         return False
 
     def replace_block_sums(self, numbers: np.ndarray) -> None:
-        """Replace the block checksums of an earlier version by one per row.
+        """Replace the block checksums of an earlier version by row checksums.
 
-        `numbers` are those of the samples in all slots, -1 where there is none.
+        `numbers` has the number of the sample in each slot, -1 for an empty slot.
         """
 
 
 def rows_of(storage: SpaceStorage) -> RowStorage:
-    """A storage as a replay buffer uses it.
+    """Return the storage itself if it is a `RowStorage`, else a `RowStorage` over it.
 
     Parameters
     ----------
@@ -235,11 +235,11 @@ def rows_of(storage: SpaceStorage) -> RowStorage:
     RowStorage
         The storage itself, or an adapter over its documented methods.
     """
-    return storage if isinstance(storage, RowStorage) else _VerbsAlone(storage)
+    return storage if isinstance(storage, RowStorage) else _PlainStorage(storage)
 
 
-class _VerbsAlone(RowStorage):
-    """A storage that has only the verbs, as a replay buffer uses it."""
+class _PlainStorage(RowStorage):
+    """A `RowStorage` over a storage that implements only `SpaceStorage`."""
 
     def __init__(self, storage: SpaceStorage) -> None:
         super().__init__(storage.single_instance_space)
@@ -255,11 +255,11 @@ class _VerbsAlone(RowStorage):
 
     @classmethod
     def create(cls, single_instance_space: Space, *args: Any, **kwargs: Any) -> RowStorage:
-        raise TypeError("make the storage that has the verbs")
+        raise TypeError("create the SpaceStorage, and pass it to rows_of")
 
     @classmethod
     def load_from(cls, path: Any, single_instance_space: Space, **kwargs: Any) -> RowStorage:
-        raise TypeError("load the storage that has the verbs")
+        raise TypeError("load the SpaceStorage, and pass it to rows_of")
 
     @property
     def original(self) -> SpaceStorage:

@@ -1,8 +1,8 @@
-"""Mini-batches of a batch: drawn, then fetched.
+"""The base class of samplers, which draw the indices of mini-batches and then fetch their samples.
 
-A sampler first draws the indices of a mini-batch, then fetches it in one of four forms. `sample` and its siblings draw
-at random, `epoch_iter` and its siblings yield all samples once, in a random order. Both can be saved and resumed:
-the state covers the batches that were handed out, not those that were fetched in advance.
+A sampler fetches a mini-batch in one of four forms. `sample` and its variants draw at random, `epoch_iter` and its
+variants yield all samples once, in a random order. Both can be saved and resumed: the state covers the batches that
+were handed out, not the batches that were fetched in advance.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _STATE_VERSION = 1
 
 @dataclass(frozen=True)
 class Form:
-    """How batches are handed out: structured or flat, with their metadata or without.
+    """The form of a fetched batch: structured or flat, with or without metadata.
 
-    `read` reads the samples of a batch at some indices in this form.
+    `read` reads the samples at an index of a batch in this form.
     """
 
     read: Callable[[BatchBase, Any], Any]
@@ -71,21 +71,21 @@ class IndexBatch(NamedTuple):
     (256,)
     """
 
-    index: np.ndarray  # type: ignore[assignment] # of more use than the method of tuples
+    index: np.ndarray  # type: ignore[assignment] # hides the method of tuples
     info: dict[str, np.ndarray]
 
 
-#: Draws the next batch; None if there is none left.
+#: Draws the next batch; None after the last batch.
 Draw = Callable[[], IndexBatch | None]
 
 
 class Pipeline(Protocol):
-    """Fetches batches in the order in which they are drawn: when they are asked for, or in advance."""
+    """Fetches batches in the order of the draws, on demand or in advance."""
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
-        """The next batch in this form, with its indices; None if there is none left.
+        """Return the next batch in this form, with its indices; None after the last batch.
 
-        An error of a fetch is raised instead of its batch, and the next call continues with the batch after it.
+        If a fetch fails, its error is raised in place of the batch, and the next call continues with the next batch.
         """
 
 
@@ -107,14 +107,14 @@ class BatchSampler(
     """Read-only batch wrapper that samples mini-batches from another batch.
 
     A subclass sets `data`, and may override `draw_new`, which draws all indices with the same probability. A sampler is
-    also a batch: that of the samples of `data`.
+    itself a batch, with the samples of `data`.
 
     Parameters
     ----------
     single_space
         The space of one sample.
     single_metadata_space
-        The space of the metadata of one sample; None if there is none.
+        The space of the metadata of one sample; None without metadata.
     batch_size
         The number of samples in a mini-batch.
 
@@ -143,9 +143,9 @@ class BatchSampler(
 
     is_mutable = False
     data: BatchBase
-    #: A generator that a subclass may want for other things than indices.
+    #: A generator for other random numbers of a subclass.
     rng: Any = None
-    #: The generator that indices are drawn with.
+    #: The generator for indices.
     data_rng: Any = None
 
     def __init__(
@@ -156,7 +156,7 @@ class BatchSampler(
         self._sampled_metadata_space: tuple[int, DictSpace | None] = (-1, None)
         self._begin_anew(fresh_seed())
 
-    # -- what it is a batch of -----------------------------------------------------------------------------
+    # -- the sampler as a batch ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.data)
@@ -197,7 +197,7 @@ class BatchSampler(
 
     @property
     def sampled_metadata_space(self) -> DictSpace | None:
-        """The space of the metadata of one batch, None if there is none."""
+        """The space of the metadata of one batch; None without metadata."""
         size, space = self._sampled_metadata_space
         if size != self.batch_size:
             space = self._make_sampled_metadata_space()
@@ -217,9 +217,9 @@ class BatchSampler(
 
     def _begin_anew(self, seed: int) -> None:
         self._seed = seed
-        self._begun = 0  # epochs
-        self._epoch: Epoch | None = None  # the one that was begun last, until it is over
-        self._interrupted: Epoch | None = None  # one to go on with
+        self._epochs_begun = 0
+        self._epoch: Epoch | None = None  # the current epoch
+        self._interrupted: Epoch | None = None  # from a loaded state, the next to continue
         self._undelivered: list[IndexBatch] = []  # drawn and not handed out
 
     def draw(self) -> IndexBatch:
@@ -236,7 +236,7 @@ class BatchSampler(
         """
         length = len(self)
         if not length:
-            raise ValueError("there are no samples to draw from: add some first")
+            raise ValueError("the batch has no samples to draw from: add samples first")
         return IndexBatch(uniform_indices(self._generator(), length, self.batch_size), {})
 
     def _generator(self) -> np.random.Generator:
@@ -246,11 +246,11 @@ class BatchSampler(
         return generator
 
     def put_back(self, drawn: Sequence[IndexBatch]) -> None:
-        """Hand out these batches before any other is drawn."""
+        """Queue drawn batches, to be handed out before any other batch is drawn."""
         self._undelivered = [*drawn, *self._undelivered]
 
     def take_back(self) -> None:
-        """Drop the batches that were fetched in advance; they are drawn again first."""
+        """Drop the batches that were fetched in advance; the next draws return their indices again."""
 
     def sample_index(self) -> SamplerArrayType:
         """Draw the next batch and return its indices as an array of the backend; the batch counts as handed out."""
@@ -289,11 +289,11 @@ class BatchSampler(
 
     @property
     def source(self) -> BatchBase:
-        """The batch that samples are read from, here or in worker processes."""
+        """The batch that samples are read from, in this process or in workers."""
         return self
 
     def finish(self, batch: Any, drawn: IndexBatch, form: Form) -> Any:
-        """Turn a batch that was read into what the caller gets, in the caller's process."""
+        """Finish a fetched batch in the caller's process; a subclass may transform it."""
         return batch
 
     # -- epochs --------------------------------------------------------------------------------------------
@@ -318,32 +318,32 @@ class BatchSampler(
         return self.epoch_iter()
 
     def begin_epoch(self) -> Epoch:
-        """Begin an epoch: a new one, or the rest of the one that a loaded state was saved in."""
+        """Begin a new epoch, or continue the epoch of a loaded state."""
         epoch, self._interrupted = self._interrupted, None
         if epoch is None:
-            epoch = Epoch(self.sample_numbers, self.renumbered, self._seed, self._begun)
-            self._begun += 1
+            epoch = Epoch(self.sample_numbers, self.renumbered, self._seed, self._epochs_begun)
+            self._epochs_begun += 1
         else:
             epoch.adopt(self.sample_numbers)
         self._epoch = epoch
         return epoch
 
     def end_epoch(self, epoch: Epoch) -> None:
-        """Note that an epoch is over."""
+        """Record the end of an epoch."""
         if self._epoch is epoch:
             self._epoch = None
 
     def make_pipeline(self) -> Pipeline:
-        """A pipeline that fetches the batches of one epoch."""
+        """Make a pipeline that fetches the batches of one epoch."""
         return Direct(self)
 
     # -- state ---------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the draws, as plain values and NumPy arrays.
+        """Return the state of the draws, as plain values and NumPy arrays.
 
-        A sampler over the same data that loads the state continues where this one is: with the next random batch, and
-        in `epoch_iter` with the rest of the current epoch, in batches of any size.
+        A sampler over the same data that loads the state continues at the same position: with the next random batch,
+        and in `epoch_iter` with the rest of the current epoch, in batches of any size.
 
         Examples
         --------
@@ -352,9 +352,9 @@ class BatchSampler(
         >>> resumed.load_state_dict(state)
         """
         epoch = self._epoch or self._interrupted
-        going_on = None
+        epoch_state = None
         if epoch is not None:
-            going_on = {
+            epoch_state = {
                 "number": epoch.number,
                 "first": epoch.numbers.start,
                 "length": len(epoch.numbers),
@@ -364,14 +364,14 @@ class BatchSampler(
         return {
             "version": _STATE_VERSION,
             "seed": self._seed,
-            "epochs_begun": self._begun,
-            "epoch": going_on,
+            "epochs_begun": self._epochs_begun,
+            "epoch": epoch_state,
             "undelivered": [drawn_state(drawn) for drawn in self._undelivered],
             "draws": self._draws_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the sampler of this state was.
+        """Continue at the position of the sampler that saved the state.
 
         Raises
         ------
@@ -380,9 +380,9 @@ class BatchSampler(
         """
         version = state.get("version")
         if version != _STATE_VERSION:
-            raise ValueError(f"a sampler's state of version {version!r}, this library reads version {_STATE_VERSION}")
+            raise ValueError(f"the sampler state is of version {version!r}, this library reads {_STATE_VERSION}")
         self._load_draws_state(state["draws"])
-        self._seed, self._begun = int(state["seed"]), int(state["epochs_begun"])
+        self._seed, self._epochs_begun = int(state["seed"]), int(state["epochs_begun"])
         self._epoch = self._interrupted = None
         if state["epoch"] is not None:
             names = ("number", "first", "length", "renumbered", "position")
@@ -403,12 +403,12 @@ class BatchSampler(
 
 
 def drawn_state(drawn: IndexBatch) -> dict[str, Any]:
-    """A drawn batch as part of a sampler's state."""
+    """Convert a drawn batch for a sampler's state."""
     return {"index": drawn.index, "info": dict(drawn.info)}
 
 
 class Direct:
-    """Fetches a batch when it is asked for."""
+    """Fetches each batch on demand, in the caller's thread."""
 
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler
@@ -419,13 +419,13 @@ class Direct:
 
 
 class EpochIterator(Iterator[Any]):
-    """The batches of one epoch. An error in one of them does not end it: the next call gives the batch after it."""
+    """Iterator over the batches of one epoch. After an error in one batch, the next call returns the next batch."""
 
     def __init__(self, sampler: BatchSampler, form: Form) -> None:
         self._sampler, self._form = sampler, form
         self._batch_size = sampler.batch_size
-        self._epoch: Epoch | None = None  # it begins when its first batch is asked for
-        self._drawn: deque[tuple[np.ndarray, int]] = deque()  # with the position after it
+        self._epoch: Epoch | None = None  # begins with the first `next`
+        self._drawn: deque[tuple[np.ndarray, int]] = deque()  # the indices and the position behind them
 
     def __next__(self) -> Any:
         refuse_trace("next() of an epoch")
@@ -436,14 +436,14 @@ class EpochIterator(Iterator[Any]):
             self._epoch = epoch
         try:
             finished = self._pipeline.next(self._draw, self._form)
-        except StopIteration as error:  # it would pass for the end of the epoch
+        except StopIteration as error:  # would end the epoch silently
             raise RuntimeError("StopIteration while a batch was fetched") from error
         if finished is None:
             self._sampler.end_epoch(self._epoch)
             raise StopIteration
         drawn, batch = finished
         index = None
-        while index is not drawn.index:  # those before it have failed
+        while index is not drawn.index:  # earlier batches have failed
             index, self._epoch.position = self._drawn.popleft()
         return batch
 

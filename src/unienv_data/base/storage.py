@@ -1,4 +1,4 @@
-"""Storages: memory for samples of one space, by slot."""
+"""The base class of storages, which keep samples of one space by slot."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .index import IndexableType
 
 __all__ = ["SpaceStorage", "StorageCorruptedError", "UnsupportedFormatError"]
 
-# Which buffer writes to a storage. Beside the storages, which are copied and pickled without it.
+# The buffer that writes to each storage; not an attribute, since storages are copied and pickled without it.
 _BUFFERS: weakref.WeakKeyDictionary[SpaceStorage, weakref.WeakMethod[Callable[[], int]]] = weakref.WeakKeyDictionary()
 
 
 class StorageCorruptedError(ValueError):
-    """Stored data contradicts itself; the text says which file and what.
+    """Stored data contradicts itself; the message names the file and the contradiction.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class StorageCorruptedError(ValueError):
 
 
 class UnsupportedFormatError(ValueError):
-    """Stored data cannot be read here: it is of a later version, or of a storage that is not registered.
+    """Stored data has a later format version, or is of a storage that is not registered.
 
     Examples
     --------
@@ -52,13 +52,13 @@ class UnsupportedFormatError(ValueError):
 class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """SpaceStorage is an abstract base class for storages that hold instances of a specific space.
 
-    A storage knows slots, not order: the replay buffer knows which slots hold samples, and which is the oldest.
-    A subclass implements `create`, `load_from`, `__len__`, `get`, `set` and `dumps`, and declares what else it can do.
-    One that grows (a capacity of None) implements `extend_length` and `shrink_length` as well. `create` refuses a path
-    where something is, and a storage that was loaded read-only refuses to be written with a PermissionError.
+    A storage knows slots, not order: the replay buffer knows which slots hold samples, and which slot is the oldest.
+    A subclass implements `create`, `load_from`, `__len__`, `get`, `set` and `dumps`, and declares its capabilities.
+    A storage that grows (a capacity of None) implements `extend_length` and `shrink_length` as well. `create` refuses
+    an existing path, and writing to a storage that was loaded read-only is a PermissionError.
 
-    What is read is the caller's and does not change afterwards. A value that does not fit the space is a ValueError
-    with its path, and then nothing has been written. Reading a slot that was never written gives arbitrary data, never
+    Data that was read belongs to the caller and does not change afterwards. A value that does not fit the space is a
+    ValueError with its path, and nothing is written. Reading a slot that was never written gives arbitrary data, never
     an error; reading past `len(storage)` is an IndexError.
 
     Note that if you want your space storage to support multiprocessing, you need to check / implement __getstate__ and
@@ -102,7 +102,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     array([1., 1., 1.], dtype=float32)
     """
 
-    #: The name under which the storage is registered, and which stands in a buffer's metadata.
+    #: The name of the storage in the registry and in a buffer's metadata.
     registered_name: ClassVar[str] = ""
 
     #: The file extension of a storage that is one file; None if it is a folder.
@@ -116,18 +116,18 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
     #: Is the storage mutable? If False, the storage is read-only.
     is_mutable: bool = True
 
-    # What a storage can do beyond its verbs; declared, and asked for before the method is called.
+    # Capabilities: callers check them before they call the method.
     #: `get_flattened` and `set_flattened` are implemented.
     has_flattened_access: ClassVar[bool] = False
     #: `get_column` reads a column without the rest of the sample.
     has_column_access: ClassVar[bool] = False
-    #: The keys that `get_column` takes may end in `Columns`, several fields of a dict.
+    #: The keys of `get_column` may end in `Columns`, which selects several fields of a dict.
     takes_columns: ClassVar[bool] = False
-    #: It keeps episodes apart by itself: `get_segments` gives physical ranges.
+    #: The storage keeps episodes itself: `get_segments` returns ranges of slots.
     is_segment_aware: ClassVar[bool] = False
-    #: What `set` has written is read back by another process after this one was killed.
+    #: Another process reads what `set` has written after this process was killed.
     survives_kill: bool = False
-    #: A read compares checksums: what `verify` would find in the slots that are read is an error then.
+    #: A read compares checksums and raises an error for damage that `verify` would find in its slots.
     checks_when_read: ClassVar[bool] = False
 
     def __init__(self, single_instance_space: Space) -> None:
@@ -138,7 +138,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     @functools.cached_property
     def layout(self) -> RowLayout:
-        """The leaves of a sample, and how they lie in a row."""
+        """The leaves of a sample and their positions in a row."""
         return RowLayout(self.single_instance_space)
 
     @property
@@ -151,7 +151,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         """The device of the samples."""
         return self.single_instance_space.device
 
-    # -- making ----------------------------------------------------------------------------------------------
+    # -- creating and loading --------------------------------------------------------------------------------
 
     @classmethod
     @abc.abstractmethod
@@ -173,9 +173,9 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         *args, **kwargs
             Further arguments of a subclass.
         capacity
-            How many slots there are; None for a storage that grows.
+            The number of slots; None for a storage that grows.
         cache_path
-            Where its files are to lie; a path where something is already is refused. By default it is in memory.
+            The path of its files, which must not exist; None for a storage in memory.
         multiprocessing
             Whether several processes write.
         """
@@ -197,13 +197,13 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         Parameters
         ----------
         path
-            Where its files lie.
+            The path of its files.
         single_instance_space
             The space of one sample.
         capacity
-            The capacity that it was created with.
+            The capacity given to `create`.
         read_only
-            Refuse to be written.
+            Whether writing is refused.
         multiprocessing
             Whether several processes write.
         **kwargs
@@ -217,11 +217,11 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             The files are of a later release.
         """
 
-    # -- the verbs -------------------------------------------------------------------------------------------
+    # -- methods that subclasses implement -------------------------------------------------------------------
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of slots: the capacity, or how far a growing storage has been extended."""
+        """The number of slots: the capacity, or the current length of a growing storage."""
 
     @abc.abstractmethod
     def get(self, index: IndexableType | BArrayType) -> BatchT:
@@ -233,7 +233,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
 
     @abc.abstractmethod
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Dumps the storage to the specified path; to its own path, it makes what was written durable.
+        """Dumps the storage to the specified path; with the storage's own path, makes all writes durable.
 
         This is used for storages that have a single file extension (e.g. .pt for PyTorch).
         """
@@ -263,21 +263,20 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
             self.shrink_length(len(self))
 
     def flush(self) -> None:
-        """Have everything that was written in its files, so that it survives a power cut. In memory, nothing happens.
+        """Make all writes durable, so that they survive a power cut. A storage in memory does nothing.
 
-        A replay buffer calls this, never `dumps` to the storage's own path: which is what is done here, for a storage
-        that knows no shorter way.
+        A replay buffer calls this method. The default is `dumps` to the storage's own path.
         """
         if self.cache_filename is not None and self.is_mutable:
             self.dumps(self.cache_filename)
 
     def verify(self) -> list[str]:
-        """What is wrong with the stored data, one sentence each; empty if nothing is, or nothing can be told."""
+        """Return the faults of the stored data, one sentence each; empty without faults, or if none can be found."""
         return []
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes that the samples take; None if the storage cannot say."""
+        """The size of the samples in bytes; None if not known."""
         return None
 
     def close(self) -> None:
@@ -294,14 +293,14 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         raise NotImplementedError(f"{type(self).__name__} has no flattened access")
 
     def get_column(self, nested_keys: Sequence[str]) -> SpaceStorage:
-        """A storage of one column, over the same data; see `has_column_access`. Closing it leaves this one open."""
+        """Return a storage of one column over the same data; see `has_column_access`. It can be closed separately."""
         raise NotImplementedError(f"{type(self).__name__} has no column access")
 
     # -- segments --------------------------------------------------------------------------------------------
 
     @property
     def has_open_segment(self) -> bool:
-        """Whether a segment is open: here, or in the replay buffer over this storage."""
+        """Whether a segment is open, in this storage or in the replay buffer over it."""
         return self._next_slot is not None or self._length_open_in_buffer() > 0
 
     @property
@@ -310,7 +309,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         return self._pending or self._length_open_in_buffer()
 
     def follow(self, open_length: Callable[[], int]) -> None:
-        """Ask a method of the replay buffer that writes here how long its open segment is, while that buffer lives."""
+        """Register the method with which the replay buffer over this storage returns the length of its open segment."""
         _BUFFERS[self] = weakref.WeakMethod(open_length)
 
     def _length_open_in_buffer(self) -> int:
@@ -319,7 +318,7 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         return 0 if open_length is None else open_length()
 
     def get_segments(self) -> list[tuple[int, int]] | None:
-        """Closed episodes as inclusive pairs of slots, wrapped as start > end; None if the storage keeps none."""
+        """Return the closed episodes as inclusive pairs of slots, start > end if wrapped; None without episodes."""
         return None
 
     def mark_segment_start(self, start_index: int) -> None:
@@ -348,8 +347,8 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         if self._next_slot is None:
             raise RuntimeError("append without an open segment: call mark_segment_start first")
         self.set(self._next_slot, value)
-        following = self._next_slot + 1
-        self._next_slot = following % self.capacity if self.capacity is not None else following
+        next_slot = self._next_slot + 1
+        self._next_slot = next_slot if self.capacity is None else next_slot % self.capacity
         self._pending += 1
 
     def mark_segment_end(self) -> None:
@@ -357,5 +356,5 @@ class SpaceStorage(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType,
         self._next_slot, self._pending = None, 0
 
     def abort_segment(self) -> None:
-        """Close the open segment and forget what was appended, where the storage has not made it visible yet."""
+        """Close the open segment and drop its samples, if the storage has not made them visible yet."""
         self._next_slot, self._pending = None, 0

@@ -1,7 +1,7 @@
-"""Waiting for threads while Ctrl-C may come at any instant.
+"""Calls in threads and waiting for them, safe when Ctrl-C comes at any instant.
 
-Futures and `threading.Condition` take and wait for locks in Python code: Ctrl-C there can leave a lock taken, and other
-threads then wait for ever. Here locks are entered, and waited for, in C.
+Futures and `threading.Condition` acquire locks in Python code: Ctrl-C can interrupt that code and leave a lock held, so
+that other threads block for ever. This module acquires and waits for locks in C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ThreadCall(Generic[ResultT]):
-    """A call that a thread makes, or the error that it ended with."""
+    """A function call in a thread, with its result or its error."""
 
     def __init__(self, threads: Executor, call: Callable[[], ResultT]) -> None:
         self._call, self._is_cancelled = call, False
@@ -35,7 +35,7 @@ class ThreadCall(Generic[ResultT]):
         try:
             if not self._is_cancelled:
                 self._results.append(self._call())
-        except BaseException as error:  # raised where the result is asked for
+        except BaseException as error:  # `result` raises it
             self._error = error
         finally:
             self._is_running.release()
@@ -46,7 +46,7 @@ class ThreadCall(Generic[ResultT]):
         return not self._is_running.locked()
 
     def result(self) -> ResultT:
-        """Wait for the end of the call; its result, or its error is raised."""
+        """Wait for the end of the call, and return its result or raise its error."""
         with self._is_running:
             pass
         if self._error is not None:
@@ -54,38 +54,38 @@ class ThreadCall(Generic[ResultT]):
         return self._results[0]
 
     def cancel(self) -> None:
-        """Leave the call out if it has not begun; nobody asks for its result then."""
+        """Skip the call if it has not begun. `result` must not be called afterwards."""
         self._is_cancelled = True
 
 
 class Changes:
-    """A lock, and word of changes to what it guards."""
+    """A lock, and a condition on the state that it guards."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._waiting: list[threading.Lock] = []
 
     def notify(self) -> None:
-        """Have all who wait look again; for who holds the lock."""
+        """Wake all threads in `wait_for`, which check their conditions again. The caller holds the lock."""
         waiting, self._waiting = self._waiting, []
-        for turn in waiting:
-            turn.release()
+        for wake in waiting:
+            wake.release()
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `holds()`, which is called with the lock held, at most so many seconds; whether it does."""
+        """Wait at most `timeout` seconds until `holds()`, called with the lock held, is true; return whether it is."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            turn = threading.Lock()
-            turn.acquire()
+            wake = threading.Lock()
+            wake.acquire()
             with self.lock:
                 if holds():
                     return True
-                self._waiting.append(turn)
-            if not turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+                self._waiting.append(wake)
+            if not wake.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
                 return False
 
 
 def call_each(threads: Executor, work: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
-    """The results of `work` for each item, in their order."""
+    """Call `work` for every item in the threads, and return the results in the order of the items."""
     calls = [ThreadCall(threads, functools.partial(work, item)) for item in items]
     return [call.result() for call in calls]

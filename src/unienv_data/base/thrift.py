@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, in which Parquet has its footers and the headers of pages."""
+"""Thrift's compact protocol, the encoding of Parquet footers and page headers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, I64, _DOUBLE, _BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 
-#: A value by the number of its field, with its type.
+#: The type and value of each field, by field number.
 Fields = dict[int, tuple[int, Any]]
 
 
 class ThriftReader:
-    """Reads structs from bytes; an IndexError where they end too early."""
+    """Reads structs from bytes; an IndexError if the bytes end too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.position = data, 0
@@ -30,7 +30,7 @@ class ThriftReader:
                 return value
             shift += 7
             if shift > 70:
-                raise ValueError("not a number")
+                raise ValueError("Thrift: a varint has more than 10 bytes")
 
     def _integer(self) -> int:
         value = self._varint()
@@ -43,7 +43,7 @@ class ThriftReader:
         return self._data[self.position - count : self.position]
 
     def struct(self) -> Fields:
-        """The struct that begins at `position`."""
+        """Read the struct that begins at `position`."""
         fields: Fields = {}
         number = 0
         while (head := self._byte()) != 0:
@@ -73,7 +73,7 @@ class ThriftReader:
 
 
 def write_struct(fields: Fields) -> bytes:
-    """The bytes of a struct."""
+    """Encode a struct."""
     out = bytearray()
     last = 0
     for number in sorted(fields):

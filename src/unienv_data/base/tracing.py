@@ -1,4 +1,4 @@
-"""Refuse draws while JAX traces: the compiled function would give the samples of one draw for ever."""
+"""Refuse draws while JAX traces: the compiled function would return the samples of one draw in every call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def refuse_trace(verb: str) -> None:
     Parameters
     ----------
     verb
-        What was called, for the error.
+        The name of the called method, for the error.
     """
-    jax: Any = sys.modules.get("jax")  # nothing traces where nobody has imported it
+    jax: Any = sys.modules.get("jax")  # without an import of JAX nothing traces
     if jax is None:
         return
     outside = _outside(jax)
@@ -31,19 +31,19 @@ def refuse_trace(verb: str) -> None:
 
 
 class _Outside(NamedTuple):
-    """What JAX says outside of every trace: `jax.grad` and `jax.vmap` alone change the state, too, but not the zero."""
+    """The state of JAX outside of every trace. `jax.grad` and `jax.vmap` change `state` too, but not `zero`."""
 
     read_state: Callable[..., Any]
     state: Any
-    zero: Any  # what is computed from it during a trace belongs to that trace
+    zero: Any  # a result computed from this array during a trace is a Tracer
 
 
 @functools.cache
 def _outside(jax: Any) -> _Outside:
     core = importlib.import_module("jax.extend.core")
-    read_state = getattr(core, "get_opaque_trace_state", lambda **_: object())  # an older JAX: no two are equal
+    read_state = getattr(core, "get_opaque_trace_state", lambda **_: object())  # for older JAX: never equal
     states: list[Any] = []
-    # A thread of its own, since the first draw of a process may be the one that is traced.
+    # The first draw of a process may itself be traced; a new thread has no trace.
     reader = threading.Thread(target=lambda: states.append(read_state(convention="flax")))
     reader.start()
     reader.join()

@@ -1,7 +1,7 @@
-"""Windows: for each of some samples, the samples at fixed offsets from it.
+"""Index arithmetic of windows: the samples at fixed offsets from a sample.
 
-The index arithmetic of windows is done here, on the host, for any batch: which samples are in a window, which of them
-belong to its episode, and which samples replace the others.
+The functions compute on the host, for any batch, which samples are in a window, which of them belong to the episode of
+the sample, and which samples replace the other frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unienv_interface.space.spaces.graph import fields_of
 
 
 class Episodes(NamedTuple):
-    """The episodes of some samples: that of each sample is range(start, stop, stride)."""
+    """The episode of each of some samples: range(start, stop, stride)."""
 
     start: np.ndarray
     stop: np.ndarray
@@ -31,16 +31,16 @@ class Episodes(NamedTuple):
 
 
 class EpisodeMarks(NamedTuple):
-    """Booleans about the episodes of some samples."""
+    """Booleans about the episode of each of some samples."""
 
-    begins: np.ndarray  #: Its first sample is there, not overwritten, removed or left out.
-    ends: np.ndarray  #: Its last sample is there: it is over, was not cut short, and nothing of its end was left out.
-    is_cut: np.ndarray  #: It was closed before it had ended.
-    is_gap: np.ndarray  #: It is no episode: samples between two of them.
+    begins: np.ndarray  #: The batch has its first sample: not overwritten, removed or left out.
+    ends: np.ndarray  #: The batch has its last sample, and the episode is closed and was not cut.
+    is_cut: np.ndarray  #: The episode was closed before its end.
+    is_gap: np.ndarray  #: The samples lie between two episodes.
 
 
 class UnknownEpisodesWarning(UserWarning):
-    """Windows may reach from one episode into another, since the source keeps no episodes.
+    """Windows may reach from one episode into another, because the batch knows no episodes.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class UnknownEpisodesWarning(UserWarning):
 
 
 class Padding(enum.IntEnum):
-    """Why a frame of a window is padding, as `slice_padding` in the metadata of windows says it.
+    """Why a frame of a window is padding: the values of `slice_padding` in the metadata of windows.
 
     Examples
     --------
@@ -64,29 +64,29 @@ class Padding(enum.IntEnum):
     ['START', 'START', 'NONE']
     """
 
-    NONE = 0  #: It is a frame.
-    START = 1  #: It lies before the first sample of its episode.
-    END = 2  #: It lies behind the last sample of its episode, which has ended.
-    MISSING = 3  #: It is not there: overwritten, removed or left out, or the episode goes on or was cut.
+    NONE = 0  #: The frame is no padding.
+    START = 1  #: The frame lies before the first sample of its episode.
+    END = 2  #: The frame lies behind the last sample of its episode, which has ended.
+    MISSING = 3  #: The sample was overwritten, removed or left out, or the episode is open or was cut.
 
 
 class Limits(NamedTuple):
-    """The ranges [start, stop) of samples that the windows of some samples may hold."""
+    """For each of some samples, the range [start, stop) of samples that its window must not leave."""
 
     start: np.ndarray
     stop: np.ndarray
 
 
 class ColumnMask(abc.ABC):
-    """Decides by one column of the samples which frames of a window belong to the episode of its sample."""
+    """Decides by one column which frames of a window belong to the episode of its sample."""
 
     key: str | int  #: The name of the column.
-    #: Whether samples between the frames count, too, where offsets leave gaps.
+    #: Whether the mask also needs the samples in gaps between the offsets.
     looks_between: ClassVar[bool] = False
 
     @abc.abstractmethod
     def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
-        """Which frames (B, T) belong to the episode of frame `zero`, the sample itself, by their values (B, T, ...)."""
+        """Return which frames (B, T) belong to the episode of frame `zero`, given the column's values (B, T, ...)."""
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,23 @@ class WindowQuery:
     Parameters
     ----------
     offsets
-        The frames of a window, counted in samples of an episode from the sample itself: sorted, each once, 0 included.
+        The frames of a window as offsets from the sample within its episode: sorted, without repetition, including 0.
     nested_keys
-        Only what lies under these keys is read of each sample.
+        The keys of the field to read.
     within_episodes
-        Windows end where episodes do; otherwise only where the samples do.
+        Whether windows end at the ends of episodes; otherwise only at the ends of the batch.
     fill
-        A frame that is not valid is the next valid one towards offset 0, otherwise whatever lies there or nearest.
+        Whether an invalid frame repeats the next valid frame towards offset 0; otherwise its values are arbitrary.
     with_metadata
-        Read the metadata of the frames, too.
+        Whether the metadata of the frames are read.
     take
-        The wanted frames by their index among the offsets, in any order; None for all. Frames that are not valid are
-        still filled from all of them.
+        The indices of the wanted frames among the offsets, in any order; None for all. Invalid frames are still filled
+        from all frames.
     tells_padding
-        Say of each frame that is not valid why; only `within_episodes`, without a mask.
+        Whether `Windows.padding` is computed; only `within_episodes`, without a mask.
     mask, mask_keys
-        Windows end where this mask says, which compares the column under `mask_keys`. Only for a batch that
-        `applies_mask` of these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
+        A mask that decides where windows end by the column under `mask_keys`. Only for a batch that `applies_mask` of
+        these keys, without `within_episodes`, and with dense offsets if the mask `looks_between`.
     """
 
     offsets: np.ndarray
@@ -127,27 +127,27 @@ class WindowQuery:
 
     @property
     def count(self) -> int:
-        """How many frames a window has."""
+        """The number of frames in a window."""
         return len(self.offsets) if self.take is None else len(self.take)
 
     @functools.cached_property
     def zero(self) -> int:
-        """The index of the sample itself in its window."""
+        """The index of the offset 0."""
         return int(np.searchsorted(self.offsets, 0))
 
     @functools.cached_property
     def looks_back(self) -> bool:
-        """Whether there are frames before the sample itself."""
+        """Whether windows have frames before the sample."""
         return bool(self.offsets[0] < 0)
 
     @functools.cached_property
     def looks_ahead(self) -> bool:
-        """Whether there are frames behind the sample itself."""
+        """Whether windows have frames behind the sample."""
         return bool(self.offsets[-1] > 0)
 
     @functools.cached_property
     def is_dense(self) -> bool:
-        """Whether the offsets leave none out."""
+        """Whether the offsets have no gaps."""
         return int(self.offsets[-1] - self.offsets[0]) == len(self.offsets) - 1
 
 
@@ -157,20 +157,20 @@ class Windows(NamedTuple):
     data: Any
     valid: np.ndarray
     metadata: dict[str, Any] | None = None
-    padding: np.ndarray | None = None  #: Of `Padding`, if the query tells it.
+    padding: np.ndarray | None = None  #: `Padding` of each frame, if the query `tells_padding`.
 
 
 class Frames(NamedTuple):
-    """The samples to read for windows (B, T), by position, and which of them are valid (B, T)."""
+    """The positions of the samples to read for windows (B, T), and which of them are valid (B, T)."""
 
     positions: np.ndarray
     valid: np.ndarray
 
 
 class Spans(NamedTuple):
-    """Windows of consecutive samples: where each begins (B,), and which frames are valid (B, T).
+    """Windows of consecutive samples: the first sample of each (B,), and which frames are valid (B, T).
 
-    In each patch, another sample replaces the frames [begin, end) of a window.
+    Each patch replaces the frames [begin, end) of a window by one sample.
     """
 
     first: np.ndarray
@@ -179,20 +179,20 @@ class Spans(NamedTuple):
 
 
 def parse_offsets(backend: ComputeBackend, offsets: Any) -> np.ndarray:
-    """Offsets as a user gives them, as a host array of int64."""
+    """Check the offsets of a user and convert them to a host array of int64."""
     steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
     if steps.ndim != 1 or steps.dtype.kind not in "iu":
         raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
     steps = steps.astype(np.int64)
     if np.any(np.diff(steps) <= 0):
-        raise ValueError(f"offsets {steps.tolist()} must be sorted, each of them once")
+        raise ValueError(f"offsets {steps.tolist()} must be sorted, without repetition")
     if 0 not in steps:
-        raise ValueError(f"offsets {steps.tolist()} must have 0 among them, the sample itself")
+        raise ValueError(f"offsets {steps.tolist()} must include 0, the sample itself")
     return steps
 
 
 def any_offsets(backend: ComputeBackend, offsets: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Offsets in any order, with 0 or without, as those of a query and its `take`."""
+    """Convert offsets in any order, with 0 or without, to the sorted offsets of a query and its `take`."""
     steps = backend.to_numpy(offsets) if backend.is_backendarray(offsets) else np.asarray(offsets)
     if steps.ndim != 1 or steps.dtype.kind not in "iu" or not steps.size:
         raise ValueError(f"offsets of shape {steps.shape} and dtype {steps.dtype}, wanted integers along one axis")
@@ -204,13 +204,13 @@ def any_offsets(backend: ComputeBackend, offsets: Any) -> tuple[np.ndarray, np.n
 def window_frames(
     positions: np.ndarray, query: WindowQuery, bounds: Episodes, limits: Limits | None, length: int
 ) -> Frames:
-    """The frames of the windows of `positions` among `length` samples, given the episode of each position."""
+    """Compute the frames of the windows of `positions` among `length` samples, given the episode of each position."""
     start, stop, stride = bounds
     if limits is not None:
         limits = Limits(np.maximum(limits.start, 0), np.minimum(limits.stop, length))
         start, stop = np.maximum(start, limits.start), np.minimum(stop, limits.stop)
     if query.is_dense and isinstance(stride, int) and stride == 1:
-        # of samples one after the other, the nearest valid one is the end that was passed
+        # The nearest valid frame of consecutive samples is the end of the episode on that side.
         frames = filled = positions[:, None] + query.offsets
         if query.looks_back or limits is not None:
             filled = np.maximum(filled, start[:, None])
@@ -232,9 +232,9 @@ def window_frames(
 def padding_of(
     query: WindowQuery, bounds: Episodes, limits: Limits | None, marks: EpisodeMarks | None, valid: np.ndarray
 ) -> np.ndarray:
-    """The `Padding` of the frames of windows (B, T), given the episode of each sample.
+    """Compute the `Padding` of the frames of windows (B, T), given the episode of each sample.
 
-    Without `marks` all episodes are there from their beginning to their end.
+    Without `marks` all episodes count as complete.
     """
     begins, ends = (np.True_, np.True_) if marks is None else (marks.begins, marks.ends)
     if limits is not None:
@@ -248,7 +248,7 @@ def padding_of(
 
 
 def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, length: int) -> Spans | None:
-    """`window_frames` as spans, for a dense query that fills; None unless nearly all windows are whole."""
+    """Compute `window_frames` as spans, for a dense query that fills; None unless nearly all windows are complete."""
     start, stop, stride = bounds
     if not isinstance(stride, int) or stride != 1 or not positions.size:
         return None
@@ -256,13 +256,13 @@ def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, le
     first = positions + query.offsets.item(0)
     patches: list[Patch] = []
     if query.looks_back:
-        missing = start - first  # frames at the front, where it is more than 0
+        missing = start - first  # the number of missing frames at the front, where positive
         cut = _cut(missing)
         if len(cut) > few or (cut and first.item(first.argmin()) < 0):
             return None
         patches = [(window, 0, missing.item(window), start.item(window)) for window in cut]
     if query.looks_ahead:
-        missing = first + count - stop  # frames at the back
+        missing = first + count - stop  # the same at the back
         cut = _cut(missing)
         if len(cut) > few or (cut and first.item(first.argmax()) + count > length):
             return None
@@ -275,12 +275,12 @@ def window_spans(positions: np.ndarray, query: WindowQuery, bounds: Episodes, le
 
 
 def _cut(missing: np.ndarray) -> list[int]:
-    """The windows with missing frames."""
+    """Return the windows with missing frames."""
     return (missing > 0).nonzero()[0].tolist() if missing.item(missing.argmax()) > 0 else []
 
 
 def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
-    """For each frame of windows (B, T) its own index if it is valid, else that of the next valid one towards `zero`.
+    """Return for each frame of windows (B, T) the index of the nearest valid frame, itself or towards `zero`.
 
     Frame `zero` keeps its index, valid or not.
     """
@@ -296,7 +296,7 @@ def nearest_valid(valid: np.ndarray, zero: int) -> np.ndarray:
 def take_frames(
     space: Space | None, backend: ComputeBackend, data: Any, shape: Sequence[int], frames: np.ndarray
 ) -> Any:
-    """The frames `frames` (B, S) of data of windows (B, T); without a space the data is one array."""
+    """Gather frames by their indices (B, S) from data of windows (B, T); without a space the data is one array."""
     windows, count = shape
     index = (np.arange(windows)[:, None] * count + frames).reshape(-1)
     flat = merge_axes(backend, data, shape)
@@ -305,7 +305,7 @@ def take_frames(
 
 
 def frames_at(windows: Any, index: Any) -> Any:
-    """The values at an index of the axes (B, T) of all arrays of windows: `(slice(None), 0)` gives the first frames."""
+    """Index the axes (B, T) of all arrays of windows: `(slice(None), 0)` gives the first frames."""
     if isinstance(windows, dict):
         return {key: frames_at(value, index) for key, value in windows.items()}
     if isinstance(windows, tuple):
@@ -316,10 +316,10 @@ def frames_at(windows: Any, index: Any) -> Any:
 
 
 def merge_axes(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:
-    """Data of windows (B, T) as a batch of B * T samples."""
+    """Reshape data of windows (B, T) to a batch of B * T samples."""
     return reshape_batch_size_in_data(backend, data, shape, (shape[0] * shape[1],))
 
 
 def split_axis(backend: ComputeBackend, data: Any, shape: Sequence[int]) -> Any:
-    """A batch of B * T samples as data of windows (B, T)."""
+    """Reshape a batch of B * T samples to data of windows (B, T)."""
     return reshape_batch_size_in_data(backend, data, (shape[0] * shape[1],), shape)

@@ -66,7 +66,7 @@ class NewRecording:
                 f"{fmt!r} is no format, it must be one of {', '.join(TARGETS)}{did_you_mean(fmt, TARGETS)}"
             )
         if os.path.lexists(target):
-            raise FileExistsError(f"{target}: it is there already, give another path")
+            raise FileExistsError(f"{target}: it exists already, give another path")
         self.written = self.episodes = 0
         self._target = target
         self._temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

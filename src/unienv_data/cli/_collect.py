@@ -216,7 +216,7 @@ def _check(plan: Plan) -> None:
     if not plan.resume and os.path.lexists(plan.out) and not _is_empty_folder(plan.out):
         may_go_on = (plan.out / ORIGIN_FILE).exists() or _is_without_samples(plan.out)
         goes_on = "--resume goes on with it, or " if may_go_on else ""
-        raise CommandError(f"{plan.out}: it is there already; {goes_on}give another path")
+        raise CommandError(f"{plan.out}: it exists already; {goes_on}give another path")
 
 
 def _is_without_samples(path: Path) -> bool:

@@ -309,7 +309,7 @@ def demo(
     Example: unienv demo
     """
     if out is not None and os.path.lexists(out):
-        raise CommandError(f"{out}: it is there already, give another path")
+        raise CommandError(f"{out}: it exists already, give another path")
     plan = demo_plan(out or Path(tempfile.mkdtemp(prefix="unienv-demo-")) / "cartpole", steps)
     with ProgressBar(f"recording {plan.env_id}", plan.target, "steps") as bar:
         collected = record(plan, bar)

@@ -130,7 +130,7 @@ def export_lerobot(
     """
     target = Path(path)
     if os.path.lexists(target):
-        raise FileExistsError(f"{target}: it is there already, give another path")
+        raise FileExistsError(f"{target}: it exists already, give another path")
     source = _Source(batch, mapping, fps, task)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     target.parent.mkdir(parents=True, exist_ok=True)

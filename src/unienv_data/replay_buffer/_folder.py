@@ -73,7 +73,7 @@ def create(
     name_of(cls)
     if (folder / FILE_NAME).exists():
         way_out = "open its buffer with ReplayBuffer.load_from(..., read_only=False), or give another path"
-        raise FileExistsError(errno.EEXIST, f"it is there already: {way_out}", str(folder))
+        raise FileExistsError(errno.EEXIST, f"it exists already: {way_out}", str(folder))
     clear_killed_create(folder)
     with new_folder(folder), _marked_as_incomplete(folder):
         storage = cls.create(space, *args, cache_path=folder / name, **storage_options)
