@@ -109,7 +109,7 @@ def test_samples_can_be_divided_too() -> None:
         ({}, {}, "wanted positive shares that add up to 1 at most"),
         ({"a": 0.9, "b": 0.2}, {}, "wanted positive shares"),
         ({"a": 0.9, "b": 0.0}, {}, "wanted positive shares"),
-        ({"a": 0.5, "b": 0.3, "c": 0.2}, {}, "there are 2 episodes for 3 parts, each wants at least one"),
+        ({"a": 0.5, "b": 0.3, "c": 0.2}, {}, "the batch has 2 episodes for 3 parts, each part needs at least one"),
         ({"a": 0.5}, {"by": "task"}, "by is 'task', it must be 'episode' or 'sample'"),
     ],
 )

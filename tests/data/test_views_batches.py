@@ -188,7 +188,7 @@ def test_a_combination_is_written_to_where_the_samples_lie(backend: Any) -> None
         batch.set_at([0, 1], numbers([1, 2, 3], backend))
     batch.remove_at([1, -1])
     assert (contents(first), contents(second)) == ([100, 102], [110])
-    with pytest.raises(TypeError, match="extend: CombinedBatch has several batches: change one of them"):
+    with pytest.raises(TypeError, match="extend: CombinedBatch has several batches: change a batch"):
         batch.append(number(1, backend))
 
 
@@ -196,7 +196,7 @@ def test_what_cannot_be_combined_is_refused() -> None:
     with pytest.raises(ValueError, match="no batches"):
         CombinedBatch([])
     other = ReplayBuffer.create(BoxSpace(NUMPY, 0, 1, "float32", shape=(2,)))
-    with pytest.raises(ValueError, match=r"batch 1 is of .* must be of equal spaces"):
+    with pytest.raises(ValueError, match=r"batch 1 is of .* their spaces must be equal"):
         CombinedBatch([growing(NUMPY)[0], other])
 
 

@@ -131,5 +131,5 @@ MASK = SliceStackedBatch.get_valid_mask_function_with_episodeid_key("number")
     ],
 )
 def test_without_known_episodes_it_is_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="padding=True tells where episodes begin and end"):
+    with pytest.raises(ValueError, match="padding=True needs a batch that knows its episodes"):
         make()

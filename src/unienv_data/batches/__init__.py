@@ -1,4 +1,4 @@
-"""Views: batches over other batches. None of them closes what lies under it."""
+"""Views: batches over other batches. Closing a view leaves the batch under it open."""
 
 from .backend_compat import ToBackendOrDeviceBatch
 from .combined_batch import CombinedBatch

@@ -1,4 +1,4 @@
-"""Statistics kept beside the samples they are of."""
+"""Column statistics cached in the folder of a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 class KeptStatistics:
-    """The statistics of a batch in its folder, good as long as the batch has the same fingerprint."""
+    """The cache of a batch's statistics in its folder, valid as long as the batch has the same fingerprint."""
 
     def __init__(self, batch: BatchBase, image_frames: int) -> None:
         self._fingerprint = batch.fingerprint()
@@ -31,14 +31,14 @@ class KeptStatistics:
     def _load(self, path: Path) -> dict[str, Any]:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            said = (content["version"], content["fingerprint"], content["image_frames"])
+            header = (content["version"], content["fingerprint"], content["image_frames"])
             columns: dict[str, Any] = content["columns"]
         except (OSError, ValueError, KeyError, TypeError):
-            return {}  # it can be computed again
-        return columns if said == (_VERSION, self._fingerprint, self._image_frames) else {}
+            return {}  # the caller computes them again
+        return columns if header == (_VERSION, self._fingerprint, self._image_frames) else {}
 
     def read(self, names: Iterable[str]) -> dict[str, dict[str, np.ndarray]]:
-        """What is known of these columns."""
+        """Return the cached statistics of these columns."""
         kept = {}
         for name in names:
             try:
@@ -49,7 +49,7 @@ class KeptStatistics:
         return kept
 
     def write(self, columns: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Keep these statistics, too, where the folder can be written."""
+        """Add these statistics to the cache, if the folder can be written."""
         if self._path is None or all(name in self._columns for name in columns):
             return
         for name, figures in columns.items():
@@ -66,7 +66,7 @@ class KeptStatistics:
             with replacing(self._path, durable=False) as file:
                 file.write(json.dumps(content).encode())
         except OSError:
-            self._path = None  # a folder that is read-only
+            self._path = None  # the folder is read-only
 
 
 def _as_array(dtype: str, shape: list[int], values: list[Any]) -> np.ndarray:

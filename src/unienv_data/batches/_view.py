@@ -17,7 +17,7 @@ from ..base.windows import EpisodeMarks, Episodes, UnknownEpisodesWarning, Windo
 
 
 class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A view with one sample for each of the batch under it, in that order; read-only unless it says otherwise."""
+    """A view with one sample for each sample of the batch under it, in the same order; read-only by default."""
 
     def __init__(self, batch: BatchBase, single_space: Space, single_metadata_space: DictSpace | None) -> None:
         super().__init__(single_space, single_metadata_space)
@@ -61,7 +61,7 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
 
 
 class QueriesBelow:
-    """Queries for the batch under a view, which are the same ones for the same queries of the view."""
+    """Translates a view's queries for the batch under it, and returns the same objects for the same queries."""
 
     def __init__(self, translate: Callable[[WindowQuery], WindowQuery]) -> None:
         self._translate = translate
@@ -76,7 +76,7 @@ class QueriesBelow:
 
 
 def warn_of_unknown_episodes(batch: BatchBase, view: str, *, or_else: str = "", stacklevel: int) -> None:
-    """Warn of windows over a batch that does not know its episodes; `stacklevel` counts from the caller's caller."""
+    """Warn that windows go over a batch that knows no episodes; `stacklevel` counts from the caller's caller."""
     warnings.warn(
         f"{type(batch).__name__} does not know its episodes, so windows reach from one into the next, and every frame "
         f"counts as valid: keep episodes (ReplayBuffer.create(..., keep_episodes=True), or lanes=N for a batch of N "
@@ -87,7 +87,7 @@ def warn_of_unknown_episodes(batch: BatchBase, view: str, *, or_else: str = "", 
 
 
 def check_knows_episodes(batch: BatchBase, view: str) -> None:
-    """A ValueError unless a batch knows which samples are of one episode."""
+    """Raise a ValueError unless a batch knows its episodes."""
     if not batch.is_segment_aware:
         raise ValueError(
             f"{view} stays inside episodes, and {batch!r} keeps none: make the buffer with keep_episodes=True, or with "
@@ -96,9 +96,9 @@ def check_knows_episodes(batch: BatchBase, view: str) -> None:
 
 
 def positions_below(batch: BatchBase, idx: Any) -> int | np.ndarray:
-    """An index as positions in the batch under a view; a batch that checks positions is left to do so as it reads.
+    """Resolve an index of a view to positions in the batch under it, unchecked if the batch `checks_positions`.
 
-    Beside a writer only the read itself knows how many samples there are.
+    While a writer is active, only the read itself knows the number of samples.
     """
     if batch.checks_positions and is_plain_index(idx) and (not idx.size or idx.item(idx.argmin()) >= 0):
         positions: np.ndarray = idx
@@ -110,12 +110,12 @@ INNER = "inner_"
 
 
 def with_space(space: DictSpace | None, like: Space, key: str, added: Space) -> DictSpace:
-    """The space of `with_value`; `like` says backend and device if there is no metadata yet."""
+    """Return the space of `with_value`; without metadata, backend and device are those of `like`."""
     return DictSpace(like.backend, with_value({} if space is None else dict(space.spaces), key, added), like.device)
 
 
 def with_value(metadata: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Metadata with one more entry; an entry of that name, of a view underneath, gets the prefix `inner_`."""
+    """Add an entry to metadata; an existing entry of that name, from a view below, gets the prefix `inner_`."""
     if key in metadata:
         metadata = with_value({name: old for name, old in metadata.items() if name != key}, INNER + key, metadata[key])
     return {**metadata, key: value}

@@ -1,4 +1,4 @@
-"""Batches on another backend or device."""
+"""A view of a batch on another backend or device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ToBackendOrDeviceBatch(
         BRNGType,
     ],
 ):
-    """A batch seen on another backend, another device or both: every value is moved on its way in or out.
+    """A view of a batch on another backend, another device or both: every value is converted on reading and writing.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ToBackendOrDeviceBatch(
         if metadata_space is not None:
             metadata_space = metadata_space.to(self.target_backend, self.target_device)
         super().__init__(batch, batch.single_space.to(self.target_backend, self.target_device), metadata_space)
-        #: The layout of the samples' rows, where rows of the batch are rows of the view, too.
+        #: The layout of rows, if a row of the batch is a row of the view too.
         self._row_layout: RowLayout | None = RowLayout(self.single_space)
         if self._row_layout.has_heap or self._row_layout.dtype != RowLayout(batch.single_space).dtype:
             self._row_layout = None
@@ -92,10 +92,10 @@ class ToBackendOrDeviceBatch(
         return self._out(data), None if metadata is None else self._out(metadata)
 
     def _in(self, data: Any) -> Any:
-        backend, home = self.batch.backend, self.batch.device
-        if home is None:  # where its arrays lie by default: those that come in may lie elsewhere
-            home = backend.device(backend.empty((0,)))
-        return data_to(data, self.target_backend, backend, home)
+        backend, device = self.batch.backend, self.batch.device
+        if device is None:  # the default device: arrays of the caller may be on another one
+            device = backend.device(backend.empty((0,)))
+        return data_to(data, self.target_backend, backend, device)
 
     # -- reading ---------------------------------------------------------------------------------------------
 

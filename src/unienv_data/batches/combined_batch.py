@@ -1,4 +1,4 @@
-"""Several batches as one, one after the other."""
+"""A view of several batches as one batch, concatenated."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     the number of the source. Samples can be overwritten and removed; to add samples, extend a source.
 
     The lengths of sources that may grow or shrink (`BatchBase.may_grow`) are read at every use. A replay buffer that
-    had been closed when it was opened to read counts as finished, so tens of thousands of those cost nothing here.
+    had been closed before it was opened for reading has a constant length, so tens of thousands of them cost nothing.
 
     Parameters
     ----------
     batches
         The sources, at least one; they stay open when the combination is closed.
     device
-        Where samples are moved to, by default the device of the first source.
+        The device of the samples, by default the device of the first source.
     use_thread_pool
-        Read the sources at the same time, which pays where reading waits for a disk or a decoder.
+        Whether threads read the sources in parallel, which is faster if reading waits for a disk or a decoder.
 
     Raises
     ------
     ValueError
-        There are no batches, or their spaces differ.
+        `batches` is empty, or the spaces of the batches differ.
 
     Examples
     --------
@@ -78,12 +78,14 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     ) -> None:
         self.batches = tuple(batches)
         if not self.batches:
-            raise ValueError("there are no batches to combine")
+            raise ValueError("batches is empty, wanted at least one batch")
         first = self.batches[0]
         for number, batch in enumerate(self.batches):
             if batch.single_space != first.single_space:
-                mine, theirs = batch.single_space, first.single_space
-                raise ValueError(f"batch {number} is of {mine!r}, batch 0 of {theirs!r}: they must be of equal spaces")
+                space, first_space = batch.single_space, first.single_space
+                raise ValueError(
+                    f"batch {number} is of {space!r}, batch 0 of {first_space!r}: their spaces must be equal"
+                )
         space = first.single_space if device is None else first.single_space.to(device=device)
         super().__init__(space, self._metadata_space(space.device))
         self.use_thread_pool = use_thread_pool
@@ -129,30 +131,29 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def renumbered(self) -> int:
         starts, _ = self._starts_and_total()
         moved = sum(batch.renumbered + batch.sample_numbers.start for batch in self.batches)
-        return int(moved + starts.sum())  # where a batch begins moves with those before it
+        return int(moved + starts.sum())  # the start of a batch moves when an earlier batch grows or shrinks
 
     def __len__(self) -> int:
         return self._starts_and_total()[1]
 
     def _starts_and_total(self) -> tuple[np.ndarray, int]:
-        """The position of each source's first sample by now, and the number of all samples."""
+        """Return the current position of each source's first sample, and the number of all samples."""
         known, result = self._known
-        lengths_by_now = [len(self.batches[number]) for number in self._growing]
-        if lengths_by_now != known:
+        current = [len(self.batches[number]) for number in self._growing]
+        if current != known:
             lengths = self._lengths.copy()
-            lengths[self._growing] = lengths_by_now
+            lengths[self._growing] = current
             result = _starts_and_total(lengths)
-            self._known = (lengths_by_now, result)
+            self._known = (current, result)
         return result
 
     def _slices(self, positions: np.ndarray, starts: np.ndarray) -> list[_SourceSlice]:
-        """The samples at these positions by source."""
+        """Group positions by source."""
         sources, local = locate(starts, positions)
         if len(sources) and np.count_nonzero(sources == sources[0]) == len(sources):
             return [_SourceSlice(int(sources[0]), local, np.arange(len(sources)))]
         order = np.argsort(sources, kind="stable")
-        hit = sources[order]
-        firsts = np.flatnonzero(np.diff(hit, prepend=-1)).tolist()
+        firsts = np.flatnonzero(np.diff(sources[order], prepend=-1)).tolist()
         groups = (order[first:end] for first, end in itertools.pairwise([*firsts, len(order)]))
         return [_SourceSlice(int(sources[indices[0]]), local[indices], indices) for indices in groups]
 
@@ -180,7 +181,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self._read(idx, lambda batch, index: batch.get_column_at_with_metadata(nested_keys, index))
 
     def encoded_frames(self, nested_keys: Sequence[Any], idx: Any) -> EncodedFrames | None:
-        """As of every batch, for samples of one source, such as an episode; None for those of several."""
+        """Return the positions of frames in video files if all samples are of one source; None otherwise."""
         starts, total = self._starts_and_total()
         slices = self._slices(np.atleast_1d(resolve_index(self.backend, idx, total)), starts)
         if len(slices) != 1:
@@ -226,20 +227,20 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return self.backend.from_numpy(numbers, dtype=self.backend.default_index_dtype, device=self.device)
 
     def _together(self, batches: Sequence[Any], slices: Sequence[_SourceSlice]) -> Any:
-        """What was read of each source, in the order of the index."""
-        if len(slices) == 1:  # in that order already
+        """Concatenate the data of the sources in the order of the index."""
+        if len(slices) == 1:  # in order already
             return batches[0]
         order = np.concatenate([chosen.indices for chosen in slices])
         if np.array_equal(order, np.arange(len(order))):
             return _concatenate(self.backend, batches, None)
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return _concatenate(self.backend, batches, back)
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        return _concatenate(self.backend, batches, inverse)
 
     def _each(self, slices: Sequence[_SourceSlice], work: Callable[[_SourceSlice], Any]) -> Iterator[Any]:
         if not self.use_thread_pool or len(slices) == 1:
             return map(work, slices)
-        if self._pool is None or self._pool[0] != os.getpid():  # threads do not come along when a process forks
+        if self._pool is None or self._pool[0] != os.getpid():  # a forked process has no threads
             self._pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="combined-batch"))
         return iter(call_each(self._pool[1], work, slices))
 
@@ -263,8 +264,8 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             marks = self._sources[chosen.source].episode_marks(chosen.positions)
             if marks is None:
                 return None
-            for mine, theirs in zip(merged, marks, strict=True):
-                mine[chosen.indices] = theirs
+            for merged_mark, mark in zip(merged, marks, strict=True):
+                merged_mark[chosen.indices] = mark
         return merged
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:
@@ -277,7 +278,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
     def _merged_episodes(
         self, positions: np.ndarray, find: Callable[[BatchBase, np.ndarray], Episodes | None]
     ) -> Episodes | None:
-        """The episodes of each source, in positions of the whole; None if a source does not know them."""
+        """Return the episodes in positions of the combination; None if a source does not know its episodes."""
         starts, _ = self._starts_and_total()
         start, stop, stride = np.empty_like(positions), np.empty_like(positions), np.ones_like(positions)
         for chosen in self._slices(positions, starts):
@@ -304,28 +305,28 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             return [super(CombinedBatch, self).read_windows(positions, query, limits) for query in queries]
 
         def read(chosen: _SourceSlice) -> list[Windows]:
-            own = None
+            local_limits = None
             if limits is not None:
                 shift = positions[chosen.indices] - chosen.positions
-                own = Limits(limits.start[chosen.indices] - shift, limits.stop[chosen.indices] - shift)
-            return self._sources[chosen.source].read_column_windows(chosen.positions, queries, own)
+                local_limits = Limits(limits.start[chosen.indices] - shift, limits.stop[chosen.indices] - shift)
+            return self._sources[chosen.source].read_column_windows(chosen.positions, queries, local_limits)
 
         by_query = zip(*self._each(slices, read), strict=True)
-        return [self._joined_windows(query, parts, slices) for query, parts in zip(queries, by_query, strict=True)]
+        return [self._joined_windows(query, read, slices) for query, read in zip(queries, by_query, strict=True)]
 
-    def _joined_windows(self, query: WindowQuery, parts: Sequence[Windows], slices: Sequence[_SourceSlice]) -> Windows:
-        data = self._together([windows.data for windows in parts], slices)
+    def _joined_windows(self, query: WindowQuery, read: Sequence[Windows], slices: Sequence[_SourceSlice]) -> Windows:
+        data = self._together([windows.data for windows in read], slices)
         valid = np.empty((sum(len(chosen.indices) for chosen in slices), query.count), np.bool_)
-        for chosen, windows in zip(slices, parts, strict=True):
+        for chosen, windows in zip(slices, read, strict=True):
             valid[chosen.indices] = windows.valid
         padding = np.empty(valid.shape, np.uint8) if query.tells_padding else None
-        for chosen, windows in zip(slices, parts, strict=True):
+        for chosen, windows in zip(slices, read, strict=True):
             if padding is not None and windows.padding is not None:
                 padding[chosen.indices] = windows.padding
         metadata = None
         if query.with_metadata:
             numbers = np.empty(valid.shape, np.int64)
-            metadata = self._joined_metadata([windows.metadata for windows in parts], slices, numbers)
+            metadata = self._joined_metadata([windows.metadata for windows in read], slices, numbers)
         return Windows(data, valid, metadata, padding)
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -351,7 +352,7 @@ class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             self._sources[chosen.source].remove_at(chosen.positions)
 
     def _unsupported(self, verb: str) -> TypeError:
-        return TypeError(f"{verb}: {type(self).__name__} has several batches: change one of them, in its `batches`")
+        return TypeError(f"{verb}: {type(self).__name__} has several batches: change a batch in its `batches`")
 
     def close(self) -> None:
         """End the threads; the batches stay open."""
@@ -369,7 +370,7 @@ def _starts_and_total(lengths: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def locate(starts: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which source each sample lies in, and at which position there; `starts` says where the sources begin."""
+    """Return the source of each sample and its position there; `starts` has the first position of each source."""
     sources = np.searchsorted(starts, positions, side="right") - 1
     return sources, positions - starts[sources]
 
@@ -377,7 +378,7 @@ def locate(starts: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.nd
 def convert_single_index_to_batch(
     backend: BackendLike, index_starts: Any, total_length: int, idx: int, device: Any = None
 ) -> tuple[int, int]:
-    """The number of the batch that a sample lies in, and its index there; `index_starts` says where each begins."""
+    """Return the number of the batch that contains a sample, and its index there; `index_starts` as in `locate`."""
     batches, indices = convert_index_to_batch(backend, index_starts, total_length, [idx], device)
     return int(batches[0]), int(indices[0])
 
@@ -385,7 +386,7 @@ def convert_single_index_to_batch(
 def convert_index_to_batch(
     backend: BackendLike, index_starts: Any, total_length: int, idx: Any, device: Any = None
 ) -> tuple[Any, Any]:
-    """The same for an index of any kind, as two arrays of the backend."""
+    """Return the batch numbers and the indices there for an index of any kind, as two arrays of the backend."""
     backend = parse_backend(backend)
     starts = backend.to_numpy(index_starts) if backend.is_backendarray(index_starts) else np.asarray(index_starts)
     positions = np.atleast_1d(np.asarray(resolve_index(backend, idx, total_length)))
@@ -396,11 +397,11 @@ def convert_index_to_batch(
     return sources, local
 
 
-# -- joining what was read of several sources -------------------------------------------------------------------
+# -- concatenating data of several sources ----------------------------------------------------------------------
 
 
 def _concatenate(backend: ComputeBackend, batches: Sequence[Any], order: np.ndarray | None) -> Any:
-    """Batches one after the other, along their first axis; with `order`, sample i of the result is sample order[i]."""
+    """Concatenate batches along their first axis; with `order`, sample i of the result is sample order[i]."""
     first = batches[0]
     if isinstance(first, Mapping):
         return {key: _concatenate(backend, [batch[key] for batch in batches], order) for key in first}
@@ -429,8 +430,8 @@ def _concatenate_graphs(
             merged.append(None)
             continue
         arrays = list(fields)
-        if field_index >= 2:  # features and edges: filled up to the largest number of entries
-            most = max(array.shape[batch_axes] for array in arrays)
-            arrays = [backend.pad_dim(array, batch_axes, most) for array in arrays]
+        if field_index >= 2:  # pad features and edges to the largest number of entries
+            entries = max(array.shape[batch_axes] for array in arrays)
+            arrays = [backend.pad_dim(array, batch_axes, entries) for array in arrays]
         merged.append(_concatenate_arrays(backend, arrays, order))
     return GraphInstance(*merged)

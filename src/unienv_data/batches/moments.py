@@ -1,4 +1,4 @@
-"""Mean and variance of numbers that come in several arrays, exact also where they are large."""
+"""Mean and variance of numbers in several arrays, exact for large numbers too."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["Moments"]
 
 
 class Moments:
-    """Counts, extremes, mean and variance of numbers that come in several arrays."""
+    """Accumulates counts, extremes, mean and variance over several arrays."""
 
     def __init__(self) -> None:
         self.count = self.nan = self.infinite = 0
         self.min: float | int | None = None
         self.max: float | int | None = None
-        # The mean, counted from `_origin`, and the sum of squared distances from it. Whole numbers may have more digits
-        # than floats do, so they are counted from one of them; and squares may be beyond the range of floats.
+        # The mean minus `_origin`, and the sum of squared deviations. Integers may have more digits than floats, so
+        # `_origin` is one of them; squares may exceed the range of floats.
         self._origin = 0
         self._mean = self._squares = np.longdouble(0)
 
     def add(self, values: np.ndarray) -> None:
-        """Take more numbers into account."""
+        """Add the numbers of an array."""
         values = values.reshape(-1)
         if values.dtype.kind == "b":
             values = values.view(np.uint8)
@@ -52,14 +52,14 @@ class Moments:
         return values[finite]
 
     def _merge(self, values: np.ndarray, shift: int) -> None:
-        """Chan's rule for the moments of two groups taken together, which loses no digits to large means."""
+        """Merge the moments of two groups by Chan's rule, which loses no digits to large means."""
         mean, squares = _moments(values)
-        if not np.isfinite(squares):  # where there are floats of a wider range, they may do
+        if not np.isfinite(squares):  # longdouble may have a wider range
             mean, squares = _moments(values.astype(np.longdouble))
-        total, apart = self.count + len(values), np.longdouble(mean) + shift - self._mean
-        between = apart * apart * self.count * len(values) / total if self.count else 0
+        total, distance = self.count + len(values), np.longdouble(mean) + shift - self._mean
+        between = distance * distance * self.count * len(values) / total if self.count else 0
         self._squares += squares + between
-        self._mean += apart * len(values) / total
+        self._mean += distance * len(values) / total
         self.count = total
 
     @property
@@ -72,15 +72,15 @@ class Moments:
 
 
 def _moments(values: np.ndarray) -> tuple[np.floating, np.floating]:
-    """The mean, and the sum of squared distances from it."""
+    """Return the mean and the sum of squared deviations."""
     mean = values.mean()
     return mean, np.square(values - mean).sum()
 
 
 def _distances(values: np.ndarray, least: int) -> np.ndarray:
-    """How much larger whole numbers are than the least of them, which is exact also where they take all 64 bits."""
-    apart = values.astype(np.uint64) - np.uint64(least % 2**64)
-    return apart.astype(np.float64)
+    """Subtract the least of some integers from all; exact for all 64-bit integers."""
+    distances = values.astype(np.uint64) - np.uint64(least % 2**64)
+    return distances.astype(np.float64)
 
 
 def _figure(value: np.floating) -> float | None:

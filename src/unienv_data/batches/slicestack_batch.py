@@ -1,4 +1,4 @@
-"""Windows: each sample with others at fixed offsets from it, and the masks that say which belong to its episode."""
+"""A view of windows, the samples at fixed offsets from each sample, and masks of the frames in its episode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..base.windows import (
 )
 from ._view import BatchView, warn_of_unknown_episodes, with_space, with_value
 
-#: From a stack, the indices (B, T) of the frames, their data and their metadata, both (B, T, ...), to booleans (B, T).
+#: Takes a stack, the indices (B, T) of frames, their data and metadata (B, T, ...), and returns booleans (B, T).
 MaskFunction = Callable[["SliceStackedBatch", Any, Any, dict[str, Any]], Any]
 
 VALID_MASK = "slice_valid_mask"
@@ -38,7 +38,7 @@ PADDING = "slice_padding"
 
 @dataclass(frozen=True)
 class SameEpisode(ColumnMask):
-    """A mask function: frames are valid that have the episode id of the sample itself."""
+    """A mask function: a frame is valid if it has the episode id of the sample."""
 
     key: str | int
     is_in_metadata: bool
@@ -53,9 +53,9 @@ class SameEpisode(ColumnMask):
 
 @dataclass(frozen=True)
 class BeforeEpisodeEnd(ColumnMask):
-    """A mask function: frames are valid between which and the sample itself no episode ends.
+    """A mask function: a frame is valid if no episode ends between the frame and the sample.
 
-    A sample that ends an episode belongs to it.
+    A sample that ends an episode belongs to this episode.
     """
 
     key: str | int
@@ -72,12 +72,12 @@ class BeforeEpisodeEnd(ColumnMask):
         return self.valid_frames(is_end, offsets, zero)
 
     def valid_frames(self, values: np.ndarray, offsets: np.ndarray, zero: int) -> np.ndarray:
-        ends = np.cumsum(_per_frame(values != 0, np.any), axis=1)  # up to and with each frame
+        ends = np.cumsum(_per_frame(values != 0, np.any), axis=1)  # up to and including each frame
         before = np.concatenate([np.zeros_like(ends[:, :1]), ends], axis=1)[:, offsets - offsets[0]]
         return before == before[:, zero : zero + 1]
 
     def _read(self, stack: SliceStackedBatch, positions: np.ndarray, dense: np.ndarray) -> np.ndarray:
-        """The flags of all samples from the first frame to the last."""
+        """Read the flags of all samples from the first frame to the last."""
         bounds = stack.batch.episode_bounds(positions, within_episodes=False)
         query = WindowQuery(dense, within_episodes=False, fill=False)
         frames = window_frames(positions, query, bounds, None, len(stack.batch)).positions
@@ -160,7 +160,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         if episodes not in ("respect", "ignore"):
             raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         if episodes == "respect" and get_valid_mask_function is None and not batch.is_segment_aware:
-            level = 1 if type(self) is SliceStackedBatch else 2  # the line that makes the view, also of a subclass
+            level = 1 if type(self) is SliceStackedBatch else 2  # the caller's line, also through a subclass
             give_mask = "give get_valid_mask_function=..., "
             warn_of_unknown_episodes(batch, type(self).__name__, or_else=give_mask, stacklevel=level)
         if padding:
@@ -175,12 +175,12 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         if padding:
             metadata_space = with_space(metadata_space, single_space, PADDING, padding_space(batch, count))
         super().__init__(batch, batch_space(single_space, count), metadata_space)
-        self._place = (batch.backend, batch.device)
+        self._backend_and_device = (batch.backend, batch.device)
         self.fixed_offset = self._as_indices(offsets)
         self.get_valid_mask_function = get_valid_mask_function
         self.fill_invalid_data = fill_invalid_data
         self.stack_metadata = stack_metadata
-        # With a mask function nothing is known about episodes until the frames have been read.
+        # A mask function needs the data of the frames, so the query itself ignores episodes.
         within = get_valid_mask_function is None and episodes == "respect"
         self._query = WindowQuery(offsets, within_episodes=within, fill=fill_invalid_data, tells_padding=padding)
         mask = get_valid_mask_function
@@ -195,15 +195,15 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     @property
     def host_offsets(self) -> tuple[np.ndarray, int]:
-        """The offsets as a host array, and the place of 0 among them."""
+        """The offsets as a host array, and the index of the offset 0."""
         return self._query.offsets, self._query.zero
 
     def _as_indices(self, values: np.ndarray) -> Any:
-        backend, device = self._place
+        backend, device = self._backend_and_device
         return backend.from_numpy(values, dtype=backend.default_index_dtype, device=device)
 
     def _as_mask(self, frames: np.ndarray) -> Any:
-        backend, device = self._place
+        backend, device = self._backend_and_device
         return backend.from_numpy(frames, device=device)
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return self._read(idx, tuple(nested_keys), with_metadata=True)
 
     def _query_for(self, keys: tuple[Any, ...], *, with_metadata: bool) -> WindowQuery:
-        """The same query every time for what lies under these keys."""
+        """Return the query for the field under these keys: the same object every time."""
         query = self._queries.get((keys, with_metadata))
         if query is None:
             tells_padding = self._query.tells_padding and with_metadata
@@ -230,12 +230,12 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return query
 
     def _read(self, idx: Any, keys: tuple[Any, ...], *, with_metadata: bool) -> tuple[Any, dict[str, Any]]:
-        asks_later = self.get_valid_mask_function is not None and self._query.mask is None
-        if self.batch.checks_positions and not asks_later and is_plain_index(idx):
+        masks_data = self.get_valid_mask_function is not None and self._query.mask is None
+        if self.batch.checks_positions and not masks_data and is_plain_index(idx):
             positions = idx
         else:
             positions = np.atleast_1d(np.asarray(resolve_index(self.backend, idx, len(self))))
-        if asks_later:
+        if masks_data:
             windows = self._read_masked(positions)
             data = nested_item(windows.data, keys)
         else:
@@ -248,9 +248,9 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return data, shown
 
     def _read_masked(self, positions: np.ndarray) -> Windows:
-        """Read the windows and ask the mask function which of their frames are valid."""
-        data, there, metadata, _ = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
-        valid = self._ask(self.expand_index(positions), data, metadata or {}) & there
+        """Read the windows and call the mask function for the valid frames."""
+        data, in_batch, metadata, _ = self.batch.read_windows(positions, self._query_for((), with_metadata=True))
+        valid = self._call_mask(self.expand_index(positions), data, metadata or {}) & in_batch
         if self.fill_invalid_data and not valid.all():
             frames = nearest_valid(valid, self._query.zero)
             data = take_frames(self.batch.single_space, self.backend, data, valid.shape, frames)
@@ -259,7 +259,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return Windows(data, valid, metadata)
 
     def _shown_metadata(self, windows: Windows) -> dict[str, Any]:
-        """The metadata of windows as this batch gives it."""
+        """Convert the metadata of windows to the metadata of this view."""
         shown, valid = windows.metadata or {}, windows.valid
         if shown and not self.stack_metadata:
             frames = np.full((len(valid), 1), self._query.zero)
@@ -268,10 +268,10 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         shown = with_value(shown, VALID_MASK, self._as_mask(valid))
         return shown if windows.padding is None else with_value(shown, PADDING, self._as_mask(windows.padding))
 
-    # -- what is valid ---------------------------------------------------------------------------------------
+    # -- masks -----------------------------------------------------------------------------------------------
 
     def expand_index(self, index: Any) -> Any:
-        """Expand indices to those of the frames of their windows.
+        """Expand indices of samples to the indices of the frames of their windows.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         Returns
         -------
         array
-            An array of the backend (B, T), with a window in each row. A frame beyond the samples has the nearest index.
+            An array of the backend (B, T), with a window in each row. A frame beyond the batch has the nearest index.
         """
         positions = np.atleast_1d(np.asarray(resolve_index(self.backend, index, len(self))))
         bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
@@ -294,7 +294,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         Parameters
         ----------
         expanded_idx
-            What `expand_index` gave (B, T).
+            The result of `expand_index` (B, T).
         data
             The samples at these indices (B, T, ...).
         metadata
@@ -308,17 +308,17 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         Raises
         ------
         ValueError
-            The mask function gave something else than booleans (B, T).
+            The mask function did not return booleans (B, T).
         """
         positions = self._positions_of(expanded_idx)
         bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
         valid = window_frames(positions, self._query, bounds, None, len(self)).valid
         if self.get_valid_mask_function is not None:
-            valid &= self._ask(expanded_idx, data, metadata or {})
+            valid &= self._call_mask(expanded_idx, data, metadata or {})
         return self._as_mask(valid)
 
     def get_valid_mask_flattened(self, expanded_idx: Any, data: Any, metadata: dict[str, Any] | None = None) -> Any:
-        """Decide which frames of windows are valid: `get_valid_mask` where each frame is flat, data (B, T, D)."""
+        """Decide which frames of windows are valid: `get_valid_mask` for flat frames, data (B, T, D)."""
         if self.get_valid_mask_function is not None:
             shape = tuple(expanded_idx.shape)
             frames = self.backend.reshape(data, (shape[0] * shape[1], data.shape[2]))
@@ -327,24 +327,24 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return self.get_valid_mask(expanded_idx, data, metadata)
 
     def _positions_of(self, expanded_idx: Any) -> np.ndarray:
-        """The samples whose windows these are: each is there, so that no other stands in its place."""
+        """Return the samples of the windows: offset 0 always is the sample itself, never a replacement."""
         return self.backend.to_numpy(expanded_idx)[:, self._query.zero].astype(np.int64)
 
-    def _ask(self, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
-        """The answer of the mask function, on the host."""
+    def _call_mask(self, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
+        """Call the mask function, check its result, and return it on the host."""
         if self.get_valid_mask_function is None:
-            raise TypeError("there is no mask function to ask")
+            raise TypeError("the view has no mask function: pass get_valid_mask_function")
         mask = self.get_valid_mask_function(self, expanded_idx, data, metadata)
         valid = self.backend.to_numpy(mask) if self.backend.is_backendarray(mask) else np.asarray(mask)
         if valid.dtype != np.bool_ or valid.shape != tuple(expanded_idx.shape):
             raise ValueError(
-                f"the mask function gave {valid.dtype} of shape {valid.shape}, "
+                f"the mask function returned {valid.dtype} of shape {valid.shape}, "
                 f"wanted booleans of shape {tuple(expanded_idx.shape)}"
             )
         return valid
 
     def fill_data_with_stack_mask(self, space: Space | None, data: Any, valid_mask: Any) -> Any:
-        """Replace each frame that is not valid by the next valid one towards offset 0.
+        """Replace each invalid frame by the next valid frame towards offset 0.
 
         Parameters
         ----------
@@ -353,7 +353,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         data
             The frames of windows (B, T, ...).
         valid_mask
-            Which of them are valid (B, T).
+            Which of the frames are valid (B, T).
         """
         backend = self.backend
         valid = backend.to_numpy(valid_mask) if backend.is_backendarray(valid_mask) else np.asarray(valid_mask)
@@ -363,14 +363,14 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     def get_valid_mask_function_with_episodeid_key(
         episode_id_key: str | int = "episode_id", is_in_metadata: bool = False
     ) -> MaskFunction:
-        """Make a mask function for samples, or metadata, that have the id of their episode under this key.
+        """Make a mask function for samples, or metadata, with the id of their episode under a key.
 
         Parameters
         ----------
         episode_id_key
-            The key of the ids; those of neighbouring episodes differ.
+            The key of the ids; neighbouring episodes must have different ids.
         is_in_metadata
-            The ids are in the metadata of the batch, not in its samples.
+            Whether the ids are in the metadata of the batch instead of its samples.
 
         Examples
         --------
@@ -383,7 +383,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     def get_valid_mask_function_with_episode_end_key(
         episode_end_key: str | int = "episode_end", is_in_metadata: bool = False
     ) -> MaskFunction:
-        """Make a mask function for samples, or metadata, with a flag that is true at the last of each episode.
+        """Make a mask function for samples, or metadata, with a flag that is true at the last step of each episode.
 
         With gaps between the offsets, the flags of the samples in the gaps are read too.
 
@@ -392,31 +392,31 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         episode_end_key
             The key of the flags.
         is_in_metadata
-            The flags are in the metadata of the batch, not in its samples.
+            Whether the flags are in the metadata of the batch instead of its samples.
         """
         return BeforeEpisodeEnd(episode_end_key, is_in_metadata)
 
 
 def check_tells_padding(batch: BatchBase, within_episodes: bool) -> None:
-    """A ValueError unless windows of a batch can tell the padding at an episode's ends from missing samples."""
+    """Raise a ValueError unless windows of a batch end at episodes that the batch knows."""
     if not (within_episodes and batch.is_segment_aware):
         raise ValueError(
-            f"padding=True tells where episodes begin and end, so windows must go by episodes that the batch knows: "
-            f'without a mask function and episodes="ignore", and {batch!r} with keep_episodes=True or lanes=N'
+            f"padding=True needs a batch that knows its episodes, and windows that end there: leave out the mask "
+            f'function and episodes="ignore", and make {batch!r} with keep_episodes=True or lanes=N'
         )
 
 
 def padding_space(batch: BatchBase, count: int) -> BoxSpace:
-    """The space of the `Padding` of a window."""
+    """Return the space of the `Padding` of a window."""
     return BoxSpace(batch.backend, 0, int(max(Padding)), "uint8", batch.device, shape=(count,))
 
 
 def _values(stack: SliceStackedBatch, holder: Any, key: str | int) -> np.ndarray:
-    """What lies under a key, on the host."""
+    """Return the values under a key, on the host."""
     column = nested_item(holder, (key,))
     return stack.backend.to_numpy(column) if stack.backend.is_backendarray(column) else np.asarray(column)
 
 
 def _per_frame(flags: np.ndarray, combine: Callable[..., Any]) -> np.ndarray:
-    """One flag per frame (B, T), where a value may have further axes."""
+    """Reduce flags (B, T, ...) to one flag per frame (B, T)."""
     return flags if flags.ndim == 2 else combine(flags, axis=tuple(range(2, flags.ndim)))

@@ -1,4 +1,4 @@
-"""Parts of a batch for training and validation."""
+"""Splitting a batch, for example for training and validation."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ __all__ = ["split", "without_cut_episodes"]
 def split(
     batch: BatchBase, parts: Mapping[str, float], by: Literal["episode", "sample"] = "episode", seed: int = 0
 ) -> dict[str, SubIndexedBatch]:
-    """Divide a batch at random into views that have no sample in common.
+    """Divide a batch at random into views without common samples.
 
     Parameters
     ----------
     batch
-        The batch, which knows its episodes unless they are not asked for.
+        The batch; it must know its episodes for `by="episode"`.
     parts
-        How large each part is to be as a share of the episodes (or samples), by name. Shares add up to 1 at most; what
-        is left over is in no part. Each part gets at least one.
+        The size of each part by name, as a share of the episodes (or samples). Shares add up to at most 1; the rest is
+        in no part. Each part gets at least one episode (or sample).
     by
-        Keep whole episodes together, or divide single samples.
+        Whether whole episodes or single samples are divided.
     seed
         The same seed gives the same parts.
 
     Returns
     -------
     dict
-        A view for each part, with the samples in the order of the batch; of a buffer of several lanes, whose episodes
-        lie side by side, episode by episode.
+        A view for each part, with the samples in the order of the batch. A buffer with several lanes, whose episodes
+        are interleaved, is ordered episode by episode.
 
     Raises
     ------
     ValueError
-        The shares are not positive or add up to more than 1, the batch does not know its episodes, or there are fewer
-        of them than parts.
+        The shares are not positive or add up to more than 1, the batch does not know its episodes, or it has fewer
+        episodes (or samples) than parts.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def split(
                 f"{type(batch).__name__} does not know its episodes: record with maintain_segment_metadata=True, or "
                 'split with by="sample"'
             )
-        # In a buffer of several lanes the first sample tells episodes apart, too.
+        # The first sample identifies an episode, also in a buffer with several lanes.
         number_of, strides = np.unique(episodes.start, return_inverse=True)[1], episodes.stride
     elif by == "sample":
         number_of, strides = positions, 1
@@ -71,15 +71,15 @@ def split(
     count = int(number_of.max(initial=-1)) + 1
     sizes = _sizes(shares, count, by)
     order = np.random.default_rng(seed).permutation(count)
-    part_of = np.full(count, -1)
+    view_of = np.full(count, -1)
     ends = np.cumsum(sizes)
-    for part, (start, stop) in enumerate(zip(ends - sizes, ends, strict=True)):
-        part_of[order[start:stop]] = part
-    of_samples = part_of[number_of]
+    for view_index, (start, stop) in enumerate(zip(ends - sizes, ends, strict=True)):
+        view_of[order[start:stop]] = view_index
+    view_of_sample = view_of[number_of]
     has_lanes = by == "episode" and bool(np.any(np.not_equal(strides, 1)))
     views: dict[str, SubIndexedBatch] = {}
-    for part, name in enumerate(parts):
-        indices = np.flatnonzero(of_samples == part)
+    for view_index, name in enumerate(parts):
+        indices = np.flatnonzero(view_of_sample == view_index)
         views[name] = (
             _EpisodesInTurn(batch, indices, number_of[indices]) if has_lanes else SubIndexedBatch(batch, indices)
         )
@@ -87,10 +87,10 @@ def split(
 
 
 def without_cut_episodes(batch: BatchBase) -> SubIndexedBatch:
-    """A view of a batch without the episodes that were cut: closed before they had ended.
+    """Return a view of a batch without its cut episodes, which were closed before their end.
 
-    Such as those that were under way when recording failed or the recorder was closed (`ReplayBuffer.cut_episodes`).
-    Episodes that are still open stay. The samples are chosen now; of a batch that is written meanwhile, make it again.
+    An episode is cut when recording fails or the recorder is closed during it (`ReplayBuffer.cut_episodes`). Open
+    episodes stay in the view. The samples are selected at once: after writes to the batch, make a new view.
 
     Parameters
     ----------
@@ -100,12 +100,12 @@ def without_cut_episodes(batch: BatchBase) -> SubIndexedBatch:
     Returns
     -------
     SubIndexedBatch
-        The other samples, in the order of the batch; of a buffer of several lanes episode by episode.
+        The other samples, in the order of the batch, or episode by episode for a buffer with several lanes.
 
     Raises
     ------
     ValueError
-        It is not known which episodes were cut.
+        The batch does not know which episodes were cut.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def without_cut_episodes(batch: BatchBase) -> SubIndexedBatch:
 
 
 class _EpisodesInTurn(SubIndexedBatch):
-    """Whole episodes that lie side by side in a batch, one after the other here."""
+    """Whole episodes one after the other, for a batch in which episodes are interleaved."""
 
     def __init__(self, batch: BatchBase, indices: np.ndarray, numbers: np.ndarray) -> None:
         order = np.argsort(numbers, kind="stable")
@@ -143,20 +143,20 @@ class _EpisodesInTurn(SubIndexedBatch):
         after = np.searchsorted(self._starts, positions, side="right")
         return Episodes(self._starts[after - 1], self._starts[after], 1)
 
-    # Episodes follow one another here, so windows are laid out here, and not in the batch underneath.
+    # Episodes are contiguous in this view, not in the batch under it, so the view computes its own windows.
     episode_bounds = BatchBase.episode_bounds
     read_windows = BatchBase.read_windows
 
 
 def _sizes(shares: np.ndarray, count: int, by: str) -> np.ndarray:
-    """How many of `count` each part gets: the nearest whole numbers that have the right sum, and none of them 0."""
+    """Return the size of each part: the nearest integers from 1 on with the right sum."""
     if count < len(shares):
-        raise ValueError(f"there are {count} {by}s for {len(shares)} parts, each wants at least one")
+        raise ValueError(f"the batch has {count} {by}s for {len(shares)} parts, each part needs at least one")
     exact = shares * count
     total = max(len(shares), math.floor(exact.sum() + 0.5))
     sizes = np.maximum(np.floor(exact + 1e-9).astype(np.int64), 1)
     while sizes.sum() != total:
         step = 1 if sizes.sum() < total else -1
-        behind = (exact - sizes) * step
-        sizes[int(np.argmax(np.where((sizes > 1) | (step > 0), behind, -np.inf)))] += step
+        error = (exact - sizes) * step
+        sizes[int(np.argmax(np.where((sizes > 1) | (step > 0), error, -np.inf)))] += step
     return sizes

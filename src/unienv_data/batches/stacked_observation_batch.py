@@ -25,11 +25,11 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
     """Transitions of single frames as transitions of stacks, such as the last four frames of Atari.
 
     `obs` becomes the last `frames` observations of the episode, oldest first, and `next_obs` the stack one step later.
-    At the start of an episode its first observation stands for all those before it, as in `FrameStackWrapper`. So both
-    are what an agent sees that acts on stacks, while the buffer holds each frame once. All other columns, and metadata,
-    are those of the transition. The view is read-only; an `NStepBatch` and samplers go over it.
+    At the start of an episode its first observation is repeated, as in `FrameStackWrapper`. An agent trained on stacks
+    thus sees its own observations, while the buffer stores each frame once. Other columns, and metadata, are unchanged.
+    The view is read-only; an `NStepBatch` or a sampler can go over it.
 
-    At the oldest samples of a ring, whose earlier frames were overwritten, the oldest frame stands for these.
+    If a ring has overwritten the earlier frames of an episode, its oldest frame is repeated.
 
     Parameters
     ----------
@@ -37,10 +37,10 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
         The transitions, of a `DictSpace`; it stays open when the view is closed. It must know its episodes, as a replay
         buffer with `keep_episodes` or with lanes does.
     frames
-        How many frames a stack has.
+        The number of frames in a stack.
     obs, next_obs
-        The columns of the frames, each a path such as "obs/camera" or a sequence of keys. For a second camera, take
-        the view of the view.
+        The columns of the frames, each a path such as "obs/camera" or a sequence of keys. For a second camera, make a
+        view of the view.
 
     Raises
     ------
@@ -120,16 +120,16 @@ class StackedObservationBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeT
         return values, metadata
 
     def _begun(self, stacks: Windows, oldest: Any) -> Any:
-        """Stacks of `next_obs`: before the first step of the episode, which has none, lies what it began with."""
+        """Fill the invalid frames of `next_obs` stacks, before the first step, with the episode's first observation."""
         windows, frames = (~stacks.valid).nonzero()
         if not len(windows):
             return stacks.data
-        place, index = (self.backend.from_numpy(part, device=self.device) for part in (windows, frames))
-        copy = None if self.has_column_access else True  # what a storage gives is the caller's to write to
-        return self.backend.at(stacks.data)[place, index].set(oldest[place], copy=copy)
+        window_index, frame_index = (self.backend.from_numpy(array, device=self.device) for array in (windows, frames))
+        copy = None if self.has_column_access else True  # arrays of a storage belong to the caller
+        return self.backend.at(stacks.data)[window_index, frame_index].set(oldest[window_index], copy=copy)
 
     def _query_of_others(self, keys: tuple[Any, ...], *, with_metadata: bool) -> WindowQuery:
-        """The same query every time for what lies under these keys beside the frames."""
+        """Return the query for the other columns under these keys: the same object every time."""
         query = self._other_queries.get((keys, with_metadata))
         if query is None:
             paths = [path for path in column_paths(self.batch.single_space) if overlap(keys, path)]

@@ -18,7 +18,7 @@ from ._kept_statistics import KeptStatistics
 __all__ = ["ColumnStatistics", "column_stats", "is_image", "summarize", "usable_columns"]
 
 _CHUNK_BYTES = 4 * 2**20
-_BLOCK_VALUES = 32_768  # what fits the cache of a core as float64
+_BLOCK_VALUES = 32_768  # as float64, fits the cache of a core
 _QUANTILE_BYTES = 32 * 2**20
 _MOST_QUANTILE_ROWS = 65_536
 _QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
@@ -29,14 +29,14 @@ ProgressCallback = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """The statistics of a column, each an array of the shape of its values.
+    """The statistics of a column, each an array with the shape of a value.
 
-    Those of images are per channel, and of a shape that broadcasts to an image.
+    Statistics of images are per channel, with a shape that broadcasts to an image.
 
     Attributes
     ----------
     count
-        How many finite numbers there are. All other statistics are of these, and NaN if there is none.
+        The number of finite values. The other statistics are computed from these, and NaN without any.
     min, max, mean, std
         The least and the greatest value, mean and standard deviation.
     q01, q10, q50, q90, q99
@@ -68,26 +68,25 @@ def column_stats(
     image_frames: int = 500,
     progress: ProgressCallback | None = None,
 ) -> dict[str, ColumnStatistics]:
-    """Compute the statistics of columns of numbers in one pass; memory stays bounded whatever the batch's size.
+    """Compute the statistics of columns of numbers in one pass, with bounded memory for any size of the batch.
 
-    Count, extremes, mean and standard deviation are exact, but for images, of which `image_frames` are read. Those of
-    images are by channel.
-    Quantiles are those of a sample of up to 65,536 rows spread over the batch.
+    Count, extremes, mean and standard deviation are exact, except for images, of which only `image_frames` are read.
+    Statistics of images are per channel. Quantiles are computed from up to 65,536 rows spread over the batch.
 
-    Statistics of a replay buffer on disk are kept in its folder, if that can be written, and used again until its
-    samples change.
+    Statistics of a replay buffer on disk are cached in its folder, if the folder can be written, until its samples
+    change.
 
     Parameters
     ----------
     batch
         Any batch whose columns are arrays.
     columns
-        Names of columns, such as "obs/state", or of what several lie under, such as "obs"; by default all columns of
-        numbers.
+        Names of columns such as "obs/state", or of dicts such as "obs", which select all their columns; by default all
+        columns of numbers.
     image_frames
-        How many frames of a column of images are read.
+        The number of frames read of each column of images.
     progress
-        Called with how many values have been read of how many in all, counted in samples and columns.
+        Called with the number of values read so far and in all; each column of each sample counts as one value.
 
     Returns
     -------
@@ -97,7 +96,7 @@ def column_stats(
     Raises
     ------
     ValueError
-        There is no column of a name, or it holds no arrays of one shape; or the batch is empty.
+        A name is no column, a column holds no arrays of one shape, or the batch is empty.
 
     Examples
     --------
@@ -109,7 +108,7 @@ def column_stats(
     chosen = list(usable) if columns is None else _chosen(columns, list(leaves), list(usable))
     count = len(batch)
     if not count:
-        raise ValueError("the batch is empty: there is nothing to compute statistics of")
+        raise ValueError("the batch is empty: statistics need at least one sample")
     wanted = {name: min(count, image_frames) if is_image(usable[name]) else count for name in chosen}
     kept = KeptStatistics(batch, image_frames)
     results = {name: ColumnStatistics(**figures) for name, figures in kept.read(chosen).items()}
@@ -137,7 +136,7 @@ def column_stats(
 
 
 def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
-    """The columns of a batch that have statistics: those that hold arrays of real numbers.
+    """Return the columns that have statistics, of arrays of real numbers.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ def usable_columns(batch: BatchBase) -> dict[str, ArraySpace]:
 
 
 def is_image(space: ArraySpace) -> bool:
-    """Whether the arrays of a space are taken for images.
+    """Whether the arrays of a space count as images.
 
     Parameters
     ----------
@@ -167,8 +166,8 @@ def is_image(space: ArraySpace) -> bool:
     Returns
     -------
     bool
-        Whether there are three axes, of which the first or the last has 1, 3 or 4 channels; or two axes, of 16 or more
-        uint8 or uint16 each, as of grey images and depth.
+        Whether the shape has three axes, the first or the last with 1, 3 or 4 channels; or two axes of at least 16 with
+        uint8 or uint16, as grey images and depth.
     """
     shape = space.shape
     if len(shape) == 2:
@@ -177,7 +176,7 @@ def is_image(space: ArraySpace) -> bool:
 
 
 def summarize(values: np.ndarray) -> ColumnStatistics:
-    """The exact statistics of values that fit into memory, quantiles included.
+    """Compute exact statistics of values in memory, quantiles included.
 
     Parameters
     ----------
@@ -201,13 +200,13 @@ def _chosen(columns: Sequence[str], names: list[str], usable: list[str]) -> list
         if not under:
             raise ValueError(f"there is no column {column!r}, only {names}")
         if column in names and column not in usable:
-            raise ValueError(f"column {column!r} holds no arrays of real numbers of one shape, those that do: {usable}")
+            raise ValueError(f"column {column!r} holds no arrays of real numbers of one shape; choose from {usable}")
         chosen.update(dict.fromkeys(name for name in under if name in usable))
     return list(chosen)
 
 
 def _chunks(count: int, wanted: int, rows: int) -> Iterator[slice | np.ndarray]:
-    """All samples a slice at a time, or of fewer than all a part spread over them."""
+    """Yield slices of all samples, or index arrays of `wanted` samples spread over all."""
     if wanted == count:
         yield from (slice(start, min(start + rows, count)) for start in range(0, count, rows))
     else:
@@ -216,13 +215,13 @@ def _chunks(count: int, wanted: int, rows: int) -> Iterator[slice | np.ndarray]:
 
 
 def _spread(count: int, wanted: int) -> np.ndarray:
-    """Positions in order, one at random of each of `wanted` equal parts, the same ones each time."""
+    """Return sorted positions, one at random from each of `wanted` equal ranges; always the same."""
     shifts = np.random.default_rng(0).random(wanted)
     return ((np.arange(wanted) + shifts) * (count / wanted)).astype(np.int64)
 
 
 def _entry_axes(space: ArraySpace) -> tuple[int, ...]:
-    """The shape of a column's statistics."""
+    """Return the shape of a column's statistics."""
     shape = space.shape
     if not is_image(space):
         return shape
@@ -232,9 +231,9 @@ def _entry_axes(space: ArraySpace) -> tuple[int, ...]:
 
 
 class _Summary:
-    """Statistics of rows of `width` entries, which come in several arrays.
+    """Accumulates statistics of rows of `width` entries over several arrays.
 
-    Of images, given by their shape, the pixels are the rows.
+    If `image`, the shape of images, is given, every pixel is a row.
     """
 
     def __init__(
@@ -250,7 +249,7 @@ class _Summary:
         self._kept: list[np.ndarray] = []
 
     def add(self, values: np.ndarray, first: int) -> None:
-        """Take values into account, of samples that begin with number `first`."""
+        """Add the values of consecutive samples, the first of which is number `first`."""
         values = values.view(np.uint8) if values.dtype == np.bool_ else values
         if self._image is not None:
             values = values if self._image[2] == self._width else np.moveaxis(values, 1, -1)
@@ -261,7 +260,7 @@ class _Summary:
             self._keep(values, first)
         rows = max(1, _BLOCK_VALUES // max(self._width, 1))
         for start in range(0, len(values), rows):
-            # entries of a dimension side by side: NumPy then reduces several times as fast
+            # NumPy reduces several times as fast along contiguous memory.
             self._add_block(np.ascontiguousarray(values[start : start + rows].T))
 
     def _keep(self, values: np.ndarray, first: int) -> None:
@@ -282,12 +281,12 @@ class _Summary:
             high = np.where(finite, block, -np.inf).max(axis=1).astype(block.dtype)
             values = np.where(finite, block, 0).astype(np.float64)
             mean = values.sum(axis=1) / np.maximum(count, 1)
-            apart = np.where(finite, values - mean[:, None], 0)
+            deviations = np.where(finite, values - mean[:, None], 0)
         else:
             mean = block.mean(axis=1, dtype=np.float64)
-            apart = block - mean[:, None]
-        squares = np.einsum("ij,ij->i", apart, apart)
-        # Chan's rule for two groups taken together
+            deviations = block - mean[:, None]
+        squares = np.einsum("ij,ij->i", deviations, deviations)
+        # Chan's rule to merge the moments of two groups
         total = self._count + count
         shift = mean - self._mean
         share = count / np.maximum(total, 1)
@@ -298,13 +297,13 @@ class _Summary:
         self._max = high if self._max is None else np.maximum(self._max, high)
 
     def result(self, shape: Sequence[int]) -> ColumnStatistics:
-        """All statistics, as arrays of this shape."""
+        """Return all statistics as arrays of this shape."""
         kept = np.concatenate(self._kept) if self._kept else np.zeros((0, self._width))
         if kept.dtype.kind == "f" and not np.isfinite(kept).all():
             kept = np.where(np.isfinite(kept), kept, np.nan).astype(np.float64)
-            some = np.isfinite(kept).any(axis=0)
+            has_finite = np.isfinite(kept).any(axis=0)
             quantiles = np.full((len(_QUANTILES), self._width), np.nan)
-            quantiles[:, some] = np.nanquantile(kept[:, some], _QUANTILES, axis=0)
+            quantiles[:, has_finite] = np.nanquantile(kept[:, has_finite], _QUANTILES, axis=0)
         else:
             quantiles = np.quantile(kept, _QUANTILES, axis=0)
         has_values = self._count > 0

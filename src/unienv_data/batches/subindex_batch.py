@@ -1,4 +1,4 @@
-"""Some samples of another batch."""
+"""A view of some samples of a batch, selected by index."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ._view import BatchView
 class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
     """A batch that offers a view of the original batch with a fixed index range, in the order of the indices.
 
-    The indices are resolved when the view is made: when the batch then drops its oldest samples, the same indices name
+    The indices are resolved when the view is made: when the batch later drops its oldest samples, the same indices name
     newer samples. The view can be written to, but does not grow.
 
-    An episode of the view is a run of samples of one episode underneath: neighbours there, or a step apart where the
-    indices were given as a slice with a step.
+    An episode of the view is a run of consecutive samples of one episode of the batch, or of every k-th sample if the
+    indices are a slice with step k.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         self, batch: BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType], sub_indexes: Any
     ) -> None:
         super().__init__(batch, batch.single_space, batch.single_metadata_space)
-        # a range where there is one: no array of the batch's length is built
+        # A range if possible: it takes no memory for large batches.
         self._indices = _indices(batch, sub_indexes)
         self._step = max(1, self._indices.step) if isinstance(self._indices, range) else 1
         self._known_starts: np.ndarray | None = None
@@ -77,7 +77,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     def sample_numbers(self) -> range:
         indices = self._indices
         if not isinstance(indices, range) or indices.step != 1:
-            return range(len(self))  # numbers that follow one another: there are no others
+            return range(len(self))  # the numbers in the batch are not consecutive
         first = self.batch.sample_numbers.start
         return range(first + indices.start, first + indices.stop)
 
@@ -85,7 +85,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         return len(self._indices)
 
     def _under(self, position: Any) -> Any:
-        """A position in this view, or an array of them, as in the batch under it."""
+        """Translate a position in this view, or an array of positions, to the batch under it."""
         indices = self._indices
         if isinstance(indices, range):
             return indices.start + indices.step * position
@@ -126,7 +126,7 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
     # -- episodes --------------------------------------------------------------------------------------------
 
     def get_segments(self) -> list[tuple[int, int]] | None:
-        """The closed episodes as the view has them; None if they are not known, or do not lie one after the other."""
+        """Return the closed episodes in indices of the view; None if not known, or if episodes are not contiguous."""
         below = self.batch.get_segments()
         everything = np.arange(len(self))
         episodes = None if below is None else self.episodes_of(everything)
@@ -156,17 +156,17 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
         return self._as_seen_here(positions, below)
 
     def _as_seen_here(self, positions: np.ndarray, below: Episodes) -> Episodes:
-        """The run of samples that the view has of each episode underneath, in positions of the view."""
+        """Return the part of each episode of the batch that the view contains, in positions of the view."""
         under, run = self._under(positions), self._runs_of(positions)
-        hop = below.stride // np.gcd(below.stride, self._step)  # from one sample to the next, in the view
-        leap = hop * self._step  # and underneath
-        back = np.minimum((under - below.start) // leap, (positions - run.start) // hop)
-        ahead = np.minimum((below.stop - 1 - under) // leap, (run.stop - 1 - positions) // hop)
-        stride = int(hop) if np.ndim(hop) == 0 else hop
+        stride = below.stride // np.gcd(below.stride, self._step)  # between samples of an episode, in the view
+        stride_below = stride * self._step  # the same distance in the batch
+        back = np.minimum((under - below.start) // stride_below, (positions - run.start) // stride)
+        ahead = np.minimum((below.stop - 1 - under) // stride_below, (run.stop - 1 - positions) // stride)
+        stride = int(stride) if np.ndim(stride) == 0 else stride
         return Episodes(positions - back * stride, positions + ahead * stride + 1, stride)
 
     def _runs_of(self, positions: np.ndarray) -> Limits:
-        """The run of indices, each a step from the one before, that each position is in."""
+        """Return the run of indices with constant step that contains each position."""
         if isinstance(self._indices, range) and self._indices.step > 0:
             return Limits(np.zeros_like(positions), np.full_like(positions, len(self)))
         if self._known_starts is None:
@@ -187,9 +187,9 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
             stride = self.batch.episode_bounds(under, within_episodes=within).stride
             if not isinstance(stride, int):
                 return [super(SubIndexedBatch, self).read_windows(positions, query, limits) for query in queries]
-            apart = step // math.gcd(step, stride)
-            queries = [replace(query, offsets=query.offsets * apart) for query in queries]
-        # What follows here follows there, so that the batch can read its own windows, all at one instant.
+            factor = step // math.gcd(step, stride)
+            queries = [replace(query, offsets=query.offsets * factor) for query in queries]
+        # Consecutive samples of a run are consecutive in the batch too, so the batch can read the windows.
         run = self._runs_of(positions)
         if limits is not None:
             run = Limits(np.maximum(run.start, limits.start), np.minimum(run.stop, limits.stop))

@@ -1,4 +1,4 @@
-"""One field of every sample of another batch, or some of its columns."""
+"""A view of one field, or of some columns, of every sample of a batch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
     batch
         The samples; it stays open when the view is closed.
     sub_indexes
-        The keys that lead to the field, such as `["obs", "rgb"]`. The last may be a `Columns`, which stands for several
-        fields; `batch.select` makes one.
+        The keys that lead to the field, such as `["obs", "rgb"]`. The last key may be a `Columns`, made by
+        `batch.select`, which selects several fields.
 
     Raises
     ------
     KeyError
-        There is no such field.
+        The field does not exist.
     TypeError
-        The keys are one text instead of a sequence.
+        The keys are one string instead of a sequence.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class SubItemBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGTy
         return self.batch.read_column_windows(positions, self._queries.of(queries), limits)
 
     def _below(self, keys: Sequence[Any]) -> tuple[Any, ...]:
-        """The keys in the batch under this view."""
+        """Translate keys of this view to keys of the batch under it."""
         return join_keys(self.sub_indexes, keys)
 
     def _query_below(self, query: WindowQuery) -> WindowQuery:

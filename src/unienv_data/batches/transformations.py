@@ -1,4 +1,4 @@
-"""Batches seen through a transformation."""
+"""A view of a batch through a transformation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     batch
         The samples; it stays open when the view is closed.
     transformation
-        Transforms samples, one or many at a time. The view can be written to if the transformation has an inverse:
-        reading back gives what was written, as far as the inverse is exact.
+        Transforms samples, one or many at a time. The view can be written if the transformation has an inverse. Reading
+        then returns the written values, as far as the inverse is exact.
     metadata_transformation
-        Transforms metadata, which is handed out as it is without one.
+        Transforms metadata; None leaves metadata unchanged.
 
     Raises
     ------
     TypeError
-        The transformation makes something else than a `DictSpace` of metadata.
+        The transformation of metadata does not result in a `DictSpace`.
 
     Examples
     --------
@@ -61,20 +61,20 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
             self._metadata = _Mappings(self.metadata_transformation, metadata_space)
             target = self._metadata.of(None).target_space
             if not isinstance(target, DictSpace):
-                raise TypeError(f"{metadata_transformation!r} makes {target!r} of metadata, which is to be a DictSpace")
+                raise TypeError(f"{metadata_transformation!r} makes {target!r} of metadata, it must make a DictSpace")
             metadata_space = target
         super().__init__(batch, self._samples.of(None).target_space, metadata_space)
-        self._parts: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Mappings]] = {}
-        self._queries = QueriesBelow(lambda query: replace(query, nested_keys=self._part(query.nested_keys)[0]))
+        self._columns: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Mappings]] = {}
+        self._queries = QueriesBelow(lambda query: replace(query, nested_keys=self._column(query.nested_keys)[0]))
 
-    def _part(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
-        """What lies under these keys: the keys of what it takes of the batch, and how that is transformed."""
-        part = self._parts.get(keys)
-        if part is None:
-            part = self._parts[keys] = self._make_part(keys)
-        return part
+    def _column(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
+        """Return the keys to read from the batch for the field under `keys`, and the transformation of that data."""
+        column = self._columns.get(keys)
+        if column is None:
+            column = self._columns[keys] = self._make_column(keys)
+        return column
 
-    def _make_part(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
+    def _make_column(self, keys: tuple[Any, ...]) -> tuple[tuple[Any, ...], _Mappings]:
         source = self.batch.single_space
         above, columns = columns_under(keys)
         wanted = [above] if columns is None else [(*above, *path) for path in columns.paths()]
@@ -103,13 +103,13 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
         index = resolve_index(self.backend, idx, len(self))
-        below, samples = self._part(tuple(nested_keys))
+        below, samples = self._column(tuple(nested_keys))
         data = self.batch.get_column_at(below, index) if below else self.batch.get_at(index)
         return nested_item(samples.of(_count(index)).forward(data), nested_keys)
 
     def get_column_at_with_metadata(self, nested_keys: Sequence[Any], idx: Any) -> tuple[Any, dict[str, Any] | None]:
         index = resolve_index(self.backend, idx, len(self))
-        below, samples = self._part(tuple(nested_keys))
+        below, samples = self._column(tuple(nested_keys))
         batch = self.batch
         both = batch.get_column_at_with_metadata(below, index) if below else batch.get_at_with_metadata(index)
         data, metadata = self._forward(samples, both, _count(index))
@@ -137,7 +137,7 @@ class TransformedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BR
         shape, backend = valid.shape, self.batch.backend
         data = merge_axes(backend, data, shape)
         metadata = None if metadata is None else merge_axes(backend, metadata, shape)
-        data, metadata = self._forward(self._part(query.nested_keys)[1], (data, metadata), valid.size)
+        data, metadata = self._forward(self._column(query.nested_keys)[1], (data, metadata), valid.size)
         if metadata is not None:
             metadata = split_axis(self.backend, metadata, shape)
         data = nested_item(split_axis(self.backend, data, shape), query.nested_keys)
@@ -172,7 +172,7 @@ def _count(below: Any) -> int | None:
 
 
 class _Mappings:
-    """A transformation bound to the space of one value, and to that of a batch of the size that was wanted last."""
+    """A transformation bound to the space of one value, and to the space of a batch of the last size."""
 
     def __init__(self, transformation: DataTransformation, single_space: Space) -> None:
         self._transformation, self._single_space = transformation, single_space
@@ -180,7 +180,7 @@ class _Mappings:
         self._last: tuple[int, SpaceMapping] | None = None
 
     def of(self, count: int | None) -> SpaceMapping:
-        """The mapping for a batch of `count` values; with None for one value."""
+        """Return the mapping for a batch of `count` values, or for one value if `count` is None."""
         if count is None:
             return self._single
         last = self._last

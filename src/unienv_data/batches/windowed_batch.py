@@ -1,4 +1,4 @@
-"""Windows by column: of each sample, some columns at offsets or times of their own."""
+"""A view of windows in which each column has its own offsets or times."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["Seconds", "WindowedBatch", "seconds"]
 
 @dataclass(frozen=True)
 class Seconds:
-    """The frames of a window by time, as `seconds` makes them.
+    """Times relative to each sample, instead of offsets; made by `seconds`.
 
     Attributes
     ----------
     times
         The seconds from each sample.
     tolerance
-        How many seconds a frame may be apart from its time.
+        The largest difference in seconds between a frame and its wanted time.
     timestamp
         The column of timestamps.
 
@@ -47,19 +47,19 @@ class Seconds:
 
 
 def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Sequence[Any] = "timestamp") -> Seconds:
-    """The frames of a window by time: seconds from the sample itself.
+    """Define the frames of a window by time, in seconds from the sample.
 
-    A frame is the sample of the episode whose timestamp is nearest to the wanted time. It is valid if it is no farther
-    from it than the tolerance, so frames beyond the episode, or in a gap of the recording, are not.
+    A frame is the sample of the episode whose timestamp is nearest to the wanted time. It is valid if the difference is
+    within the tolerance, so frames beyond the episode, or in a gap of the recording, are invalid.
 
     Parameters
     ----------
     times
         The seconds from each sample, in any order.
     tolerance
-        How many seconds a frame may be apart from its time.
+        The largest difference in seconds between a frame and its wanted time.
     timestamp
-        The column of timestamps in seconds, which rise within an episode.
+        The column of timestamps in seconds, which increase within an episode.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Se
     Raises
     ------
     ValueError
-        There are no times, one is not finite, or the tolerance is negative.
+        `times` is empty or not finite, or the tolerance is negative.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def seconds(times: Sequence[float], tolerance: float = 1e-4, timestamp: str | Se
 
 
 class _Window(NamedTuple):
-    """A window as it was asked for: its name, the columns it is of, and their offsets or times."""
+    """An entry of `windows`: its name, its columns, and their offsets or times."""
 
     name: str
     paths: list[tuple[Any, ...]]
@@ -92,21 +92,21 @@ class _Window(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many frames there are in it."""
+        """The number of frames."""
         return len(self.offsets.times) if isinstance(self.offsets, Seconds) else len(self.offsets)
 
 
 class _Plan(NamedTuple):
-    """What is read for some of the columns: windows by offset, and by time, with the keys of what lies in each."""
+    """The reads for some of the columns: queries by offset, and keys and times by time."""
 
     queries: list[WindowQuery]
     by_time: list[tuple[tuple[Any, ...], Seconds]]
-    #: For each of both, in order, the windows it is for.
+    #: The names of the windows of each query, then of each entry of `by_time`.
     names: list[list[str]]
 
 
 class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A view in which each column has a window of its own.
+    """A view in which each column has its own window.
 
     Sample i contains, for each column, the values at i + offset, along a first axis with one frame for each offset.
     Columns without offsets are left out and not read. The view is read-only: to change the data, write to the batch
@@ -168,7 +168,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             )
         space = batch.single_space
         if not isinstance(space, DictSpace):
-            raise ValueError(f"there are no columns in samples of {space}: SliceStackedBatch makes windows of them")
+            raise ValueError(f"samples of {space} have no columns: SliceStackedBatch makes windows of them")
         if episodes not in ("respect", "ignore"):
             raise ValueError(f"episodes is {episodes!r}, it must be 'respect' or 'ignore'")
         self.windows = dict(windows)
@@ -229,7 +229,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return values, shown
 
     def _plan(self, keys: tuple[Any, ...], *, with_metadata: bool) -> _Plan:
-        """The same queries every time for what lies under these keys."""
+        """Return the plan for the field under these keys: the same queries every time."""
         plan = self._plans.get((keys, with_metadata))
         if plan is None:
             plan = self._plans[keys, with_metadata] = self._make_plan(keys, with_metadata=with_metadata)
@@ -264,7 +264,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return _Plan(queries, by_time, names + time_names)
 
     def _shown_metadata(self, plan: _Plan, read: Sequence[Windows]) -> dict[str, Any]:
-        """The metadata of the samples themselves, and the masks of all windows."""
+        """Return the metadata of the samples with the masks of all windows."""
         metadata: dict[str, Any] = {}
         masks: dict[str, Any] = {}
         kinds: dict[str, Any] = {}
@@ -287,7 +287,7 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         return Windows(split_axis(self.backend, data, frames.shape), valid)
 
     def _frames_by_time(self, positions: np.ndarray, times: Seconds) -> tuple[np.ndarray, np.ndarray]:
-        """The samples nearest to the wanted times (B, T), found by bisection, and which are near enough."""
+        """Find the samples nearest to the wanted times (B, T) by bisection, and which are within the tolerance."""
         bounds = self.batch.episode_bounds(positions, within_episodes=self._within_episodes)
         stride = np.broadcast_to(bounds.stride, positions.shape)[:, None]
         start, last = bounds.start[:, None], (bounds.stop - 1 - bounds.start)[:, None] // stride
@@ -299,11 +299,11 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
             low, high = np.where(is_before, middle, low), np.where(is_before, high, middle - 1)
         after = np.minimum(low + 1, last)
         stamps = self._timestamps(np.stack([start + low * stride, start + after * stride]), times)
-        apart = np.abs(stamps - wanted)
-        is_after = apart[1] < apart[0]
-        # timestamps of 32 bits are off by their rounding
-        slack = times.tolerance + np.spacing(np.abs(stamps).max(axis=0).astype(np.float32)).astype(np.float64)
-        return start + np.where(is_after, after, low) * stride, np.where(is_after, apart[1], apart[0]) <= slack
+        error = np.abs(stamps - wanted)
+        is_after = error[1] < error[0]
+        # float32 timestamps are rounded, so the tolerance is widened by their spacing
+        tolerance = times.tolerance + np.spacing(np.abs(stamps).max(axis=0).astype(np.float32)).astype(np.float64)
+        return start + np.where(is_after, after, low) * stride, np.where(is_after, error[1], error[0]) <= tolerance
 
     def _timestamps(self, positions: np.ndarray, times: Seconds) -> np.ndarray:
         keys = path_keys(self.batch.single_space, times.timestamp)
@@ -323,17 +323,18 @@ def _parse_windows(batch: BatchBase, windows: Mapping[str | Sequence[Any], Any])
             raise ValueError(f"windows: {error.args[0]}") from None
         name = column if isinstance(column, str) else "/".join(map(str, column))
         if not path or path in keys or name in parsed:
-            raise ValueError(f"windows: {name!r} must name columns, and once: {['/'.join(map(str, p)) for p in paths]}")
+            names = ["/".join(map(str, column)) for column in paths]
+            raise ValueError(f"windows: {name!r} must name columns of {names}, and only once")
         keys[path], parsed[name] = name, _parse_offsets(batch, name, offsets)
-    owned: dict[str, list[tuple[Any, ...]]] = {name: [] for name in parsed}
+    columns_of: dict[str, list[tuple[Any, ...]]] = {name: [] for name in parsed}
     for path in paths:
         above = [key for key in keys if path[: len(key)] == key]
         if above:
-            owned[keys[max(above, key=len)]].append(path)
-    for name, columns in owned.items():
+            columns_of[keys[max(above, key=len)]].append(path)
+    for name, columns in columns_of.items():
         if not columns:
-            raise ValueError(f"windows: {name!r} names no column that is not named by a longer path")
-    return [_Window(name, owned[name], parsed[name]) for name in parsed]
+            raise ValueError(f"windows: {name!r} has no columns left, longer paths name all of them: leave it out")
+    return [_Window(name, columns_of[name], parsed[name]) for name in parsed]
 
 
 def _parse_offsets(batch: BatchBase, name: str, offsets: Any) -> np.ndarray | Seconds:
@@ -349,7 +350,9 @@ def _parse_offsets(batch: BatchBase, name: str, offsets: Any) -> np.ndarray | Se
     except KeyError as error:
         raise ValueError(f"windows: {name!r} is by time: {error.args[0]}") from None
     if getattr(stamps, "shape", None) not in ((), (1,)):
-        raise ValueError(f"windows: {name!r} is by time, and {offsets.timestamp!r} holds {stamps}, no timestamps")
+        raise ValueError(
+            f"windows: {name!r} is by time, {offsets.timestamp!r} has {stamps}, wanted one number per sample"
+        )
     return offsets
 
 
@@ -364,7 +367,7 @@ def _windowed_space(space: Space, counts: Mapping[tuple[Any, ...], int], above: 
 
 
 def _merge(target: dict[Any, Any], more: Mapping[Any, Any]) -> None:
-    """Put what nested dicts hold into others."""
+    """Merge nested dicts into `target`."""
     for key, value in more.items():
         if isinstance(value, Mapping) and key in target:
             _merge(target[key], value)
