@@ -341,7 +341,7 @@ def idle_deaths_are_told(buffer: ReplayBuffer, ctx: Any) -> None:
             assert plain(sampler.sample()) == plain(expected.sample())
         pool._start = cannot_start
         kill_idle(pool)
-        text = "none could be started in its place: no more processes"
+        text = "no other worker could be started: no more processes"
         expect(WorkerDied, text, sampler.sample)
         assert plain(sampler.sample()) == plain(expected.sample())  # it had come before
         for _ in range(2):  # and no call waits for ever

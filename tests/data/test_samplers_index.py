@@ -102,7 +102,7 @@ def test_a_state_of_another_kind_is_refused(make: Callable[..., IndexSampler]) -
     class Other(RandomSampler):
         pass
 
-    with pytest.raises(ValueError, match="the state is that of 'Other'"):
+    with pytest.raises(ValueError, match="the state is of a 'Other'"):
         make().load_state_dict(Other().state_dict())
 
 
@@ -159,7 +159,7 @@ def test_drop_last_leaves_out_the_rest() -> None:
         assert sampler.epoch == epoch
         found = np.concatenate([sampler.sample(range(10), 4).index for _ in range(2)])
         assert len(set(found.tolist())) == 8
-    with pytest.raises(ValueError, match="with drop_last no batch would ever come"):
+    with pytest.raises(ValueError, match="with drop_last an epoch has no batch"):
         sampler.sample(range(10), 11)
 
 
@@ -267,7 +267,7 @@ def test_an_index_that_is_not_there_is_refused() -> None:
     sampler = PrioritizedSampler(seed=0)
     sampler.sample(range(5), 2)
     for index in (5, -1):
-        with pytest.raises(IndexError, match="there were 5 samples"):
+        with pytest.raises(IndexError, match="the last draw was from 5 samples"):
             sampler.update_priority([index], 1.0)
 
 

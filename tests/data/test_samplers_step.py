@@ -449,7 +449,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     assert len(list(other.epoch_iter())) == 2
     with pytest.raises(ValueError, match="the sampler state is of version 99"):
         other.load_state_dict({**state, "version": 99})
-    with pytest.raises(ValueError, match="the state is that of 'RandomSampler'"):
+    with pytest.raises(ValueError, match="the state is of a 'RandomSampler'"):
         StepSampler(filled(5, capacity=10), 3, sampler=PrioritizedSampler()).load_state_dict(state)
 
 

@@ -1,4 +1,4 @@
-"""Samplers: which indices come next, and mini-batches of them."""
+"""Samplers, which draw indices and fetch mini-batches."""
 
 from .index_sampler import IndexBatch, IndexSampler, Source
 from .multiprocessing_sampler import MultiprocessingSampler

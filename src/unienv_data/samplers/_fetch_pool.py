@@ -1,4 +1,4 @@
-"""The parent's side of the processes that fetch batches."""
+"""The parent's side of the worker processes that fetch batches."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ..base.common import BatchBase
 from ..base.sampling import Form
 from ._fetch_worker import CLOSE, FAILED, FETCH, READY, BatchPlan, BlockRing, request, worker_main
 
-# Seconds that workers have to end when they are asked. The rest of `close` takes 0.7.
+# The seconds that workers have to end after `CLOSE`. The rest of `close` takes 0.7.
 _CLOSE_GRACE = 0.8
-# A batch whose fetch has killed as many workers is not fetched again.
+# A batch whose fetch has killed this many workers is not fetched again.
 _MOST_DEATHS = 2
 
 
@@ -58,7 +58,7 @@ class WorkerFetch:
             self.free_block()
 
     def free_block(self) -> None:
-        """Give the block back, which no process reads or writes any more."""
+        """Return the block to the ring, when no process uses it any more."""
         block, self.block = self.block, -1
         self._pool.blocks.give_back(block)
 
@@ -68,7 +68,7 @@ class WorkerFetch:
 
 
 class _Worker(WorkerProcess):
-    """A process, its connection, and the batches it was asked for and has not answered, oldest first."""
+    """A process, its connection, and its unanswered requests, oldest first."""
 
     def __init__(self, process: Any, connection: Connection, is_adopted: bool) -> None:
         super().__init__(process, connection, is_adopted)
@@ -77,11 +77,11 @@ class _Worker(WorkerProcess):
 
 
 class FetchPool:
-    """Worker processes that fetch batches from a source, each in a block of shared memory while there are free ones.
+    """Worker processes that fetch batches from a source, into blocks of shared memory while blocks are free.
 
-    An error in a worker is the result of that batch. The death of a worker is raised once, by the next call of
-    `result`; another worker takes over its batches. A batch whose fetch has ended two workers is not tried again: its
-    result is the second death.
+    An error in a worker is the result of its batch. The next call of `result` raises the death of a worker, once, and
+    another worker takes over its batches. A batch whose fetch has killed two workers is not fetched again: its result
+    is the second death.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class FetchPool:
         self._numbers = READY
         self._started = 0
         self._deaths: list[WorkerDied] = []
-        self._broken: WorkerDied | None = None  # why no worker can be started
+        self._broken: WorkerDied | None = None  # the reason why no worker can be started
         self._closed = False
         self._poll = select.poll()
         self._workers: dict[int, _Worker] = {}  # by the descriptor of its channel
@@ -119,7 +119,7 @@ class FetchPool:
     def _start(self) -> None:
         number, self._started = self._started, self._started + 1
         given = Portable((self._source, self._plan))
-        with no_interrupt():  # neither here, where a started worker would be lost, nor there, where it is ignored
+        with no_interrupt():  # Ctrl-C must not lose a started worker; the worker inherits that it ignores Ctrl-C
             started = start_worker(
                 self._ctx,
                 worker_main,
@@ -135,7 +135,7 @@ class FetchPool:
     # -- fetching ------------------------------------------------------------------------------------------
 
     def submit(self, index: np.ndarray, form: Form) -> WorkerFetch:
-        """Assign a batch to a worker. An error is raised by the result."""
+        """Assign a batch to a worker. `result` raises errors."""
         if self._closed:
             raise RuntimeError("the sampler is closed")
         self._numbers += 1
@@ -144,7 +144,7 @@ class FetchPool:
         return fetch
 
     def _assign(self, fetch: WorkerFetch) -> None:
-        """Give a batch to the worker that has least to do."""
+        """Assign a batch to the worker with the fewest requests."""
         payload = request(fetch.form, fetch.block, self._source.sample_numbers.stop, fetch.index)
         while self._broken is None:
             worker = min(self._workers.values(), key=lambda worker: len(worker.todo))
@@ -168,11 +168,11 @@ class FetchPool:
             self._receive_all(self._doze_time)
         if self._deaths:
             raise self._deaths.pop(0)
-        with no_interrupt():  # a block is taken, free or handed out
+        with no_interrupt():  # Ctrl-C must not lose a block
             return self._take(fetch)
 
     def _take(self, fetch: WorkerFetch) -> Any:
-        """The result of a batch that is done."""
+        """Return the batch of an answered request, or raise its error."""
         fetch.is_taken = True
         if fetch.error is not None:
             fetch.free_block()
@@ -185,9 +185,9 @@ class FetchPool:
         return self._plan.read(self.blocks.hand_out(block), len(fetch.index), fetch.form, answer.payload)
 
     def _receive_all(self, seconds: float) -> None:
-        """Receive what arrives within that time, and replace dead workers."""
+        """Receive answers for at most `seconds`, and replace dead workers."""
         events = self._poll.poll(seconds * 1000)
-        with no_interrupt():  # which could come between reading an answer and noting it
+        with no_interrupt():  # Ctrl-C must not lose an answer that was read
             for fd, _ in events:
                 worker = self._workers.get(fd)
                 if worker is not None:
@@ -196,7 +196,7 @@ class FetchPool:
                 if worker.channel.has_unsent:
                     self._send_rest(worker)
                 elif not events and seconds and not worker.is_running() and not worker.channel.has_unread:
-                    self._replace_dead(worker)  # something else holds its connection open
+                    self._replace_dead(worker)  # another process holds its connection open
 
     def _send_rest(self, worker: _Worker) -> None:
         try:
@@ -219,38 +219,38 @@ class FetchPool:
             if message.number == READY:
                 worker.is_ready = True
                 continue
-            fetch = worker.todo.popleft()  # it answers in order
+            fetch = worker.todo.popleft()  # a worker answers in order
             fetch.answer = message
             if not fetch.is_wanted:
                 fetch.free_block()
 
-    # -- what went wrong -----------------------------------------------------------------------------------
+    # -- dead workers --------------------------------------------------------------------------------------
 
     def _replace_dead(self, worker: _Worker) -> None:
-        """Note the death of a worker, start another and assign it the batches of the first."""
+        """Record the death of a worker, start another worker and reassign the batches."""
         fd = worker.channel.fd
         if self._workers.pop(fd, None) is None:
             return
         self._poll.unregister(fd)
-        worker.process.join(KILL_GRACE)  # its connection ends a moment before itself
+        worker.process.join(KILL_GRACE)  # its connection ends a moment before the process
         if worker.is_running():
-            worker.process.kill()  # or it might still write to blocks
+            worker.process.kill()  # else the worker could still write to blocks
             worker.process.join(KILL_GRACE)
         self._receive_last(worker)
         worker.channel.close()
-        at_work = f"at {worker.todo[0]}" if worker.todo else "while it had nothing to do"
+        occasion = f"at {worker.todo[0]}" if worker.todo else "while it had nothing to do"
         ended = worker.how_it_ended()
         if not worker.is_ready:
-            at_work, ended = "when it was started", worker.how_its_start_ended(self._ctx)
-        told = f"worker {worker.process.name} (pid {worker.process.pid}) died {at_work}: {ended}"
-        death = WorkerDied(told)
+            occasion, ended = "when it was started", worker.how_its_start_ended(self._ctx)
+        text = f"worker {worker.process.name} (pid {worker.process.pid}) died {occasion}: {ended}"
+        death = WorkerDied(text)
         if worker.is_ready:
             try:
                 self._start()
             except Exception as error:
-                death = self._broken = WorkerDied(f"{told}; none could be started in its place: {error}")
+                death = self._broken = WorkerDied(f"{text}; no other worker could be started: {error}")
         else:
-            self._broken = death  # it died before its first batch, and another would too
+            self._broken = death  # the worker died before its first batch, and another worker would too
         for position, fetch in enumerate(worker.todo):
             fetch.deaths += position == 0
             if not fetch.is_wanted:
@@ -260,7 +260,7 @@ class FetchPool:
             else:
                 fetch.error = death
         if not any(fetch.error is death and fetch.is_wanted for fetch in worker.todo):
-            self._deaths.append(death)  # else it is raised instead of that batch
+            self._deaths.append(death)  # else the death is the result of a batch
 
     def _receive_last(self, worker: _Worker) -> None:
         """Receive the answers that a worker sent before it died."""
@@ -268,10 +268,10 @@ class FetchPool:
             while worker.channel.has_unread:
                 self._note_answers(worker, worker.channel.arrived())
 
-    # -- ending --------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End all workers: asked first, then told, then killed. Returns within two seconds, always."""
+        """End all workers: by `CLOSE`, then by SIGTERM, then by SIGKILL. Always returns within two seconds."""
         if self._closed:
             return
         self._closed = True
@@ -294,7 +294,7 @@ class FetchPool:
             end_workers(workers, _CLOSE_GRACE, lambda: self._listen(workers))
 
     def _listen(self, workers: list[_Worker]) -> None:
-        """Read what workers still say, for some milliseconds."""
+        """Read and discard answers of workers for some milliseconds."""
         for fd, _ in self._poll.poll(2):
             for worker in workers:
                 if worker.channel.fd == fd:

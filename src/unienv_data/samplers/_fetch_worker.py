@@ -1,7 +1,7 @@
-"""Worker processes of `MultiprocessingSampler`, and the blocks of shared memory that batches come in.
+"""Worker processes of `MultiprocessingSampler`, and the blocks of shared memory for batches.
 
-A worker writes a batch as packed rows into a block, and the parent hands out arrays over that memory. They belong to
-whoever holds them: a block is free again when the last of them is gone.
+A worker writes a batch as packed rows into a block, and the parent returns arrays over that memory. The caller owns the
+arrays: the block is free again when the last of them is deleted.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from ..base.sampling import FLAT, FLAT_WITH_METADATA, STRUCTURED, STRUCTURED_WIT
 # Commands and replies
 FETCH, CLOSE = range(2)
 DONE, FAILED = range(2)
-#: The number of the report that a worker sends of its own accord once it is ready.
+#: The number of the message that a worker sends once it is ready, without a request.
 READY = 0
 
 _FORMS = (STRUCTURED, STRUCTURED_WITH_METADATA, FLAT, FLAT_WITH_METADATA)
-_REQUEST = struct.Struct("<Bqq")  # form, block, and the end of the numbers of the samples that there are
+_REQUEST = struct.Struct("<Bqq")  # form, block, and the stop of the current sample numbers
 _ALIGNMENT = 64
-_IN_BLOCK = ...  # in the place of a part that lies in the block
+_IN_BLOCK = ...  # replaces a section that lies in the block
 
 
 def request(form: Form, block: int, end: int, index: np.ndarray) -> bytes:
-    """The payload of a `FETCH`."""
+    """Encode the payload of a `FETCH`."""
     return _REQUEST.pack(_FORMS.index(form), block, end) + index.tobytes()
 
 
 def worker_main(
     connection: Connection, given: Portable, shared: SharedBlock | None, block_nbytes: int, seed: Sequence[int]
 ) -> None:
-    """Fetch batches until told to close or until the parent is gone."""
+    """Fetch batches until `CLOSE` or until the parent is gone."""
     _seed_apart(seed)
     channel = Channel(connection)
     server = _Server(channel, given.value, shared, block_nbytes)
@@ -81,8 +81,8 @@ class _Server:
         form, index = _FORMS[form_number], np.frombuffer(payload, np.int64, offset=_REQUEST.size)
         if self._source.sample_numbers.stop < end:
             raise RuntimeError(
-                "samples were added since the workers were started, and each has a copy of the data of its own: make "
-                "the replay buffer with multiprocessing=True or load it from disk, so that they see what is added"
+                "samples were added after the workers had started, and each worker has a copy of the data: make the "
+                "replay buffer with multiprocessing=True or load it from disk, so that workers see new samples"
             )
         memory = None
         if block >= 0 and self._shared is not None:
@@ -97,7 +97,7 @@ class _Server:
 
 
 def _seed_apart(seed: Sequence[int]) -> None:
-    """Give the global generators states of their own: forked workers have inherited one and the same."""
+    """Seed the global generators: forked workers have inherited the same state."""
     first, second = np.random.SeedSequence(seed).generate_state(2)
     random.seed(int(first))
     np.random.seed(int(second))
@@ -109,7 +109,7 @@ def _seed_apart(seed: Sequence[int]) -> None:
 
 
 class _RowsInBlock:
-    """Where the rows of one layout lie in a block, for up to `capacity` of them."""
+    """The positions of up to `capacity` rows of a layout in a block."""
 
     def __init__(self, layout: RowLayout, capacity: int) -> None:
         self.layout, self.capacity = layout, capacity
@@ -128,66 +128,65 @@ class _RowsInBlock:
 
 
 class BatchPlan:
-    """How batches of a source lie in blocks, in each form. Values without a fixed size are pickled instead."""
+    """The layout of batches of a source in blocks, in each form. Values without a fixed size are pickled instead."""
 
     def __init__(self, source: BatchBase, capacity: int) -> None:
-        self._structured = _part(source.single_space, capacity)
-        self._flat = _part(_flat_space(source.single_space), capacity)
-        self._metadata = _part(source.single_metadata_space, capacity)
-        data = max((part.nbytes for part in (self._structured, self._flat) if part is not None), default=0)
-        self._metadata_start = data
-        self.nbytes = data + (0 if self._metadata is None else self._metadata.nbytes)
+        self._structured = _rows_of(source.single_space, capacity)
+        self._flat = _rows_of(_flat_space(source.single_space), capacity)
+        self._metadata = _rows_of(source.single_metadata_space, capacity)
+        self._metadata_start = max((rows.nbytes for rows in (self._structured, self._flat) if rows), default=0)
+        self.nbytes = self._metadata_start + (0 if self._metadata is None else self._metadata.nbytes)
 
-    def _parts(self, form: Form) -> list[tuple[_RowsInBlock | None, int]]:
-        """The parts of a batch in this form, and where they begin."""
-        parts = [(self._flat if form.is_flat else self._structured, 0)]
+    def _sections(self, form: Form) -> list[tuple[_RowsInBlock | None, int]]:
+        """Return the data, and the metadata if the form has them, with their first bytes in a block."""
+        sections = [(self._flat if form.is_flat else self._structured, 0)]
         if form.with_metadata:
-            parts.append((self._metadata, self._metadata_start))
-        return parts
+            sections.append((self._metadata, self._metadata_start))
+        return sections
 
     def write(self, memory: np.ndarray | None, count: int, form: Form, batch: Any) -> bytes:
-        """Write a batch to a block, if there is one, and return the pickled rest."""
+        """Write a batch to a block, if `memory` is given, and return the pickled rest."""
         values = list(batch) if form.with_metadata else [batch]
-        for number, (part, start) in enumerate(self._parts(form)):
-            if memory is not None and part is not None and count <= part.capacity and values[number] is not None:
+        for number, (section, start) in enumerate(self._sections(form)):
+            if memory is not None and section is not None and count <= section.capacity and values[number] is not None:
                 try:
-                    part.layout.pack(part.rows(memory[start:], count), slice(0, count), values[number])
+                    section.layout.pack(section.rows(memory[start:], count), slice(0, count), values[number])
                 except ValueError:
-                    continue  # not a value of its space: it is pickled as it is
+                    continue  # a value outside of its space is pickled
                 values[number] = _IN_BLOCK
         return b"" if all(value is _IN_BLOCK for value in values) else pickled(values)
 
     def write_rows(self, memory: np.ndarray | None, count: int, rows: Rows | None) -> bool:
-        """Write a batch of rows; False if it has to be written with `write`."""
-        part = self._structured
-        if rows is None or memory is None or part is None or count > part.capacity:
+        """Write a batch of rows to a block; False if the batch must be written with `write`."""
+        section = self._structured
+        if rows is None or memory is None or section is None or count > section.capacity:
             return False
-        target = part.rows(memory, count)
-        # as bytes, which is quicker than field by field
+        target = section.rows(memory, count)
+        # copying bytes is faster than copying field by field
         target.records.view(np.uint8)[...] = rows.records.view(np.uint8)
         for name, block in target.blocks.items():
             block[...] = rows.blocks[name]
         return True
 
     def read(self, memory: np.ndarray | None, count: int, form: Form, rest: bytes) -> Any:
-        """The batch that was written; its arrays are views of the block, where the backend allows it."""
-        parts = self._parts(form)
-        values = pickle.loads(rest) if rest else [_IN_BLOCK] * len(parts)
-        for number, (part, start) in enumerate(parts):
-            if values[number] is _IN_BLOCK and part is not None and memory is not None:
-                values[number] = part.layout.unpack(part.rows(memory[start:], count))
+        """Return a written batch; its arrays are views of the block, if the backend allows it."""
+        sections = self._sections(form)
+        values = pickle.loads(rest) if rest else [_IN_BLOCK] * len(sections)
+        for number, (section, start) in enumerate(sections):
+            if values[number] is _IN_BLOCK and section is not None and memory is not None:
+                values[number] = section.layout.unpack(section.rows(memory[start:], count))
         return tuple(values) if form.with_metadata else values[0]
 
 
 class _Held(weakref.ref[np.ndarray]):
-    """The memory of a block that was handed out; its end frees the block."""
+    """A weak reference to the memory of a block in use; its callback frees the block."""
 
     __slots__ = ("block",)
     block: int
 
 
 class BlockRing:
-    """The blocks of a parent process, and which of them are free."""
+    """The blocks of a parent process, free and in use."""
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.nbytes = max(nbytes, 1)
@@ -200,7 +199,7 @@ class BlockRing:
         return bool(self._free) or self.shared is None
 
     def take(self) -> int:
-        """Take a free block, to be freed again or handed out; -1 if there is none."""
+        """Take a free block, for `give_back` or `hand_out`; -1 if all are in use."""
         free = self._free.popleft() if self._free else -1
         return free.block if isinstance(free, _Held) else free
 
@@ -209,29 +208,29 @@ class BlockRing:
             self._free.append(block)
 
     def hand_out(self, block: int) -> np.ndarray | None:
-        """The memory of a block, which is free again when the last array over it is gone."""
+        """Return the memory of a block, which is free again when the last array over it is deleted."""
         if block < 0 or self.shared is None:
             return None
         memory = block_memory(self.shared, block, self.nbytes)
-        # not through self: a batch may outlive the ring, which it does not keep alive. And no function of Python's, in
-        # which Ctrl-C would be lost, and the block with it
+        # The callback is a C function without `self`: a batch may outlive the ring, and Ctrl-C in a Python callback
+        # would be lost, together with the block.
         self._held[block] = _Held(memory, self._free.append)
         self._held[block].block = block
         return memory
 
     def close(self) -> None:
-        """Release the memory; batches that are held keep theirs."""
+        """Release the memory; batches in use keep theirs."""
         if self.shared is not None:
             self.shared.close()
             self.shared = None
 
 
 def block_memory(shared: SharedBlock, block: int, nbytes: int) -> np.ndarray:
-    """The bytes of one block. Arrays over them keep this one alive, as their base."""
+    """Return the bytes of one block as an array, which is the base of all arrays over the block."""
     return shared.array(np.uint8, (nbytes,), block * nbytes)
 
 
-def _part(space: Space | None, capacity: int) -> _RowsInBlock | None:
+def _rows_of(space: Space | None, capacity: int) -> _RowsInBlock | None:
     if space is None:
         return None
     layout = RowLayout(space)
@@ -242,4 +241,4 @@ def _flat_space(space: Space) -> BoxSpace | None:
     try:
         return flatten_space(space)
     except (ValueError, TypeError, NotImplementedError):
-        return None  # it has no flat form
+        return None  # the space has no flat form

@@ -1,4 +1,4 @@
-"""Batches that are fetched before they are asked for."""
+"""A pipeline that fetches batches in advance."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..base.threads import ThreadCall
 class Fetch(Protocol):
     """A batch that is being fetched."""
 
-    #: Whether its result was taken: the batch, or the error of its fetch.
+    #: Whether `result` has returned the batch, or raised the error of its fetch.
     is_taken: bool
 
     def result(self) -> Any:
-        """Wait for the batch. An error that does not take the result is not that of this batch."""
+        """Wait for the batch. An error that leaves `is_taken` false has another cause than this fetch."""
 
     def cancel(self) -> None:
-        """Give up the batch, which may be fetched all the same."""
+        """Drop the batch; the fetch may still run."""
 
 
 class ThreadFetch:
-    """A batch that a thread fetches; after a fork, which copies no threads, the child fetches it itself."""
+    """A batch that a thread fetches. After a fork, which copies no threads, the child fetches in its own thread."""
 
     def __init__(self, threads: Executor, fetch: Callable[[], Any]) -> None:
         self._fetch, self._call = fetch, ThreadCall(threads, fetch)
@@ -58,10 +58,9 @@ class _Pending(NamedTuple):
 
 
 class Prefetcher:
-    """A pipeline that has up to `depth` batches fetched in advance, in the order in which they were drawn.
+    """A pipeline that fetches up to `depth` batches in advance, in the order of the draws.
 
-    `submit` begins to fetch a batch and returns at once. While `has_room` is False, only the batch that is asked for is
-    fetched.
+    `submit` begins to fetch a batch and returns at once. While `has_room` is False, only the next batch is fetched.
     """
 
     def __init__(
@@ -72,15 +71,15 @@ class Prefetcher:
     ) -> None:
         self._submit, self._depth, self._has_room = submit, depth, has_room
         self._pending: deque[_Pending] = deque()
-        # a caller may give up an epoch in the middle: pending batches then occupy memory
+        # A caller may abandon an epoch: pending batches would keep their memory.
         weakref.finalize(self, _cancel, self._pending).atexit = False
 
     def next(self, draw: Draw, form: Form) -> tuple[IndexBatch, Any] | None:
         self._fill(draw, form)
         if not self._pending:
             return None
-        drawn, asked, fetch = self._pending[0]
-        if asked is not form:
+        drawn, fetched_form, fetch = self._pending[0]
+        if fetched_form is not form:
             with no_interrupt():
                 fetch.cancel()
                 fetch = self._submit(drawn, form)
@@ -90,7 +89,7 @@ class Prefetcher:
         finally:
             if fetch.is_taken:
                 self._pending.popleft()
-        with contextlib.suppress(Exception):  # the next batch raises its error when it is asked for
+        with contextlib.suppress(Exception):  # the next call raises the error
             self._fill(draw, form)
         return drawn, batch
 
@@ -99,15 +98,15 @@ class Prefetcher:
             drawn = draw()
             if drawn is None:
                 return
-            with no_interrupt():  # what is fetched is pending, or nobody would free its memory
+            with no_interrupt():  # a fetch that is not in the queue would keep its memory
                 self._pending.append(_Pending(drawn, form, self._submit(drawn, form)))
 
     def drawn(self) -> list[IndexBatch]:
-        """The batches that were drawn and not handed out, oldest first."""
+        """Return the batches that were drawn and not handed out, oldest first."""
         return [pending.drawn for pending in self._pending]
 
     def clear(self) -> None:
-        """Give up the pending batches."""
+        """Drop the pending batches."""
         with no_interrupt():
             _cancel(self._pending)
 

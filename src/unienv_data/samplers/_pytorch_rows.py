@@ -1,4 +1,4 @@
-"""Batches of PyTorch tensors from host memory to a device, with one copy for all that lies in rows."""
+"""Moving batches of PyTorch tensors to a device, with one copy for all columns in rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ else:
 class RowMover:
     """Copies rows to a device as one block and hands out columns as views of the copy.
 
-    A small copy to a device takes as long as one of many kilobytes, so the number of copies counts. Leaves with a block
-    of their own (images) take one copy each. Without a device the rows stay in page-locked memory.
+    A copy of a few bytes to a device takes as long as one of many kilobytes, so the number of copies matters. Leaves
+    outside the rows (images) take one copy each. Without a device the rows stay in page-locked memory.
     """
 
     def __init__(self, layout: RowLayout, space: Space, device: Any, *, pinned: bool) -> None:
@@ -31,10 +31,10 @@ class RowMover:
 
     @classmethod
     def for_space(cls, space: Space, device: Any, *, pinned: bool) -> RowMover | None:
-        """A mover for batches of this space, None if it has leaves that are not plain arrays of fixed shape."""
+        """Make a mover for batches of this space; None if a leaf is not a plain array of fixed shape."""
         try:
             layout = RowLayout(space.to(NumpyComputeBackend))
-        except (ImportError, TypeError):  # bfloat16, which NumPy does not have by itself
+        except (ImportError, TypeError):  # bfloat16: NumPy needs the package ml_dtypes
             return None
         is_plain = all(leaf.codec.plain_dtype is not None for leaf in layout.leaves)
         return cls(layout, space, device, pinned=pinned) if is_plain and layout.leaves else None
@@ -46,7 +46,7 @@ class RowMover:
         return self.move_rows(rows)
 
     def move_rows(self, rows: Rows) -> Any:
-        """Move the batch that lies in these rows."""
+        """Move a batch of rows."""
         moved: dict[tuple[str | None, torch.dtype], torch.Tensor] = {}
         for name, array in ((None, rows.records), *rows.blocks.items()):
             moved[name, torch.uint8] = self._to_device(array)
@@ -61,7 +61,7 @@ class RowMover:
 
 
 class _Column:
-    """The offset, shape and strides of a leaf in the bytes of its block, as PyTorch counts them."""
+    """The offset, shape and strides of a leaf in its block, counted in items as PyTorch does."""
 
     def __init__(self, leaf: RowLeaf, layout: RowLayout, dtype: torch.dtype) -> None:
         self._block = leaf.name if leaf.placement == "block" else None
@@ -74,7 +74,7 @@ class _Column:
         self._strides, self._offset = (step // item, *inner), start // item
 
     def of(self, blocks: dict[tuple[str | None, torch.dtype], torch.Tensor], count: int) -> torch.Tensor:
-        """The column in blocks, of which `blocks` keeps a view in every dtype that was asked for."""
+        """Return the column as a view of its block; `blocks` caches a view of each block by dtype."""
         typed = blocks.get((self._block, self._dtype))
         if typed is None:
             typed = blocks[self._block, self._dtype] = blocks[self._block, torch.uint8].view(self._dtype)

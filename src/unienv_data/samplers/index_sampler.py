@@ -1,18 +1,18 @@
 """Index samplers: objects that draw the indices of batches.
 
-A *source* is what an index sampler draws indices for. Index samplers use few of its methods:
+An index sampler draws from a *source*, of which it uses few methods:
 
-- `len(source)`: how many samples there are; the indices are 0 to `len(source) - 1`, oldest first. Most samplers need
-  nothing else, so a list will do.
+- `len(source)`: the number of samples; the indices are 0 to `len(source) - 1`, oldest first. Most samplers need only
+  this method, so that a list can be a source.
 - `source.sample_numbers`, a `range`: the numbers of the samples. A sample gets its number when it is written and keeps
   it, while its index falls as older samples are dropped: index i has number `sample_numbers[i]`. A source without this
-  attribute has never dropped a sample, so that numbers are indices. Numbers let a sampler that remembers something of
-  samples follow a ring, whichever process writes to it.
-- `source.episodes_of(positions)`: the episode of each of these indices, as arrays of first and end index and the stride
-  between samples of an episode; None where episodes are not known. Only slices by episode need it.
-- `source.get_column_at(keys, index)`: one field of some samples. Only slices by an episode key need it.
+  attribute never drops samples, so that numbers equal indices. By numbers, a sampler with data per sample (such as
+  priorities) follows a ring, whichever process writes to the ring.
+- `source.episodes_of(positions)`: the episode of each index, as arrays of first and end index and the stride between
+  samples of an episode; None if episodes are not known. Only slices by episode need this method.
+- `source.get_column_at(keys, index)`: one field of some samples. Only slices by an episode key need this method.
 
-Every `BatchBase` is such a source. Samplers keep no reference to a source: it is an argument of each call.
+Every `BatchBase` is a source. Samplers keep no reference to a source: it is an argument of each call.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Seed = int | np.random.Generator | None
 
 
 class Source(Protocol):
-    """What indices are drawn for; the module's docstring lists what some samplers need besides.
+    """The samples to draw indices for; the module's docstring lists further methods that some samplers need.
 
     Examples
     --------
-    >>> RandomSampler(seed=0).sample(range(1_000), batch_size=4).index.shape  # all that has a length is a source
+    >>> RandomSampler(seed=0).sample(range(1_000), batch_size=4).index.shape  # a source needs only a length
     (4,)
     """
 
@@ -52,15 +52,15 @@ class Source(Protocol):
 
 
 class IndexSampler(abc.ABC):
-    """Draws the indices of batches, with a generator of its own.
+    """Draws the indices of batches, with its own generator.
 
-    The same seed and the same calls give the same indices. `state_dict` holds plain values (numbers, texts, lists,
-    dicts and NumPy arrays): an object with the same arguments that loads it goes on as this one would have.
+    The same seed and the same calls give the same indices. `state_dict` returns plain values (numbers, strings, lists,
+    dicts and NumPy arrays): a sampler with the same arguments that loads them continues with the same draws.
 
     Parameters
     ----------
     seed
-        A seed, or a NumPy generator to draw with; without one, the seed comes from the system.
+        A seed, or a NumPy generator to draw with; by default the seed comes from the system.
 
     Examples
     --------
@@ -80,9 +80,9 @@ class IndexSampler(abc.ABC):
         Parameters
         ----------
         source
-            What to draw from; see the module's docstring.
+            The samples to draw from; see the module's docstring.
         batch_size
-            How many indices to draw.
+            The number of indices to draw.
 
         Raises
         ------
@@ -91,11 +91,11 @@ class IndexSampler(abc.ABC):
         """
 
     def info_fields(self) -> dict[str, np.dtype]:
-        """The names and dtypes of the columns that `sample` puts into `info`."""
+        """Return the names and dtypes of the columns that `sample` puts into `info`."""
         return {}
 
     def manual_seed(self, seed: int) -> None:
-        """Draw from now on as a sampler made with this seed; what was learned, such as priorities, stays."""
+        """Restart the generator like a new sampler with this seed; data about samples, such as priorities, stays."""
         self.rng = np.random.default_rng(seed)
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,18 +103,20 @@ class IndexSampler(abc.ABC):
         return {"sampler": type(self).__name__, "rng": generator_state(self.rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the sampler that gave this state was; a ValueError if it is of another class."""
+        """Continue at the position of the sampler that returned the state; a ValueError if its class differs."""
         self._check_kind(state)
         self.rng = generator_from_state(state["rng"])
 
     def _check_kind(self, state: Mapping[str, Any]) -> None:
         kind = state.get("sampler")
         if kind != type(self).__name__:
-            raise ValueError(f"the state is that of {kind!r}, this is a {type(self).__name__}: make one of that kind")
+            raise ValueError(
+                f"the state is of a {kind!r}, this is a {type(self).__name__}: make a sampler of the class of the state"
+            )
 
 
 def numbers_of(source: Source) -> range:
-    """The numbers of the samples in a source, which they keep when older ones are dropped.
+    """Return the numbers of the samples in a source, which do not change when older samples are dropped.
 
     Parameters
     ----------
@@ -124,18 +126,18 @@ def numbers_of(source: Source) -> range:
     Returns
     -------
     range
-        Its `sample_numbers`; without these the indices.
+        The `sample_numbers` of the source, or else its indices.
     """
     numbers: range | None = getattr(source, "sample_numbers", None)
     return range(len(source)) if numbers is None else numbers
 
 
 def nothing_to_draw_from() -> ValueError:
-    """The error for a source without samples.
+    """Make the error for a source without samples.
 
     Returns
     -------
     ValueError
         The error.
     """
-    return ValueError("there are no samples to draw from: add some first")
+    return ValueError("the source has no samples to draw from: add samples first")

@@ -1,4 +1,4 @@
-"""Mini-batches that worker processes fetch."""
+"""A sampler whose mini-batches are fetched by worker processes."""
 
 from __future__ import annotations
 
@@ -128,16 +128,16 @@ class MultiprocessingSampler(
         super().__init__(sampler.single_space, sampler.single_metadata_space, sampler.batch_size)
         sampler.take_back()
 
-    # -- what it shares with the sampler ---------------------------------------------------------------------
+    # -- delegated to the inner sampler ----------------------------------------------------------------------
 
     @property
     def data(self) -> BatchBase:  # type: ignore[override]
-        """The batch that the sampler below draws from."""
+        """The batch that the inner sampler draws from."""
         return self.sampler.data
 
     @property
     def rng(self) -> Any:
-        """The generator of the sampler below."""
+        """The generator of the inner sampler."""
         return self.sampler.rng
 
     @rng.setter
@@ -209,7 +209,7 @@ class MultiprocessingSampler(
         return self._running_pool().submit(drawn.index, form)
 
     def _leave_workers_of_parent(self) -> None:
-        """After a fork, leave the workers to the parent and draw again what they were asked for."""
+        """After a fork, leave the workers to the parent and draw their requested batches again."""
         if self._pool is not None and self._pool.owner != os.getpid():
             self.put_back(self._prefetcher.drawn())
             self._prefetcher, self._pool = self._new_prefetcher(), None
@@ -224,7 +224,7 @@ class MultiprocessingSampler(
         if self._pool is None:
             ctx = self.mp_ctx or default_context()
             if multiprocessing.current_process().daemon:
-                raise RuntimeError("this is a daemonic process, which may have no workers: use n_workers=0")
+                raise RuntimeError("a daemonic process cannot start workers: use n_workers=0")
             self._pool = FetchPool(
                 self.source,
                 BatchPlan(self.source, self.batch_size),
@@ -238,13 +238,13 @@ class MultiprocessingSampler(
             weakref.finalize(self, self._pool.close)
         return self._pool
 
-    # -- state and end ---------------------------------------------------------------------------------------
+    # -- state and closing -----------------------------------------------------------------------------------
 
     def put_back(self, drawn: Sequence[IndexBatch]) -> None:
         self.sampler.put_back(drawn)
 
     def take_back(self) -> None:
-        with no_interrupt():  # each is in one place, to be handed out once
+        with no_interrupt():  # Ctrl-C must not lose or duplicate a drawn batch
             self.put_back(self._prefetcher.drawn())
             self._prefetcher.clear()
 
@@ -276,7 +276,7 @@ class MultiprocessingSampler(
 
 
 class _Finishing:
-    """A pipeline of batches from workers, which it finishes."""
+    """A pipeline that finishes batches from workers in the caller's process."""
 
     def __init__(self, sampler: MultiprocessingSampler, prefetcher: Prefetcher) -> None:
         self._sampler, self._prefetcher = sampler, prefetcher

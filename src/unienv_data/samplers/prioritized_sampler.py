@@ -1,13 +1,13 @@
-"""Samples drawn in proportion to their priority, with the weights that correct the bias.
+"""A sampler that draws in proportion to priorities, with importance weights that correct the bias.
 
-There are two ways to draw from weights in proportion to them, and the quicker one is taken.
+The sampler draws by rejection or by the sum tree, whichever is faster.
 
-By trial: any slot is drawn with the same probability, and kept with a probability of its weight over the largest. That
-takes a few NumPy calls over more slots than are wanted, and no sums; it is the quicker way while a fair share of the
-tries is kept, as with weights that do not differ by much. By the tree: the quicker way where a few weights outweigh all
-others. Either way every draw is independent of the others, so one batch may come of both.
+Rejection draws slots with equal probability, and keeps a slot with a probability of its weight over the largest weight.
+That needs a few NumPy calls over more slots than wanted, and no sums. It is faster while a fair share of the slots is
+kept, so for weights that differ little. The sum tree is faster if a few weights outweigh all others. All draws are
+independent of each other, so one batch may combine both methods.
 
-The choice depends on what was drawn before, so it is part of the state that a sampler saves.
+The choice depends on earlier draws, so it is part of a sampler's state.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..base.random_state import uniform_indices
 from ._sum_tree import LARGEST_WEIGHT, SumTree
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
-#: A value for each batch, by how many came before it.
+#: Returns the value for a batch, given the number of batches before it.
 Schedule = Callable[[int], float]
 
 _FEWEST_SLOTS = 1024
-# The share of tries that must be kept for them to be worth it: about there both ways take the same time.
+# The share of kept slots at which rejection and tree take about the same time.
 _LEAST_SHARE = 0.1
-# The largest weight may be one that is long gone: it is looked up anew after so many batches by the tree.
+# The slot of the largest weight may have got a smaller one: it is computed again after this many batches by the tree.
 _TREE_BATCHES = 1024
 
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """A value that changes linearly from one number to another, and then stays.
+    """A value that changes linearly from one number to another, and then stays constant.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LinearSchedule:
     stop
         The value from batch `steps` on.
     steps
-        After how many batches `stop` is reached.
+        The number of batches until `stop` is reached.
 
     Examples
     --------
@@ -60,33 +60,33 @@ class LinearSchedule:
 
 
 class PrioritizedSampler(IndexSampler):
-    """Index i with a probability in proportion to (priority + eps) ** alpha.
+    """Draws index i with a probability in proportion to (priority + eps) ** alpha.
 
-    The sampler follows the numbers of the samples in the source whenever it draws, so any process may write: new
-    samples get the default priority, and overwritten samples are forgotten. Removing samples from the middle moves the
-    others: priorities then stay with the indices, not with the samples.
+    The sampler compares the sample numbers of the source before every draw, so any process may write: new samples get
+    the default priority, and overwritten samples lose theirs. Removing samples from the middle moves later samples to
+    other indices: priorities then stay with the indices, not with the samples.
 
-    `info` has for each index its `weight`, (count * probability) ** -beta over the largest in the batch, which corrects
-    the bias in a loss, and the `number` of the sample, for `update_priority_of`.
+    `info` has two columns: `weight`, (count * probability) ** -beta divided by the largest in the batch, which corrects
+    the bias in a loss, and the `number` of each sample, for `update_priority_of`.
 
     Parameters
     ----------
     alpha
-        The exponent of priorities, or a schedule: a function of how many batches were drawn. A priority keeps the alpha
-        of the moment when it was given.
+        The exponent of priorities, or a schedule: a function of the number of batches drawn. A priority keeps the alpha
+        of the time of its update.
     beta
         The exponent of the weights, or a schedule.
     eps
-        Added to every priority.
+        A constant added to every priority.
     default_priority
-        The priority of new samples, by default the highest that was ever given, 1 at first, so that each is drawn soon.
+        The priority of new samples, by default the highest priority so far (1 at first), so that they are drawn soon.
     seed
         A seed, or a NumPy generator to draw with.
 
     Raises
     ------
     ValueError
-        A number is negative or not finite. When drawing: there are no samples.
+        A number is negative or not finite. When drawing: the source has no samples.
 
     Examples
     --------
@@ -110,17 +110,17 @@ class PrioritizedSampler(IndexSampler):
         self._alpha, self._beta, self.eps = _scheduled("alpha", alpha), _scheduled("beta", beta), float(eps)
         self.default_priority = None if default_priority is None else float(default_priority)
         self._batches = 0
-        self._highest = 0.0  # of the priorities that were given
+        self._highest = 0.0  # the highest priority so far
         self._forget()
 
     def _forget(self) -> None:
-        """Forget every sample."""
+        """Drop the weights of all samples."""
         self._numbers = range(0)
         self._draws = WeightedDraws(_FEWEST_SLOTS)
 
     @property
     def alpha(self) -> float:
-        """The exponent of priorities that are given now."""
+        """The exponent for priorities that are set now."""
         return self._alpha(self._batches)
 
     @property
@@ -138,21 +138,21 @@ class PrioritizedSampler(IndexSampler):
         if not numbers:
             raise nothing_to_draw_from()
         index, weights = self._draws.draw(self.rng, numbers, batch_size)
-        importance = (weights.min() / weights) ** self.beta  # (count * probability) ** -beta over the largest of them
+        importance = (weights.min() / weights) ** self.beta  # (count * probability) ** -beta over the batch's largest
         self._batches += 1
         return IndexBatch(index, {"weight": importance.astype(np.float32), "number": index + numbers.start})
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Give samples new priorities; where a sample comes more than once, the last priority counts.
+        """Set the priorities of samples; of a repeated sample, the last priority counts.
 
-        If other batches were drawn since, or in advance, use `update_priority_of`.
+        If later batches were drawn, or batches are fetched in advance, use `update_priority_of`.
 
         Parameters
         ----------
         index
-            The samples, by their index when the last batch was drawn.
+            The indices of the samples at the time of the last draw.
         priority
-            One for each sample, or one for all.
+            One priority for each sample, or one for all.
 
         Raises
         ------
@@ -162,17 +162,19 @@ class PrioritizedSampler(IndexSampler):
             A priority is negative, not finite, or too large for alpha.
         """
         index = np.asarray(index, np.int64)
-        # read as unsigned, a negative number is larger than every length
+        # as unsigned, a negative number is larger than every length
         if index.size and index.view(np.uint64).max() >= len(self._numbers):
-            raise IndexError(f"index {index.min()} to {index.max()}, there were {len(self._numbers)} samples")
+            raise IndexError(
+                f"indices from {index.min()} to {index.max()}, the last draw was from {len(self._numbers)} samples"
+            )
         self._set_priority(index + self._numbers.start, priority)
 
     def update_priority_of(self, number: Any, priority: Any) -> None:
-        """`update_priority` by the `number` in `info`; samples that were dropped are passed over."""
+        """`update_priority` by the `number` in `info`; samples that were dropped since are ignored."""
         number, numbers = np.asarray(number, np.int64), self._numbers
         priority = np.broadcast_to(np.asarray(priority, np.float64), number.shape)
-        there = (number >= numbers.start) & (number < numbers.stop)
-        self._set_priority(number[there], priority[there])
+        is_known = (number >= numbers.start) & (number < numbers.stop)
+        self._set_priority(number[is_known], priority[is_known])
 
     def _set_priority(self, number: np.ndarray, priority: Any) -> None:
         weights, highest = self._weights(np.asarray(priority, np.float64))
@@ -182,7 +184,7 @@ class PrioritizedSampler(IndexSampler):
             self._draws.set(slots, weights.reshape(-1) if weights.ndim else weights)
 
     def _weights(self, priority: np.ndarray) -> tuple[np.ndarray, float]:
-        """The weights of priorities, and the highest priority; a ValueError if one is no finite number >= 0."""
+        """Return the weights of priorities, and the highest priority; a ValueError unless all are finite and >= 0."""
         if not priority.size:
             return priority, 0.0
         highest = float(priority.max())
@@ -195,12 +197,12 @@ class PrioritizedSampler(IndexSampler):
         return weights, highest
 
     def _follow(self, numbers: range) -> None:
-        """Give weights to the samples that were added since the last batch, and take those of dropped samples."""
+        """Set the weights of new samples, and clear the weights of dropped samples."""
         known = self._numbers
         if numbers == known:
             return
         if numbers.start < known.start:
-            # not the samples that were there: another source, or one that was made anew
+            # numbers never fall in one source, so this is another source
             self._forget()
             known = self._numbers
         kept = range(max(known.start, numbers.start), max(min(known.stop, numbers.stop), numbers.start))
@@ -222,7 +224,7 @@ class PrioritizedSampler(IndexSampler):
         self._draws.load_state_dict(old.state_dict())
 
     def _known_weights(self) -> np.ndarray:
-        """The weights of the known samples, oldest first."""
+        """Return the weights of the known samples, oldest first."""
         numbers = np.arange(self._numbers.start, self._numbers.stop)
         return self._draws.get(numbers & (self._draws.size - 1))
 
@@ -255,10 +257,10 @@ def _set_weights(draws: WeightedDraws, numbers: range, weights: float | np.ndarr
     """Set the weights of a range of samples, whose slots may wrap."""
     start = numbers.start & (draws.size - 1)
     first = min(len(numbers), draws.size - start)
-    parts = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
-    draws.set_range(start, start + first, parts[0])
+    head, tail = (weights[:first], weights[first:]) if isinstance(weights, np.ndarray) else (weights, weights)
+    draws.set_range(start, start + first, head)
     if first < len(numbers):
-        draws.set_range(0, len(numbers) - first, parts[1])
+        draws.set_range(0, len(numbers) - first, tail)
 
 
 def _scheduled(name: str, value: float | Schedule) -> Schedule:
@@ -273,13 +275,13 @@ def _scheduled(name: str, value: float | Schedule) -> Schedule:
 
 
 class WeightedDraws:
-    """Weights of a number of slots that is a power of two, zero at first, and draws of slots that are in use."""
+    """Weights of `size` slots, a power of two, and draws of slots in proportion. Weights are zero at first."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._tree = SumTree(size)
         self._largest = 0.0  # no weight is larger
-        self._share = 1.0  # of tries that are kept, as far as is known
+        self._share = 1.0  # the estimated share of kept slots in rejection
         self._tree_batches = 0
 
     def total(self) -> float:
@@ -289,7 +291,7 @@ class WeightedDraws:
         return self._tree.get(slots)
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of slots; where one comes more than once, the last counts. The array of slots is kept."""
+        """Set the weights of slots; of a repeated slot, the last weight counts. The tree keeps the array of slots."""
         self._largest = max(self._largest, float(weights.max(initial=0.0)))  # first: no weight is ever larger
         self._tree.set(slots, weights)
 
@@ -299,25 +301,24 @@ class WeightedDraws:
         self._tree.set_range(start, stop, weights)
 
     def draw(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices into `numbers`, each with a probability in proportion to its weight, never zero; and their weights.
+        """Draw indices into `numbers` in proportion to their weights, never of weight zero; return both.
 
-        Number n has slot n modulo the size. Slots of other numbers have no weight.
+        Number n has slot n modulo the size. Slots of other numbers have weight zero.
         """
-        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        draws: list[tuple[np.ndarray, np.ndarray]] = []
         missing = count
         while missing and self._share >= _LEAST_SHARE:
-            part = self._draw_by_trial(rng, numbers, missing)
-            parts.append(part)
-            missing -= len(part[0])
-        if missing or not parts:
-            parts.append(self._draw_by_tree(rng, numbers, missing))
-        if len(parts) == 1:
-            return parts[0]
-        indices, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
+            draws.append(self._draw_by_rejection(rng, numbers, missing))
+            missing -= len(draws[-1][0])
+        if missing or not draws:
+            draws.append(self._draw_by_tree(rng, numbers, missing))
+        if len(draws) == 1:
+            return draws[0]
+        indices, weights = (np.concatenate(column) for column in zip(*draws, strict=True))
         return indices, weights
 
-    def _draw_by_trial(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Up to `count` draws."""
+    def _draw_by_rejection(self, rng: np.random.Generator, numbers: range, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return up to `count` draws."""
         tries = int(1.1 * count / self._share) + 16
         indices = uniform_indices(rng, len(numbers), tries)
         weights = self._tree.get((indices + numbers.start) & (self.size - 1))
@@ -335,12 +336,15 @@ class WeightedDraws:
         return (slots - numbers.start) & (self.size - 1), self._tree.get(slots)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the next draws, without the weights and the generator."""
+        """Return the state of the draws, without the weights and the generator."""
         return {"largest": self._largest, "share": self._share, "tree_batches": self._tree_batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Draw as the one that gave this state would, once the weights are the same."""
+        """Continue like the object that returned the state; the weights must be set before."""
         largest, share = float(state["largest"]), float(state["share"])
         if not (largest >= self._largest and 0 <= share <= 1):
-            raise ValueError(f"the state has a largest weight of {largest} and a share of {share}: that cannot be")
+            raise ValueError(
+                f"the state has a largest weight of {largest}, wanted at least {self._largest}, and a share of "
+                f"{share}, wanted from 0 to 1"
+            )
         self._largest, self._share, self._tree_batches = largest, share, int(state["tree_batches"])

@@ -1,4 +1,4 @@
-"""Slices: samples that follow each other within one episode."""
+"""A sampler of slices: consecutive samples of one episode."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_draw_from, numbers_of, parse_batch_size
 
-# After so many rounds with too few fitting draws, all fitting starts are looked up.
+# After this many rounds with too few valid starts, the sampler computes all valid starts.
 _ROUNDS = 8
-# How many samples are read at a time to find episodes by a key.
+# The number of samples read at a time to find episodes by a key.
 _CHUNK = 1 << 18
 
 
 class SliceSampler(IndexSampler):
-    """Batches of slices, each of `slice_len` samples in a row from one episode.
+    """Draws slices, each of `slice_len` consecutive samples of one episode.
 
-    A batch of `batch_size` indices holds its slices one after the other: `index.reshape(-1, slice_len)` has a slice in
-    each row. The batch size must be a multiple of the number given. Every start with a whole slice after it is as
-    likely as any other.
+    A batch of `batch_size` indices is a concatenation of slices: `index.reshape(-1, slice_len)` has a slice in each
+    row. The batch size must be a multiple of `slice_len` or `num_slices`. All samples at which a complete slice can
+    start are equally likely.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class SliceSampler(IndexSampler):
     num_slices
         The number of slices, instead of their length.
     strict_length
-        Leave out episodes shorter than a slice. Otherwise they come too, as likely as one start, padded at the end with
-        their last sample; `info["mask"]` is False for padding.
+        Whether episodes shorter than a slice are left out. Otherwise each counts as one start, and its slice is padded
+        at the end with the last sample; `info["mask"]` is False for padding.
     episode_key
-        A field of the samples that tells episodes apart, such as "episode_id" or ("info", "episode"): an episode ends
-        where the next sample's value differs. By default episodes are those that the source knows (`episodes_of`).
+        A field that identifies episodes, such as "episode_id" or ("info", "episode"): an episode ends where the next
+        sample's value differs. By default the source gives the episodes (`episodes_of`).
     seed
         A seed, or a NumPy generator to draw with.
 
@@ -42,7 +42,7 @@ class SliceSampler(IndexSampler):
     TypeError
         Both or neither of `slice_len` and `num_slices` are given.
     ValueError
-        A number is less than 1. When drawing: the source does not know its episodes, or none is long enough.
+        A number is less than 1. When drawing: the source does not know its episodes, or no episode is long enough.
 
     Examples
     --------
@@ -84,26 +84,26 @@ class SliceSampler(IndexSampler):
         index = starts[:, None] + np.arange(length) * stride[:, None]
         mask = index < stops[:, None]
         if not self.strict_length:
-            # the last sample of the episode, for what lies behind it
+            # Pad with the last sample of the episode.
             last = starts + (stops - 1 - starts) // stride * stride
             np.minimum(index, last[:, None], out=index)
         return IndexBatch(index.reshape(-1), {"mask": mask.reshape(-1)})
 
     def _shape(self, batch_size: int) -> tuple[int, int]:
-        """The number of slices in a batch, and their length."""
+        """Return the number of slices in a batch, and their length."""
         divisor = self.slice_len or self.num_slices or 1
         if batch_size % divisor:
             name = "slice_len" if self.slice_len else "num_slices"
             raise ValueError(f"batch_size {batch_size} is not a multiple of {name} {divisor}")
-        other = batch_size // divisor
-        return (other, divisor) if self.slice_len else (divisor, other)
+        quotient = batch_size // divisor
+        return (quotient, divisor) if self.slice_len else (divisor, quotient)
 
     def _draw_starts(self, source: Source, count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts of slices, with the ends of their episodes and the strides."""
+        """Draw starts of slices; return them with the ends of their episodes and the strides."""
         rounds: list[tuple[np.ndarray, ...]] = []
         missing = count
         for _ in range(_ROUNDS):
-            # a few more than are missing: near the ends of episodes there is no whole slice
+            # A few more than missing: near the ends of episodes no complete slice can start.
             drawn = self.rng.integers(0, len(source), missing + missing // 4 + 1)
             rounds.append(tuple(column[:missing] for column in self._fitting(source, drawn, length)))
             missing -= len(rounds[-1][0])
@@ -116,11 +116,11 @@ class SliceSampler(IndexSampler):
         return columns[0], columns[1], columns[2]
 
     def _fitting(self, source: Source, positions: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
-        """The positions at which a slice may start, with the ends of their episodes and the strides."""
+        """Return the positions at which a slice can start, with the ends of their episodes and the strides."""
         begins, stops, strides = self._bounds_of(source, positions)
         fits = positions + (length - 1) * strides < stops
         if not self.strict_length:
-            fits |= positions == begins  # an episode that is too short is taken whole
+            fits |= positions == begins  # the slice of a short episode starts at its first sample
         return positions[fits], stops[fits], strides[fits]
 
     def _bounds_of(self, source: Source, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,39 +132,38 @@ class SliceSampler(IndexSampler):
         if episodes is None:
             raise ValueError(
                 f"{type(source).__name__} does not know its episodes: keep them (keep_episodes=True of "
-                f"ReplayBuffer), or name the field that tells them apart with episode_key"
+                f"ReplayBuffer), or name the field that identifies them with episode_key"
             )
         begins, stops, stride = episodes
         return begins, stops, np.broadcast_to(np.asarray(stride, np.int64), begins.shape)
 
     def _every_start(self, source: Source, length: int) -> np.ndarray:
-        """All positions at which a slice may start; remembered until the source changes."""
+        """Return all positions at which a slice can start, cached until the source changes."""
         numbers = numbers_of(source)
         if self._all_starts[:2] != (numbers, length):
             every = self._fitting(source, np.arange(len(numbers)), length)[0]
             if not len(every):
                 raise ValueError(
-                    f"no episode has {length} samples, so there is no whole slice: use shorter slices, or "
-                    f"strict_length=False for padded ones"
+                    f"no episode has {length} samples: use shorter slices, or strict_length=False to pad short episodes"
                 )
             self._all_starts = (numbers, length, every)
         return self._all_starts[2]
 
 
 class KeyedEpisodes:
-    """The episodes of a source by the values of a field: an episode begins where the value differs from the one before.
+    """The episodes of a source by a field: an episode begins where the value differs from the previous sample.
 
-    Each sample is read once: the bounds are kept by the samples' numbers, and extended when there are more samples.
+    Each sample is read once: the bounds are kept by sample number, and extended when samples are added.
     """
 
     def __init__(self, keys: Sequence[Any]) -> None:
         self._keys = list(keys)
         self._numbers = range(0)
-        self._begins = self._ends = np.empty(0, np.int64)  # the numbers of first samples, and of those after the last
+        self._begins = self._ends = np.empty(0, np.int64)  # ranges [begin, end) of sample numbers
         self._last: Any = None  # the value of the last sample
 
     def bounds_of(self, source: Any, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the end index of the episodes that these indices lie in."""
+        """Return the first and the end index of the episode of each index."""
         while (numbers := numbers_of(source)) != self._numbers:
             self._follow(source, numbers)
         episode = self._begins.searchsorted(positions + numbers.start, "right") - 1
@@ -172,9 +171,9 @@ class KeyedEpisodes:
         return np.maximum(starts, 0), self._ends.take(episode) - numbers.start
 
     def _follow(self, source: Any, numbers: range) -> None:
-        """Read the new samples, and keep what they say if no sample was overwritten meanwhile."""
+        """Read the new samples, and keep the result unless samples were overwritten meanwhile."""
         if numbers.start < self._numbers.start or numbers.stop < self._numbers.stop:
-            # samples were removed: all known bounds may be wrong
+            # samples were removed: the known bounds may be wrong
             self._numbers, self._begins = range(0), np.empty(0, np.int64)
         first = max(0, self._begins.searchsorted(numbers.start, "right") - 1)
         begins_by_chunk, last = [self._begins[first:]], self._last
@@ -187,7 +186,7 @@ class KeyedEpisodes:
                 differs[0] = values[0] != last
             begins_by_chunk.append(np.flatnonzero(differs) + start)
             last = values[-1]
-        if numbers_of(source).start == numbers.start:  # else the indices were those of other samples
+        if numbers_of(source).start == numbers.start:  # else a writer dropped samples, which moves indices
             begins = np.concatenate(begins_by_chunk)
             ends = np.append(begins[1:], numbers.stop)
             self._numbers, self._last, self._begins, self._ends = numbers, last, begins, ends
@@ -199,5 +198,5 @@ class KeyedEpisodes:
             values = values.reshape(len(values))
         if values.ndim != 1:
             name = "/".join(map(str, self._keys))
-            raise ValueError(f"{name} has values of shape {values.shape[1:]}, an episode key has one for each sample")
+            raise ValueError(f"{name} has values of shape {values.shape[1:]}, an episode key must have one per sample")
         return values

@@ -1,4 +1,4 @@
-"""Mini-batches of single samples."""
+"""The sampler of mini-batches of single samples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StepSampler(
     prefetch
         The number of batches that a thread fetches in advance; they have the data of the time of the fetch.
     pin_memory
-        Whether batches of PyTorch tensors pass through page-locked memory, or stay there without a `device`.
+        Whether batches of PyTorch tensors are copied through page-locked memory; without a `device` they stay there.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class StepSampler(
         self._process = os.getpid()
         self._prefetcher = self._new_prefetcher()
         super().__init__(single_space, metadata_space, batch_size)
-        self._info_device = single_space.device  # that of a composite space is found by walking it
+        self._info_device = single_space.device  # cached: a composite space asks all its children
         if seed is not None:
             self.manual_seed(seed)
 
@@ -129,7 +129,7 @@ class StepSampler(
     def fetch(self, drawn: IndexBatch, form: Form) -> Any:
         if self._mover is not None and form is STRUCTURED:
             return self._mover.read(self.data, drawn.index)
-        if form.with_metadata:  # before samples can be dropped
+        if form.with_metadata:  # first: a writer may drop samples during the read
             drawn = self._with_numbers(drawn)
         batch = form.read(self.data, drawn.index)
         return batch if self._mover is None and not form.with_metadata else self.finish(batch, drawn, form)
@@ -157,10 +157,10 @@ class StepSampler(
             self._threads, self._process = ThreadPoolExecutor(1, "unienv-prefetch"), os.getpid()
         return ThreadFetch(self._threads, functools.partial(self.fetch, drawn, form))
 
-    # -- what is known of the samples drawn ------------------------------------------------------------------
+    # -- metadata of the drawn samples -----------------------------------------------------------------------
 
     def _with_numbers(self, drawn: IndexBatch) -> IndexBatch:
-        """A drawn batch with the number of each sample in its info."""
+        """Add the number of each sample to the info of a drawn batch."""
         if "number" in drawn.info:
             return drawn
         return IndexBatch(drawn.index, {"number": drawn.index + self.data.sample_numbers.start, **drawn.info})
@@ -171,17 +171,17 @@ class StepSampler(
         if self._index_limit is not None:
             for name, column in columns.items():
                 if column.dtype.kind == "i" and column.size and column.max() > self._index_limit:
-                    raise OverflowError(f"{name} {column.max()} does not fit the integers that {backend} has")
+                    raise OverflowError(f"{name} {column.max()} does not fit the integers of {backend}")
         return {name: backend.from_numpy(column, device=device) for name, column in columns.items()}
 
     def _make_sampled_metadata_space(self) -> DictSpace | None:
         spaces = {} if self.single_metadata_space is None else dict(self.single_metadata_space.spaces)
-        whole = np.dtype(np.int64)
-        for name, dtype in {"index": whole, "number": whole, **self.sampler.info_fields()}.items():
+        int64 = np.dtype(np.int64)
+        for name, dtype in {"index": int64, "number": int64, **self.sampler.info_fields()}.items():
             spaces[name] = _info_space(self.backend, dtype, self.device)
         return batch_space(DictSpace(self.backend, spaces, self.device), self.batch_size)
 
-    # -- as a batch, on the device ---------------------------------------------------------------------------
+    # -- the sampler as a batch ------------------------------------------------------------------------------
 
     def read_as(self, idx: Any, form: Form) -> Any:
         batch = form.read(self.data, idx)
@@ -190,10 +190,10 @@ class StepSampler(
         count = None if is_single(idx) else len(np.asarray(resolve_index(self.backend, idx, len(self))))
         return self._mover.move(batch, count, form)
 
-    # -- state and end ---------------------------------------------------------------------------------------
+    # -- state and closing -----------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        with no_interrupt():  # each is in one place, to be handed out once
+        with no_interrupt():  # Ctrl-C must not lose or duplicate a drawn batch
             self.put_back(self._prefetcher.drawn())
             self._prefetcher.clear()
 
@@ -218,7 +218,7 @@ class StepSampler(
         self._prefetcher = self._new_prefetcher()
 
     def close(self) -> None:
-        """End the thread that fetches in advance. The data stay open, and the sampler can still be used."""
+        """End the prefetch thread. The data stay open, and the sampler can still be used."""
         self.take_back()
         if self._threads is not None and self._process == os.getpid():
             self._threads.shutdown(wait=True, cancel_futures=True)
@@ -240,8 +240,8 @@ def _index_dtype(backend: ComputeBackend) -> np.dtype:
 class Mover:
     """Moves samples of a space, and their metadata, to a device.
 
-    Batches pass through page-locked memory if `pinned`, and without a device (None) stay in it; single samples,
-    metadata and what is not a plain array do not. A count of None stands for one sample, without a leading axis.
+    If `pinned`, batches are copied through page-locked memory, and stay there without a device (None). Single samples,
+    metadata and leaves other than plain arrays are not. A count of None means one sample, without a leading axis.
     """
 
     def __init__(self, space: Space, metadata_space: DictSpace | None, device: Any, *, pinned: bool) -> None:
@@ -251,7 +251,7 @@ class Mover:
         self._metadata_spaces = None if metadata_space is None else _BatchSpaces(metadata_space)
 
     def move(self, value: Any, count: int | None, form: Form) -> Any:
-        """Move what was read in this form."""
+        """Move data that was read in this form."""
         data, metadata = value if form.with_metadata else (value, None)
         data = self._move_flat(data) if form.is_flat else self._move_data(data, count)
         return (data, self._move_metadata(metadata, count)) if form.with_metadata else data
@@ -292,7 +292,7 @@ class _BatchSpaces:
 
 
 def _row_mover(space: Space, device: Any, *, pinned: bool) -> Any:
-    """A mover of packed rows; None where batches of the space are moved leaf by leaf."""
+    """Make a mover of packed rows; None if batches of the space are moved leaf by leaf."""
     if space.backend.simplified_name != "pytorch":
         if pinned:
             raise ValueError(f"pin_memory is for PyTorch, the data is of backend {space.backend}")

@@ -1,4 +1,4 @@
-"""Samplers for which every sample counts the same: with replacement, and epoch after epoch without."""
+"""Samplers that draw every sample with the same probability, with and without replacement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .index_sampler import IndexBatch, IndexSampler, Seed, Source, nothing_to_dr
 
 
 class RandomSampler(IndexSampler):
-    """Every index with the same probability, independently of the others.
+    """Draws every index with the same probability, independently of the others.
 
     Parameters
     ----------
@@ -34,25 +34,25 @@ class RandomSampler(IndexSampler):
 
 
 class SamplerWithoutReplacement(IndexSampler):
-    """Epoch after epoch, each index once in an epoch.
+    """Draws epoch after epoch, each index once in an epoch.
 
-    An epoch is over the samples at its beginning: samples that are added meanwhile come in the next epoch. If samples
-    are removed, so that there are fewer than at the beginning, a new epoch begins. In a ring that is being overwritten
-    an index does not stay with its sample; there an epoch is one over indices.
+    An epoch covers the samples at its beginning: samples that are added later come in the next epoch. If removals leave
+    fewer samples than at the beginning, a new epoch begins. In a ring that is being overwritten the samples move to
+    other indices, and an epoch covers each index once.
 
     Parameters
     ----------
     drop_last
-        Leave out the last batch of an epoch if it is short.
+        Whether the last batch of an epoch is left out if it is short.
     shuffle
-        Draw in random order, otherwise oldest first.
+        Whether the order is random; otherwise oldest first.
     seed
-        A seed, or a NumPy generator that the seed is drawn with.
+        A seed, or a NumPy generator from which the seed is drawn.
 
     Raises
     ------
     ValueError
-        When drawing: there are no samples, or with `drop_last` fewer than the batch size.
+        When drawing: the source has no samples, or with `drop_last` fewer than the batch size.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class SamplerWithoutReplacement(IndexSampler):
     def manual_seed(self, seed: int) -> None:
         super().manual_seed(seed)
         self._seed = seed
-        self._epoch = 0  # the epoch that is going on, or the next one
+        self._epoch = 0  # the number of the current epoch, or of the next one
         self._position = 0
         self._order: EpochOrder | None = None
 
@@ -80,7 +80,7 @@ class SamplerWithoutReplacement(IndexSampler):
 
     @property
     def epoch(self) -> int:
-        """How many epochs are over."""
+        """The number of completed epochs."""
         return self._epoch
 
     def sample(self, source: Source, batch_size: int) -> IndexBatch:
@@ -94,8 +94,8 @@ class SamplerWithoutReplacement(IndexSampler):
                 raise nothing_to_draw_from()
             if not self._has_batch(length, batch_size):
                 raise ValueError(
-                    f"batch_size is {batch_size} and there are {length} samples: with drop_last no batch would ever "
-                    f"come; use a smaller batch or drop_last=False"
+                    f"batch_size is {batch_size}, the source has {length} samples: with drop_last an epoch has no "
+                    f"batch; use a smaller batch or drop_last=False"
                 )
             self._order = EpochOrder(length, self._seed, self._epoch)
         start, stop = self._position, min(self._position + batch_size, self._order.length)
@@ -114,7 +114,7 @@ class SamplerWithoutReplacement(IndexSampler):
         self._epoch, self._position, self._order = self._epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sampler's state, its place in the epoch included, for `load_state_dict`."""
+        """Return the sampler's state, with its position in the epoch, for `load_state_dict`."""
         return {
             **super().state_dict(),
             "seed": self._seed,
@@ -131,7 +131,7 @@ class SamplerWithoutReplacement(IndexSampler):
 
 
 def _epoch_seed(seed: Seed) -> int:
-    """The seed of the orders of all epochs."""
+    """Return the seed for the orders of all epochs."""
     if isinstance(seed, np.random.Generator):
         return int(seed.integers(0, 2**63))
     return fresh_seed() if seed is None else seed
