@@ -385,7 +385,7 @@ def test_a_policy_that_gives_one_action_for_all_slots(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(FileExistsError, match="is there already and is not a recording, give another path"):
+    with pytest.raises(FileExistsError, match="it exists already and is not a recording, give another path"):
         unienv.record(batch(), tmp_path, 10)
     with pytest.raises(TypeError, match=r"env is CartPoleEnv, wanted an environment: unienv.make\(env\) makes it one"):
         unienv.record(gymnasium.make(CARTPOLE).unwrapped, tmp_path)  # type: ignore[arg-type]

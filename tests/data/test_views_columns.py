@@ -123,7 +123,7 @@ def test_the_longest_path_names_a_column() -> None:
         ({"obs": [0], "obs/cam": [0], "obs/state": [0]}, "'obs' has no columns left, longer paths name all of them"),
         ({"action": [0.5]}, "'action': offsets of shape .* wanted integers"),
         ({"action": []}, "wanted integers along one axis"),
-        ({"action": [0], ("action",): [0]}, "and once"),
+        ({"action": [0], ("action",): [0]}, "and only once"),
         ({"action": seconds([0], timestamp="clock")}, "no field 'clock'"),
         ({"action": seconds([0], timestamp="action")}, "wanted one number per sample"),
     ],
