@@ -107,7 +107,7 @@ def test_write_all_adds_entries(replay: ExperienceReplay) -> None:
     [
         ("x", 0.5, ValueError, "x: values of torch.float32 that the entry's torch.int64 does not hold"),
         ("x", float("nan"), ValueError, "does not hold"),
-        ("x", torch.zeros(5), ValueError, r"x: shape \(5,\), the entries at these indices want \(6,\)"),
+        ("x", torch.zeros(5), ValueError, r"x: shape \(5,\), wanted \(6,\) for these indices"),
         (("next", "done"), 2, ValueError, "next/done: values of torch.int64"),
         (("next", "y"), torch.tensor(1j), ValueError, "next/y: values of torch.complex64"),
         ("x", "text", TypeError, "x: str is no tensor, array or number"),
@@ -117,7 +117,7 @@ def test_write_all_adds_entries(replay: ExperienceReplay) -> None:
             "new",
             torch.zeros(4, 2),
             ValueError,
-            r"new: shape \(4, 2\), a new entry wants a value for each sample: \(6,\)",
+            r"new: shape \(4, 2\), a new entry needs the leading axes \(6,\)",
         ),
         (3, 1.0, TypeError, "key 3: wanted a string, or a tuple of strings"),
     ],
@@ -137,7 +137,7 @@ def test_a_replay_buffer_keeps_its_entries(tmp_path: Path) -> None:
     with ReplayBuffer.create(space, capacity=6) as buffer:
         buffer.extend({"x": np.arange(4)})
         replay = ExperienceReplay(storage=buffer)
-        with pytest.raises(ValueError, match=r"y: a ReplayBuffer keeps the entries that it was made with.* copy"):
+        with pytest.raises(ValueError, match=r"y: a ReplayBuffer has fixed entries.* copy"):
             replay.set_("y", 1.0)
         copy = ExperienceReplay(storage=TensorDictStorage(6))
         copy.extend(replay[:])
@@ -246,7 +246,7 @@ def test_add_and_extend_check_what_they_get() -> None:
     replay.extend(numbers(3))
     with pytest.raises(TypeError, match="dict, add wants a TensorDict"):
         replay.add({"x": 1})
-    with pytest.raises(ValueError, match=r"samples with axes \(3,\) of their own, those that are there have \(\)"):
+    with pytest.raises(ValueError, match=r"samples with inner axes \(3,\), the present samples have \(\)"):
         replay.add(numbers(3))
     with pytest.raises(ValueError, match=r"samples with axes \(1,\)"):
         replay.extend(numbers(2).unsqueeze(1))

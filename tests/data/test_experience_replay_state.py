@@ -116,11 +116,11 @@ def test_a_dump_with_hooks_loads_without_them_or_says_why_not(tmp_path: Path) ->
     assert set(plain[:].keys()) == {"x"}  # what the hook saved
     filled = make()
     filled.extend(numbers(2, start=50))
-    with pytest.raises(ValueError, match=r"what its save hook saved does not fit .* register_load_hook"):
+    with pytest.raises(ValueError, match=r"the data of its save hook does not fit .* register_load_hook"):
         filled.loads(tmp_path / "saved")
     assert filled["x"].tolist() == [50, 51]
     small = make(storage=4)
-    with pytest.raises(ValueError, match="5 samples, there is room for 4"):
+    with pytest.raises(ValueError, match="5 samples, the storage has room for 4"):
         small.loads(tmp_path / "saved")
 
 
@@ -134,7 +134,7 @@ def test_hooks_may_change_the_number_and_the_axes_of_samples(tmp_path: Path) -> 
     other.loads(tmp_path / "saved")
     assert len(other) == 12
     assert other.extend(numbers(1)).tolist() == [12]
-    with pytest.raises(ValueError, match="without an axis for the samples"):
+    with pytest.raises(ValueError, match="has no axis for the samples"):
         make(storage=None).loads(tmp_path / "saved")
 
 
@@ -303,7 +303,7 @@ def test_a_replay_buffer_holds_what_was_saved_or_stays_as_it_was(way: str, tmp_p
         assert (target[:] == data[2:]).all()
         few = make(storage=small)
         few.extend(data[:2])
-        with pytest.raises(ValueError, match="there is room for 3"):
+        with pytest.raises(ValueError, match="the storage has room for 3"):
             move(source, few)
         assert (few[:] == data[:2]).all()
         source.register_load_hook(lambda saved: saved.set("x", saved["x"] * 100))

@@ -484,7 +484,7 @@ def test_samples_of_different_shapes_are_refused() -> None:
     replay = ExperienceReplay(storage=8)
     samples = [TensorDict({"a": torch.zeros(length)}, []) for length in (2, 3)]
     for data in (samples, lazy_stack(samples), lazy_stack([TensorDict({"in": sample}, []) for sample in samples])):
-        with pytest.raises(ValueError, match="pad what is shorter"):
+        with pytest.raises(ValueError, match="pad shorter values"):
             replay.extend(data)
     assert not replay.initialized
 

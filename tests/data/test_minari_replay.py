@@ -131,7 +131,7 @@ def test_trajectories_are_padded_and_masked_in_order(folder: Path, data: MinariE
         split.write_all(batch)
         assert (split[:] == batch.exclude("index")).all()
         for key in ("mask", "traj_ids"):
-            with pytest.raises(RuntimeError, match=f"{key} says which steps a trajectory has: it cannot be set"):
+            with pytest.raises(RuntimeError, match=f"{key} identifies the steps of a trajectory: it cannot be set"):
                 split.set_(key, 1)
         split.set_("weight", batch["action"][..., 0])
         assert torch.equal(split["weight"], batch["action"][..., 0])

@@ -1,6 +1,6 @@
-"""Recorded experience to learn from: replay in TED form, and Minari's datasets.
+"""Experience replay in TED form (TensorDicts), and Minari datasets.
 
-The names here are those of the modules below, which are imported when a name is first used.
+Modules are imported when one of their names is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The samples of a replay by index, their entries by key, and the transforms that they pass."""
+"""Access to the samples of a replay by index and key, and the chain of transforms."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Entry(NamedTuple):
 
 
 class TransformChain:
-    """Transforms in order. An inverted one runs forward when samples are written, and back when they are read.
+    """A list of transforms. A transform runs on reading and its inverse on writing; with `invert`, the reverse.
 
-    The way back is the transform's method `inv`; a transform without one has no way back.
+    The inverse is the transform's method `inv`; without this method, nothing runs.
     """
 
     def __init__(self, transform: Transform | None = None) -> None:
@@ -38,7 +38,7 @@ class TransformChain:
             self.insert(0, transform, invert=False)
 
     def insert(self, index: int, transform: Transform, *, invert: bool) -> None:
-        """Add a transform before the one at `index`."""
+        """Insert a transform before the transform at `index`."""
         if not callable(transform):
             raise TypeError(f"transform is {type(transform).__name__}, wanted a function of a TensorDict")
         if not -len(self) - 1 <= index <= len(self):
@@ -52,13 +52,13 @@ class TransformChain:
         return data
 
     def on_write(self, data: Any) -> Any:
-        """Transform samples that are to be written."""
+        """Transform samples before they are written."""
         for transform, is_inverted in reversed(self._entries):
             data = _checked(transform, transform(data)) if is_inverted else _backward(transform, data)
         return data
 
     def copy(self) -> TransformChain:
-        """Make a chain of the same transforms."""
+        """Copy the chain, with the same transforms."""
         other = TransformChain()
         other._entries = list(self._entries)
         return other
@@ -68,7 +68,7 @@ class TransformChain:
         return [transform.state_dict() if hasattr(transform, "state_dict") else None for transform in self]
 
     def load_state_dicts(self, states: list[Any]) -> None:
-        """Restore the states that `state_dicts` gave."""
+        """Restore the states of `state_dicts`."""
         if len(states) != len(self):
             raise ValueError(f"the states of {len(states)} transforms, this replay has {len(self)}")
         for transform, state in zip(self, states, strict=True):
@@ -118,18 +118,18 @@ class SampleAccess:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        """Read samples by index, through the transforms; or an entry of all samples by its key, as it is stored.
+        """Read samples by index, through the transforms; or an entry of all samples by its key, without transforms.
 
-        The key of a group, such as "next", gives a TensorDict. Where samples have axes of their own, `replay[2, 5:]` is
-        a part of the sample 2, and `replay[:8, 0]` one of the first samples.
+        The key of a group, such as "next", gives a TensorDict. If samples have inner axes (trajectories), `replay[2,
+        5:]` indexes inside sample 2, and `replay[:8, 0]` inside the first eight.
         """
         if isinstance(index, str) or (isinstance(index, tuple) and all(isinstance(key, str) for key in index)):
             return self._read_entry(key_of(index))
-        index, part = _parts_of(index)
+        index, inner_index = _split_index(index)
         with self._lock:
             data: Any = self._storage.get(self._index(index))
         data = self._transforms.on_read(data) if len(self._transforms) else data
-        return data[part] if part else data
+        return data[inner_index] if inner_index else data
 
     def __getitems__(self, indices: Any) -> Any:
         """Read the samples of a batch, for a `torch.utils.data.DataLoader` with `collate_fn=lambda batch: batch`."""
@@ -143,7 +143,7 @@ class SampleAccess:
                 return self._storage.get_column(key, every)
             group = {entry[len(key) :]: entry for entry in entries if entry[: len(key)] == key}
             if not group:
-                raise _unknown(key, entries)
+                raise KeyError(f"there is no entry {key}, there are {sorted(entries)}")
             columns = {inner: self._storage.get_column(entry, every) for inner, entry in group.items()}
         return from_columns(columns, torch.Size((len(every), *self._storage.inner_batch)))
 
@@ -154,44 +154,44 @@ class SampleAccess:
     # -- changing --------------------------------------------------------------------------------------------
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        """Overwrite samples by index, through the transforms; entries that are new are added to all samples."""
+        """Overwrite samples by index, through the transforms; new entries are added to all samples."""
         if not isinstance(data, (TensorDictBase, Mapping)):
             raise TypeError(f"{type(data).__name__}, samples are a TensorDict")
-        index, part = _parts_of(index)
+        index, inner_index = _split_index(index)
         with self._lock:
-            where = np.atleast_1d(self._index(index))
+            indices = np.atleast_1d(self._index(index))
             data = self._transforms.on_write(data)
-            if part:
+            if inner_index:
                 samples: Any = self._storage.get(self._index(index))
-                samples[part] = data
+                samples[inner_index] = data
                 data = samples
             items = flat_items(data.unsqueeze(0) if is_single(index) and isinstance(data, TensorDictBase) else data)
-            self._set_entries(items, where)
-            self._drawer.wrote(self._storage, where, is_new=False)
+            self._set_entries(items, indices)
+            self._drawer.wrote(self._storage, indices, is_new=False)
 
     def write_all(self, data: Any, end: int | None = None) -> None:
         """Overwrite the first samples in the order of their indices.
 
-        Entries that are new are added to all samples: where `data` has no value for them, they are NaN or zero. Entries
-        that `data` has not stay as they are. Of a recorded dataset only this replay changes, in memory.
+        New entries are added to all samples: samples without a value in `data` get NaN or zero. Entries that `data`
+        lacks keep their values. For a recorded dataset the changes are in the memory of this replay only.
 
         Parameters
         ----------
         data
             A TensorDict with a leading axis for the samples.
         end
-            How many samples to overwrite; as many as there are in `data` by default.
+            The number of samples to overwrite, by default the length of `data`.
 
         Raises
         ------
         ValueError
-            If the samples do not fit, or a value does not fit its entry. Nothing has changed then.
+            If the samples do not fit, or a value does not fit its entry. Nothing changes then.
         """
         if not isinstance(data, TensorDictBase) or not data.batch_dims:
             raise TypeError(f"{type(data).__name__}, write_all wants a TensorDict with a leading axis for the samples")
         count = len(data) if end is None else end
         if not 0 <= count <= len(self) or count > len(data):
-            raise ValueError(f"{count} samples of {len(data)} to write over {len(self)}: that does not fit")
+            raise ValueError(f"end is {count}, data has {len(data)} samples and the replay {len(self)}")
         self[:count] = data[:count]
 
     def set_(self, key: Any, value: Any) -> Self:
@@ -206,8 +206,8 @@ class SampleAccess:
     def set_at_(self, key: Any, value: Any, index: Any) -> Self:
         """Set an entry of the samples at these indices.
 
-        An entry that is new is added to all samples; of the others it is NaN, or zero if it is no float. Of a recorded
-        dataset only this replay changes, in memory.
+        A new entry is added to all samples; the other samples get NaN, or zero if it is no float. For a recorded
+        dataset the changes are in the memory of this replay only.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class SampleAccess:
         value
             One value for each of the samples, or one for all.
         index
-            Which samples.
+            The indices of the samples.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class SampleAccess:
             If the value has another shape, or the dtype of the entry does not hold it.
         """
         if key_of(key) == ("index",):
-            raise ValueError("index is where a sample lies, which sampling adds: it cannot be set")
+            raise ValueError("index cannot be set: sampling adds the index of each sample under this key")
         with self._lock:
             self._set_entries({key_of(key): value}, np.atleast_1d(self._index(index)))
         return self
@@ -235,24 +235,24 @@ class SampleAccess:
         Parameters
         ----------
         input_dict_or_td
-            The values by key, nested as the samples are.
+            The values by key, nested like the samples.
         clone
-            Makes no difference: values are copied in any case.
+            Makes no difference: values are always copied.
         keys_to_update
-            Of which keys to take the values; of all by default. The key of a group stands for all in it.
+            The keys whose values are used, by default all. The key of a group selects all its entries.
         """
         items = flat_items(input_dict_or_td)
         if keys_to_update is not None:
             chosen = [key_of(key) for key in keys_to_update]
-            items = {key: value for key, value in items.items() if any(key[: len(part)] == part for part in chosen)}
+            items = {key: value for key, value in items.items() if any(key[: len(start)] == start for start in chosen)}
         with self._lock:
             self._set_entries(items, np.arange(len(self)))
         return self
 
     def _set_entries(self, items: Mapping[Key, Any], index: np.ndarray) -> None:
-        """Set entries of some samples, or add them, once all of them have been checked."""
+        """Check all entries, then set them for some samples, or add them."""
         storage, inner = self._storage, self._storage.inner_batch
-        items = {key: value for key, value in items.items() if key != ("index",)}  # which sampling adds
+        items = {key: value for key, value in items.items() if key != ("index",)}  # added by sampling
         entries = storage.entries()
         known: dict[Key, torch.Tensor] = {}
         new: dict[Key, torch.Tensor] = {}
@@ -271,27 +271,23 @@ class SampleAccess:
             storage.add_column(key, _at(column, index, len(self)))
 
 
-def _parts_of(index: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The index of samples, and that of their own axes, if there is one."""
+def _split_index(index: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Split an index into the index of samples and the index of their inner axes, which may be empty."""
     if not isinstance(index, tuple) or not index:
         return index, ()
     first, *rest = index
     if not is_single(first) and not isinstance(first, slice):
-        raise TypeError(f"index {index!r}: in front of an index of their own axes, samples want a number or a slice")
+        raise TypeError(f"index {index!r}: the index of samples before an inner index must be a number or a slice")
     return first, tuple(rest) if is_single(first) else (slice(None), *rest)
 
 
-def _unknown(key: Key, entries: list[Key]) -> KeyError:
-    return KeyError(f"there is no entry {key}, there are {sorted(entries)}")
-
-
 def check_new_key(key: Key, entries: list[Key]) -> None:
-    """Raise a ValueError if an entry of this key would be in the way of others."""
+    """Raise a ValueError if a new key conflicts with an entry or a group of entries."""
     for entry in entries:
         shorter, longer = sorted((key, entry), key=len)
         if longer[: len(shorter)] == shorter:
-            what = "a group of entries" if entry == longer else "an entry"
-            raise ValueError(f"{'/'.join(key)} cannot be added: {'/'.join(shorter)} is {what} of the samples")
+            kind = "a group of entries" if entry == longer else "an entry"
+            raise ValueError(f"{'/'.join(key)} cannot be added: {'/'.join(shorter)} is {kind} of the samples")
 
 
 def _tensor(key: Key, value: Any) -> torch.Tensor:
@@ -302,7 +298,7 @@ def _tensor(key: Key, value: Any) -> torch.Tensor:
 
 
 def fitted(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tensor:
-    """Convert a value to one of an entry for each of `count` samples; a ValueError if the entry does not hold it."""
+    """Convert a value to the dtype and shape of an entry, for `count` samples; a ValueError if it does not fit."""
     tensor, wanted = _tensor(key, value), (count, *entry.shape[1:])
     if not _holds(entry.dtype, tensor):
         raise ValueError(f"{'/'.join(key)}: values of {tensor.dtype} that the entry's {entry.dtype} does not hold")
@@ -311,11 +307,11 @@ def fitted(key: Key, value: Any, count: int, entry: torch.Tensor) -> torch.Tenso
         return converted.broadcast_to(wanted)
     except RuntimeError:
         shape = tuple(tensor.shape)
-        raise ValueError(f"{'/'.join(key)}: shape {shape}, the entries at these indices want {wanted}") from None
+        raise ValueError(f"{'/'.join(key)}: shape {shape}, wanted {wanted} for these indices") from None
 
 
 def _holds(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
-    """Whether a dtype holds values; rounding to a float of less precision is no loss that matters."""
+    """Whether a dtype can represent values; rounding floats to less precision is allowed."""
     if tensor.dtype == dtype or (tensor.is_floating_point() and (dtype.is_floating_point or dtype.is_complex)):
         return True
     if tensor.is_complex():
@@ -329,13 +325,13 @@ def _new_column(key: Key, value: Any, count: int, inner: tuple[int, ...]) -> tor
         return tensor.expand(lead)
     if tuple(tensor.shape[: len(lead)]) != lead:
         raise ValueError(
-            f"{'/'.join(key)}: shape {tuple(tensor.shape)}, a new entry wants a value for each sample: {lead} first"
+            f"{'/'.join(key)}: shape {tuple(tensor.shape)}, a new entry needs the leading axes {lead}, of the samples"
         )
     return tensor
 
 
 def _at(column: torch.Tensor, index: np.ndarray, count: int) -> torch.Tensor:
-    """A column for all samples that has these values at these indices; else NaN for floats and zero for all else."""
+    """Make a column for all samples with these values at these indices; else NaN for floats and zero otherwise."""
     is_float = column.dtype.is_floating_point or column.dtype.is_complex
     whole = torch.full((count, *column.shape[1:]), float("nan") if is_float else 0, dtype=column.dtype)
     whole[torch.from_numpy(index)] = column

@@ -1,4 +1,4 @@
-"""Batches as storages of an experience replay: samples of a replay buffer, steps or trajectories of a dataset."""
+"""Storages of an experience replay over a batch: its samples, or the trajectories of a dataset."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
 _OVERLAY = "overlay"
-# How many samples are in memory at a time when a saved buffer is copied.
+# The number of samples in memory at a time when a saved buffer is copied.
 _CHUNK = 4096
 
 
 class BatchStorage(SampleStorage):
     """The samples of a batch whose values are arrays in dicts: a replay buffer, a recorded dataset, a view.
 
-    An index is a position in the batch. Of a batch that cannot be changed itself, entries are overwritten and added in
-    an overlay: columns in memory, while the batch stays as it is.
+    An index is a position in the batch. For a read-only batch, changed and added entries are in an overlay: columns in
+    memory, while the batch does not change.
 
     Parameters
     ----------
     batch
-        Where the samples are.
+        The samples.
     identity
-        What tells the batch apart from others when it is saved as a mere reference.
+        A text that identifies a read-only batch, which is saved as a reference.
     is_owned
         Whether the batch is closed with the storage.
     """
 
     def __init__(self, batch: BatchBase, *, identity: str | None = None, is_owned: bool = False) -> None:
         if not isinstance(batch.single_space, DictSpace):
-            raise TypeError(f"samples of {batch.single_space}, an experience replay wants a dict of arrays")
+            raise TypeError(f"samples of {batch.single_space}, an experience replay needs a dict of arrays")
         self.batch, self._identity, self._is_owned = batch, identity, is_owned
         self.is_mutable = batch.is_mutable
         self.capacity = getattr(batch, "capacity", None) if batch.is_mutable else len(batch)
         self._is_torch = batch.backend.simplified_name == "pytorch"
         self._take = _reader_of(batch)
         self._overlay: dict[Key, torch.Tensor] = {}
-        self._overlay_numbers = range(0)  # of the samples that the overlay is for
-        self._shift = 0  # what is added to the batch's numbers of samples, since they were restored
+        self._overlay_numbers = range(0)  # the numbers of the samples in the overlay
+        self._shift = 0  # added to the sample numbers of the batch, after they were restored
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -82,11 +82,11 @@ class BatchStorage(SampleStorage):
         return data
 
     def _check_overlay(self) -> None:
-        """Raise unless the samples are those that entries were set for: another process may write to the batch."""
+        """Raise a RuntimeError if another process has written to the batch since entries were set."""
         if self._overlay and self.sample_numbers != self._overlay_numbers:
             raise RuntimeError(
-                f"entries were set for the samples {self._overlay_numbers} of a {type(self.batch).__name__} that is "
-                f"read-only, which has {self.sample_numbers} now: set entries of a batch that nobody writes to"
+                f"entries were set for the samples {self._overlay_numbers} of a read-only {type(self.batch).__name__}, "
+                f"which has {self.sample_numbers} now: set entries only while no process writes to the batch"
             )
         self._overlay_numbers = self.sample_numbers
 
@@ -97,7 +97,7 @@ class BatchStorage(SampleStorage):
         return torch.as_tensor(self.batch.get_column_at(key, index))
 
     def select(self, batch: BatchBase, index: np.ndarray, identity: str | None) -> BatchStorage:
-        """Make the storage of a batch that has the samples at these indices, with what was set of them."""
+        """Make the storage of a batch of the samples at these indices, with their entries of the overlay."""
         other = BatchStorage(batch, identity=identity)
         other._set_overlay({key: column[index] for key, column in self._overlay.items()})
         return other
@@ -119,8 +119,8 @@ class BatchStorage(SampleStorage):
     def add_column(self, key: Key, value: torch.Tensor) -> None:
         if self.is_mutable:
             raise ValueError(
-                f"{'/'.join(key)}: a {type(self.batch).__name__} keeps the entries that it was made with. For a copy "
-                f"that takes more: {COPY_INSTEAD}"
+                f"{'/'.join(key)}: a {type(self.batch).__name__} has fixed entries. For a copy that takes more: "
+                f"{COPY_INSTEAD}"
             )
         self._check_overlay()
         self._overlay[key] = value.clone()
@@ -138,7 +138,7 @@ class BatchStorage(SampleStorage):
             super().set(index, data)
 
     def _as_values(self, data: TensorDictBase) -> Any:
-        """The data as values of the batch."""
+        """Convert the data to values of the batch."""
         nested = to_nested(data)
         return nested if self._is_torch else _as_arrays(nested, self.batch.backend)
 
@@ -162,7 +162,7 @@ class BatchStorage(SampleStorage):
         recorded = {key: torch.as_tensor(self.batch.get_column_at(key, np.arange(1))) for key in self._recorded()}
         columns = dict(leaves(data))
         if missing := recorded.keys() - columns.keys():
-            raise ValueError(f"{'/'.join(min(missing))} is missing, which samples of the dataset have")
+            raise ValueError(f"{'/'.join(min(missing))} is missing, samples of the dataset have this entry")
         for key, wanted in recorded.items():
             value = columns[key]
             if (value.dtype, value.shape[1:]) != (wanted.dtype, wanted.shape[1:]):
@@ -180,9 +180,9 @@ class BatchStorage(SampleStorage):
         self._set_overlay(changed)
 
     def _refill(self, data: TensorDictBase, episodes: list[tuple[int, int]] | None, numbers: range | None) -> None:
-        """Hold these samples instead of those of the buffer, in closed episodes; without these, overwrite in place."""
+        """Replace the samples of the buffer, as closed `episodes`; with None, overwrite the samples in place."""
         if not data.batch_dims or (self.capacity is not None and len(data) > self.capacity):
-            raise ValueError(f"samples of shape {tuple(data.batch_size)}, there is room for {self.capacity}")
+            raise ValueError(f"samples of shape {tuple(data.batch_size)}, the storage has room for {self.capacity}")
         values = self._as_values(data)
         validate(batch_space(self.batch.single_space, len(data)), values)
         if episodes is None:
@@ -194,12 +194,12 @@ class BatchStorage(SampleStorage):
         self.revision += 1
 
     def _number_from(self, numbers: range | None) -> None:
-        """Give the samples the numbers that they had, so that a sampler's priorities stay theirs."""
+        """Restore the numbers of samples, so that a sampler's priorities stay with them."""
         if numbers is not None and len(numbers) == len(self):
             self._shift = numbers.start - self.batch.sample_numbers.start
 
     def _recorded(self) -> list[Key]:
-        """The keys of the entries that the batch itself has."""
+        """Return the keys of the batch's entries, without the overlay."""
         nested = self.batch.get_at(np.zeros(1, np.int64))
         return [key for key, _ in leaves(from_nested(as_tensors(nested), torch.Size((1,))))]
 
@@ -235,7 +235,7 @@ class BatchStorage(SampleStorage):
         return self._reference()
 
     def _reference(self) -> dict[str, Any]:
-        """What tells whether a saved state is one of this batch."""
+        """Return the values by which `_check_reference` recognizes a state of this batch."""
         return {
             "kind": "batch" if self.is_mutable else "dataset",
             "identity": self._identity,
@@ -244,13 +244,13 @@ class BatchStorage(SampleStorage):
         }
 
     def _check_reference(self, saved: dict[str, Any]) -> None:
-        own = self._reference()
-        if saved.get("kind") != own["kind"]:
-            raise ValueError(f"what was saved are samples of a {saved.get('kind')!r}, this replay has a {own['kind']}")
-        if saved["space"] != own["space"]:
-            raise ValueError("what was saved has samples of another space: make the replay as it was made then")
-        if not self.is_mutable and (saved["identity"], saved["length"]) != (own["identity"], own["length"]):
-            raise ValueError("what was saved belongs to another dataset, or to another version of it")
+        present = self._reference()
+        if saved.get("kind") != present["kind"]:
+            raise ValueError(f"the saved samples are of a {saved.get('kind')!r}, this replay has a {present['kind']}")
+        if saved["space"] != present["space"]:
+            raise ValueError("the saved samples have another space: make the replay with the same batch as before")
+        if not self.is_mutable and (saved["identity"], saved["length"]) != (present["identity"], present["length"]):
+            raise ValueError("the saved state belongs to another dataset, or to another version of this one")
 
     def loads(self, folder: Path, description: dict[str, Any]) -> None:
         self._check_reference(description)
@@ -308,7 +308,7 @@ def _reader_of(batch: BatchBase) -> Callable[[np.ndarray], Any]:
 
 
 def _add_episodes(buffer: Any, values: Any, count: int, episodes: list[tuple[int, int]]) -> None:
-    """Add samples to an empty buffer, of which those in no episode are in open ones at the end."""
+    """Add samples to an empty buffer, as closed episodes; the samples behind these form an open episode."""
     space = buffer.single_space
     if getattr(buffer, "lanes", 1) > 1:
         _add_steps(buffer, functools.partial(get_at, space, values), count, episodes)
@@ -326,10 +326,10 @@ def _add_steps(buffer: Any, read: Callable[[slice], Any], count: int, episodes: 
     ended[[range(start, stop, lanes)[-1] for start, stop in episodes]] = True
     size = max(1, _CHUNK // lanes) * lanes
     for start in range(0, count, size):
-        part = slice(start, min(start + size, count))
-        steps = ((part.stop - start) // lanes, lanes)
-        values = reshape_batch_size_in_data(buffer.backend, read(part), (part.stop - part.start,), steps)
-        buffer.extend_lanes(values, ended[part].reshape(steps))
+        chunk = slice(start, min(start + size, count))
+        steps = ((chunk.stop - start) // lanes, lanes)
+        values = reshape_batch_size_in_data(buffer.backend, read(chunk), (chunk.stop - chunk.start,), steps)
+        buffer.extend_lanes(values, ended[chunk].reshape(steps))
 
 
 def _as_arrays(nested: Any, backend: ComputeBackend) -> Any:
@@ -342,11 +342,11 @@ def _as_arrays(nested: Any, backend: ComputeBackend) -> Any:
 
 
 class TrajectoryStorage(SampleStorage):
-    """The trajectories of a dataset in order; a batch of them has the axes [trajectories, time].
+    """The trajectories of a dataset in order, in batches with the axes [trajectories, time].
 
-    A trajectory ends where an episode of the dataset does, and where a step was terminated or truncated. Behind its end
-    all entries are zero. Two entries are added: `traj_ids` is the number of the trajectory, and `mask` is true for its
-    steps. If the dataset has masks of its own, under ("mask", "info"), that of the steps is ("mask", "valid").
+    A trajectory ends at the end of an episode, and at a step that was terminated or truncated. Behind its end all
+    entries are zero. Two entries are added: `traj_ids` is the number of the trajectory, and `mask` is true for its
+    steps. If the dataset itself has masks, under ("mask", "info"), the mask of the steps is ("mask", "valid").
     """
 
     is_mutable = False
@@ -354,7 +354,7 @@ class TrajectoryStorage(SampleStorage):
     def __init__(self, steps: BatchStorage) -> None:
         batch = steps.batch
         if not isinstance(batch, TransitionBatch):
-            raise TypeError(f"split_trajs of {type(batch).__name__}, wanted the steps of a recorded dataset")
+            raise TypeError(f"split_trajs of a {type(batch).__name__}, it needs the steps of a recorded dataset")
         self._steps = steps
         self._ends = batch.rows.trajectory_ends()
         self._starts = np.concatenate(([0], self._ends[:-1]))
@@ -367,12 +367,13 @@ class TrajectoryStorage(SampleStorage):
         return len(self._ends)
 
     def _steps_of(self, index: np.ndarray) -> tuple[np.ndarray, torch.Tensor]:
-        """The steps of trajectories, the last one again behind the end, and which are valid; both [n, time]."""
+        """Return the steps of trajectories, padded with the last step, and which are valid; both [n, time]."""
         steps = self._starts[index][:, None] + np.arange(self._longest)
         ends = self._ends[index][:, None]
         return np.minimum(steps, ends - 1), torch.from_numpy(steps < ends)
 
-    def _own_column(self, key: Key, index: np.ndarray, mask: torch.Tensor) -> torch.Tensor | None:
+    def _added_column(self, key: Key, index: np.ndarray, mask: torch.Tensor) -> torch.Tensor | None:
+        """Return the column of `mask` or `traj_ids`; None for other keys."""
         if key == self._mask_key:
             return mask
         return torch.from_numpy(index)[:, None] * mask if key == ("traj_ids",) else None
@@ -393,21 +394,21 @@ class TrajectoryStorage(SampleStorage):
 
     def get_column(self, key: Key, index: np.ndarray) -> torch.Tensor:
         steps, mask = self._steps_of(index)
-        own = self._own_column(key, index, mask)
-        if own is not None:
-            return own
+        added = self._added_column(key, index, mask)
+        if added is not None:
+            return added
         column = self._steps.get_column(key, steps.reshape(-1)).clone()
         column[~mask.reshape(-1)] = 0
         return column.reshape(len(index), self._longest, *column.shape[1:])
 
     def set_column(self, key: Key, index: np.ndarray, value: torch.Tensor) -> None:
         steps, mask = self._steps_of(index)
-        own = self._own_column(key, index, mask)
-        if own is None:
+        added = self._added_column(key, index, mask)
+        if added is None:
             self._steps.set_column(key, steps[mask.numpy()], value[mask])
             self.revision += 1
-        elif not torch.equal(own, value):
-            raise ImmutableDatasetError(f"{'/'.join(key)} says which steps a trajectory has: it cannot be set")
+        elif not torch.equal(added, value):
+            raise ImmutableDatasetError(f"{'/'.join(key)} identifies the steps of a trajectory: it cannot be set")
 
     def add_column(self, key: Key, value: torch.Tensor) -> None:
         _, mask = self._steps_of(np.arange(len(self)))
@@ -425,8 +426,8 @@ class TrajectoryStorage(SampleStorage):
         if tuple(data.batch_size) != wanted:
             raise ValueError(f"samples of shape {tuple(data.batch_size)}, the trajectories have {wanted}")
         _, mask = self._steps_of(np.arange(len(self)))
-        own = (self._mask_key, ("traj_ids",))
-        steps = {key: value[mask] for key, value in leaves(data) if key not in own}
+        added = (self._mask_key, ("traj_ids",))
+        steps = {key: value[mask] for key, value in leaves(data) if key not in added}
         self._steps.replace(from_columns(steps, torch.Size([int(mask.sum())])))
         self.revision += 1
 

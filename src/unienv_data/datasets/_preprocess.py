@@ -1,4 +1,4 @@
-"""A function applied to all samples of a storage, piece by piece, here or in other processes."""
+"""Applying a function to all samples of a storage, chunk by chunk, in this process or in workers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ._storage import SampleStorage
 from .tensordict_storage import TensorDictStorage
 from .tensordicts import TensorDictBase, from_buffer, to_buffer, torch
 
-_PIECE_BYTES = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work is shared out; see `ExperienceReplay.preprocess`."""
+    """The chunks and processes of the work; see `ExperienceReplay.preprocess`."""
 
     chunksize: int | None
     num_chunks: int | None
@@ -40,14 +40,14 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.chunksize is not None and self.num_chunks is not None:
-            raise ValueError("chunksize and num_chunks were both given, one says the other")
+            raise ValueError("chunksize and num_chunks were both given: pass only one of them")
         if self.pool is not None and self.num_workers is not None:
             raise ValueError("pool and num_workers were both given: a pool has its workers")
         if self.max_tasks_per_child is not None and self.max_tasks_per_child < 1:
             raise ValueError(f"max_tasks_per_child is {self.max_tasks_per_child}, it must be at least 1")
 
-    def pieces(self, storage: SampleStorage, count: int) -> list[tuple[int, int]]:
-        """The samples [start, stop) of each piece."""
+    def chunks(self, storage: SampleStorage, count: int) -> list[tuple[int, int]]:
+        """Return the range [start, stop) of samples of each chunk."""
         if self.num_chunks is not None:
             if self.num_chunks < 1:
                 raise ValueError(f"num_chunks is {self.num_chunks}, it must be at least 1")
@@ -56,35 +56,35 @@ class Plan:
             size = self.chunksize
         else:
             _, buffer = to_buffer(storage.get(np.zeros(1, np.int64)))
-            size = max(1, _PIECE_BYTES // max(1, len(buffer)))
+            size = max(1, _CHUNK_BYTES // max(1, len(buffer)))
         return [(start, min(start + size, count)) for start in range(0, count, max(1, size))]
 
 
 def preprocess(
     storage: SampleStorage, fn: Callable[[Any], Any], dest: Path, num_frames: int | None, plan: Plan
 ) -> TensorDictStorage:
-    """Write what the function makes of the samples to a new folder; nothing is left there if it fails."""
+    """Write the function's results to a new folder, which is removed on failure."""
     count = len(storage) if num_frames is None else min(num_frames, len(storage))
     if count < 1:
-        raise ValueError(f"{count} samples, there is nothing to preprocess")
+        raise ValueError(f"{count} samples, preprocess needs at least one")
     if dest.exists() and any(dest.iterdir()):
         raise FileExistsError(f"{dest} is not empty: give another dest")
     dest.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(dest)
     temporary = dest.with_name(f".{dest.name}.{os.getpid()}.tmp")
     task = _Task(cloudpickle.dumps(fn), plan.chunksize == 0, _seed(plan.generator))
-    pieces = plan.pieces(storage, count)
+    chunks = plan.chunks(storage, count)
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         written = TensorDictStorage(count, cache_path=temporary)
         undo.callback(written.close)
-        results = undo.enter_context(contextlib.closing(_results(storage, task, pieces, plan)))
-        for (start, stop), (description, buffer) in zip(pieces, _with_progress(results, pieces, plan), strict=True):
+        results = undo.enter_context(contextlib.closing(_results(storage, task, chunks, plan)))
+        for (start, stop), (description, buffer) in zip(chunks, _with_progress(results, chunks, plan), strict=True):
             result = from_buffer(description, buffer)
             if not result.batch_dims or len(result) != stop - start:
                 raise ValueError(
-                    f"the function made {tuple(result.batch_size)} of the {stop - start} samples from {start} on: "
-                    f"it must return as many"
+                    f"the function returned shape {tuple(result.batch_size)} for the {stop - start} samples from "
+                    f"{start} on: it must return as many samples"
                 )
             written.extend(result, stop - start)
         written.close()
@@ -97,15 +97,15 @@ def _seed(generator: torch.Generator | None) -> int | None:
     return None if generator is None else int(torch.randint(2**62, (), generator=generator))
 
 
-def _with_progress(results: Iterator[Any], pieces: list[tuple[int, int]], plan: Plan) -> Any:
+def _with_progress(results: Iterator[Any], chunks: list[tuple[int, int]], plan: Plan) -> Any:
     from tqdm import tqdm
 
-    return tqdm(results, total=len(pieces), unit="piece", disable=not plan.progress)
+    return tqdm(results, total=len(chunks), unit="chunk", disable=not plan.progress)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is done to a piece; pickled for the workers."""
+    """The work on a chunk; pickled for the workers."""
 
     pickled_fn: bytes
     is_single: bool
@@ -122,25 +122,25 @@ class _Task:
 
 
 def _results(
-    storage: SampleStorage, task: _Task, pieces: list[tuple[int, int]], plan: Plan
+    storage: SampleStorage, task: _Task, chunks: list[tuple[int, int]], plan: Plan
 ) -> Generator[Any, None, None]:
-    """The result of each piece, in order; at most a few pieces are under way at a time."""
-    inputs = ((number, *to_buffer(storage.get(np.arange(*piece)))) for number, piece in enumerate(pieces))
+    """Yield the result of each chunk, in order; at most a few chunks are in memory."""
+    inputs = ((number, *to_buffer(storage.get(np.arange(*chunk)))) for number, chunk in enumerate(chunks))
     if plan.pool is not None:
-        yield from _in_order(inputs, lambda piece: plan.pool.apply_async(task, piece).get, 2 * plan.pool._processes)
+        yield from _in_order(inputs, lambda chunk: plan.pool.apply_async(task, chunk).get, 2 * plan.pool._processes)
     elif plan.num_workers is None or plan.num_workers < 1:
         with torch.random.fork_rng(devices=[], enabled=task.seed is not None):
-            for piece in inputs:
-                yield task(*piece)
+            for chunk in inputs:
+                yield task(*chunk)
     else:
         with _Workers(plan) as workers:
-            yield from _in_order(inputs, lambda piece: workers.submit(task, *piece).result, 2 * plan.num_workers)
+            yield from _in_order(inputs, lambda chunk: workers.submit(task, *chunk).result, 2 * plan.num_workers)
 
 
 class _Workers:
-    """Processes that take turns, each of which is replaced after some tasks.
+    """Processes that take turns, each replaced after `max_tasks_per_child` tasks.
 
-    Each is an executor of its own: one executor for all does not replace processes that are forked.
+    Each process has its own executor, since an executor does not replace forked processes.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -175,8 +175,8 @@ class _Workers:
 
 def _in_order(inputs: Iterator[Any], start: Callable[[Any], Callable[[], Any]], ahead: int) -> Iterator[Any]:
     waiting: deque[Callable[[], Any]] = deque()
-    for piece in inputs:
-        waiting.append(start(piece))
+    for chunk in inputs:
+        waiting.append(start(chunk))
         if len(waiting) >= ahead:
             yield waiting.popleft()()
     while waiting:

@@ -1,7 +1,4 @@
-"""Drawing batches: samplers of both kinds behind one interface, and batches read ahead in the order they were drawn.
-
-A sampler is one of UniEnv's index samplers, or an object with the methods of a TorchRL sampler.
-"""
+"""Drawing batches with samplers of UniEnv and TorchRL behind one interface, and prefetching them in order."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Info = dict[Any, torch.Tensor]
 
 @dataclass(slots=True)
 class Draw:
-    """The indices of a batch, what the sampler says of each, and whether it is the last batch of an epoch."""
+    """The indices of a batch, the sampler's info about each, and whether the batch is the last of an epoch."""
 
     index: np.ndarray
     info: Info
@@ -37,7 +34,7 @@ class Draw:
 
 
 class Drawer(abc.ABC):
-    """Draws indices with a sampler and tells it what happens to the samples."""
+    """Draws indices with a sampler, and reports changes of the samples to the sampler."""
 
     sampler: Any
 
@@ -51,15 +48,15 @@ class Drawer(abc.ABC):
 
     @abc.abstractmethod
     def wrote(self, storage: SampleStorage, index: np.ndarray, *, is_new: bool) -> None:
-        """Tell the sampler of samples at these indices; `is_new` if they were added now."""
+        """Report written samples to the sampler; `is_new` if they were added."""
 
     @abc.abstractmethod
     def emptied(self) -> None:
-        """Tell the sampler that all samples are gone."""
+        """Report to the sampler that all samples were dropped."""
 
     @abc.abstractmethod
     def update_priority(self, storage: SampleStorage, index: np.ndarray, numbers: Any, priority: Any) -> None:
-        """Give samples new priorities; `numbers` are those of the samples where they are known."""
+        """Set priorities of samples by index, or by `numbers` if these are known."""
 
     @abc.abstractmethod
     def dumps(self, folder: Path) -> None:
@@ -70,7 +67,7 @@ class Drawer(abc.ABC):
         """Restore the sampler's state from a folder."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The sampler's state, as the sampler gives it."""
+        """Return the sampler's state."""
         return {"sampler": type(self.sampler).__name__, "state": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -79,7 +76,7 @@ class Drawer(abc.ABC):
 
 
 def drawer(sampler: Any) -> Drawer:
-    """Find the drawer of a sampler, or of what a function makes; a TypeError if the sampler is of neither kind."""
+    """Make the drawer for a sampler, or for the result of a function; a TypeError for other objects."""
     if isinstance(sampler, IndexSampler):
         return IndexDrawer(sampler)
     has_methods = callable(getattr(sampler, "sample", None)) and callable(getattr(sampler, "mark_update", None))
@@ -96,7 +93,7 @@ def drawer(sampler: Any) -> Drawer:
 
 
 class IndexDrawer(Drawer):
-    """Draws with one of UniEnv's samplers, which follows the storage by itself."""
+    """Draws with a sampler of UniEnv, which needs no reports."""
 
     def __init__(self, sampler: IndexSampler) -> None:
         self.sampler: Any = sampler
@@ -129,7 +126,7 @@ class IndexDrawer(Drawer):
         self.sampler.load_state_dict(read_state(folder))
 
 
-# -- reading ahead -----------------------------------------------------------------------------------------
+# -- prefetching -------------------------------------------------------------------------------------------
 
 Fetch = Callable[[Draw], Any]
 
@@ -140,16 +137,16 @@ class _Batch(NamedTuple):
 
 
 class Prefetcher:
-    """Keeps `depth` batches ahead; with 0 they are read when they are asked for.
+    """Fetches `depth` batches in advance; with 0 on demand.
 
     Parameters
     ----------
     depth
-        How many batches to read ahead.
+        The number of batches in advance.
     lock
-        Is held while indices are drawn, and by whoever changes what is drawn from.
+        The lock of the replay, held while indices are drawn or samples change.
     fetch
-        Reads the batch of a draw.
+        Fetches the batch of a draw.
     """
 
     def __init__(self, depth: int, lock: AbstractContextManager[Any], fetch: Fetch) -> None:
@@ -161,7 +158,7 @@ class Prefetcher:
         self._batches: deque[_Batch] = deque()
 
     def next(self, draw: Callable[[], Draw]) -> tuple[Any, Draw]:
-        """Return the next batch and how it was drawn, while others are being read."""
+        """Return the next batch and its draw."""
         if not self.depth:
             drawn = draw()
             return self._fetch(drawn), drawn
@@ -174,7 +171,7 @@ class Prefetcher:
         return batch.fetched.result(), batch.draw
 
     def _restart(self) -> None:
-        """Read the batches again in a forked process, where the threads are gone."""
+        """Fetch the batches again in a forked process, which has no threads."""
         draws = [batch.draw for batch in self._batches]
         self._batches.clear()
         self._threads, self._process = None, os.getpid()
@@ -187,7 +184,7 @@ class Prefetcher:
         self._batches.append(_Batch(draw, ThreadCall(self._threads, functools.partial(self._fetch, draw))))
 
     def pending(self) -> list[dict[str, Any]]:
-        """Describe the batches that were drawn and not yet handed out by plain values and arrays."""
+        """Return the draws of batches that were not handed out, as plain values and arrays."""
         return [
             {
                 "index": batch.draw.index,
@@ -199,16 +196,16 @@ class Prefetcher:
         ]
 
     def restore(self, pending: list[dict[str, Any]]) -> None:
-        """Begin with what another prefetcher had pending."""
+        """Fetch the pending batches of a saved state."""
         if pending and not self.depth:
-            raise ValueError("batches drawn ahead were saved: make the replay with prefetch, as it was then")
+            raise ValueError("the state has batches fetched in advance: make the replay with prefetch as before")
         for batch in pending:
             keys = (tuple(key) if isinstance(key, list) else key for key in batch["keys"])
             values = (torch.from_numpy(np.asarray(value)) for value in batch["values"])
             self._start(Draw(batch["index"], dict(zip(keys, values, strict=True)), batch["is_last"]))
 
     def clear(self) -> None:
-        """Forget the batches that were read ahead."""
+        """Drop the batches fetched in advance."""
         for batch in self._batches:
             batch.fetched.cancel()
         self._batches.clear()

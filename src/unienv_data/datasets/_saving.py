@@ -1,7 +1,6 @@
-"""A saved experience replay: its samples, and the states of its sampler, writer and prefetcher, in one folder.
+"""Saving and loading an experience replay: samples, and the states of sampler, writer and prefetcher, in one folder.
 
-Everything but the samples is plain values with arrays among them, kept as JSON and one npz file. Reading a folder runs
-nothing that is in it.
+States are plain values and arrays, stored as JSON and one npz file. Loading a folder executes no code from it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Hooks = Sequence[Callable[[Any], Any]]
 
 
 class SavedParts(NamedTuple):
-    """The parts of a replay that are saved; the caller holds the replay's lock."""
+    """The objects of a replay that are saved; the caller holds the replay's lock."""
 
     storage: SampleStorage
     drawer: Drawer
@@ -40,61 +39,62 @@ class SavedParts(NamedTuple):
     prefetcher: Prefetcher
 
 
-def save(target: Path, parts: SavedParts, hooks: Hooks) -> None:
-    """Write a folder in the place of an older one; at any instant one of the two is there, whole."""
+def save(target: Path, replay: SavedParts, hooks: Hooks) -> None:
+    """Write a folder, or replace an older one atomically."""
     if target.exists() and any(target.iterdir()) and not (target / _STATE).exists():
-        raise FileExistsError(f"{target} is there, and not a saved replay: give another path")
+        raise FileExistsError(f"{target} exists and is not a saved replay: give another path")
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)
         temporary.mkdir()
-        hooks = hooks if len(parts.storage) else ()
+        hooks = hooks if len(replay.storage) else ()
         if hooks:
-            _dump_hooked(temporary / _STORAGE, parts.storage, hooks)
+            _dump_hooked(temporary / _STORAGE, replay.storage, hooks)
         state = {
             "format": _FORMAT,
             "format_version": _VERSION,
             "is_hooked": bool(hooks),
-            "storage": {} if hooks else parts.storage.dumps(temporary / _STORAGE),
-            "sampler": type(parts.drawer.sampler).__name__,
-            "writer": parts.writer.state_dict(),
-            "pending": parts.prefetcher.pending(),
+            "storage": {} if hooks else replay.storage.dumps(temporary / _STORAGE),
+            "sampler": type(replay.drawer.sampler).__name__,
+            "writer": replay.writer.state_dict(),
+            "pending": replay.prefetcher.pending(),
         }
-        parts.drawer.dumps(temporary / _SAMPLER)
+        replay.drawer.dumps(temporary / _SAMPLER)
         write_state(temporary / _STATE, state)
         sync_folder(temporary)
         replace_folder(temporary, target)
 
 
-def load(source: Path, parts: SavedParts, hooks: Hooks) -> None:
-    """Restore what was saved. If it does not fit the parts, they stay as they were."""
+def load(source: Path, replay: SavedParts, hooks: Hooks) -> None:
+    """Restore a saved replay. If the folder does not fit the replay, the replay does not change."""
     if not (source / _STATE).exists():
         raise FileNotFoundError(f"{source} is not a saved replay")
     state = read_state(source / _STATE)
     if (state.get("format"), state.get("format_version")) != (_FORMAT, _VERSION):
         stored = f"{state.get('format')!r}, version {state.get('format_version')}"
         raise StorageCorruptedError(f"{source}: {stored}, wanted {_FORMAT!r}, version {_VERSION}")
-    check_kinds(parts, state["sampler"], state["writer"]["writer"])
+    check_kinds(replay, state["sampler"], state["writer"]["writer"])
+    storage = replay.storage
     if state["is_hooked"]:
-        _load_hooked(source / _STORAGE, parts.storage, hooks)
+        _load_hooked(source / _STORAGE, storage, hooks)
     else:
-        parts.storage.loads(source / _STORAGE, state["storage"])
-        if hooks and len(parts.storage):
-            data = _after(hooks, parts.storage.get(np.arange(len(parts.storage))), "load hook")
-            parts.storage.replace(data, parts.storage.sample_numbers)
-    parts.prefetcher.clear()
-    parts.drawer.loads(source / _SAMPLER)
-    parts.writer.load_state_dict(state["writer"])
-    parts.prefetcher.restore(state["pending"])
+        storage.loads(source / _STORAGE, state["storage"])
+        if hooks and len(storage):
+            data = _after(hooks, storage.get(np.arange(len(storage))), "load hook")
+            storage.replace(data, storage.sample_numbers)
+    replay.prefetcher.clear()
+    replay.drawer.loads(source / _SAMPLER)
+    replay.writer.load_state_dict(state["writer"])
+    replay.prefetcher.restore(state["pending"])
 
 
-def check_kinds(parts: SavedParts, sampler: str, writer: str) -> None:
-    """Raise a ValueError unless the sampler and the writer are of the kinds that were saved."""
-    for saved, part in ((sampler, parts.drawer.sampler), (writer, parts.writer)):
-        if saved != type(part).__name__:
-            raise ValueError(f"the state was saved with a {saved}, this replay has a {type(part).__name__}")
+def check_kinds(replay: SavedParts, sampler: str, writer: str) -> None:
+    """Raise a ValueError unless the sampler and the writer are of the saved classes."""
+    for saved, current in ((sampler, replay.drawer.sampler), (writer, replay.writer)):
+        if saved != type(current).__name__:
+            raise ValueError(f"the state was saved with a {saved}, this replay has a {type(current).__name__}")
 
 
 # -- hooks -------------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def _after(hooks: Hooks, data: Any, kind: str) -> Any:
 
 
 def _dump_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
-    """Save what the hooks make of all samples, whatever its axes are.
+    """Save all samples after the hooks, which may change the axes.
 
-    A hook of TorchRL's, such as `TED2Flat`, is told by two attributes, if it has them, where the next sample would lie
-    and whether the storage is full.
+    Hooks of TorchRL, such as `TED2Flat`, have two attributes, which are set: `shift`, the index of the next sample, and
+    `is_full`, whether the storage is full.
     """
     is_full, newest = len(storage) == storage.capacity, int(storage.index_of(np.array([len(storage) - 1]))[0])
     for hook in hooks:
@@ -129,7 +129,7 @@ def _dump_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
 
 
 def samples_for(hooks: Hooks, storage: SampleStorage) -> TensorDictBase:
-    """Read all samples; rows of zeros fill the storage up if a hook is told whether it is full, as TorchRL has them."""
+    """Read all samples; if a hook has `is_full`, pad with zeros to the capacity, as TorchRL does."""
     data: TensorDictBase = storage.get(np.arange(len(storage)))
     unused = (storage.capacity or len(data)) - len(data)
     if not unused or not any(hasattr(hook, "is_full") for hook in hooks):
@@ -138,7 +138,7 @@ def samples_for(hooks: Hooks, storage: SampleStorage) -> TensorDictBase:
 
 
 def _settings(data: TensorDictBase) -> dict[str, Any]:
-    """Collect what a hook has put beside the tensors: numbers, texts and shapes."""
+    """Collect the non-tensor entries that a hook has added: numbers, strings and shapes."""
     settings: dict[str, Any] = {}
     for key, entry in data.items():
         if not is_non_tensor(entry):
@@ -159,13 +159,13 @@ def _load_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
         saved.set_non_tensor(key, torch.Size(value) if isinstance(value, list) else value)
     data, numbers = _after(hooks, saved, "load hook"), range(*state["numbers"])
     if "is_full" in state.get("settings", {}):
-        data = data[: len(numbers)]  # the rest was zeros, see `samples_for`
+        data = data[: len(numbers)]  # without the padding of `samples_for`
     try:
         storage.replace(data, numbers=numbers)
     except (ValueError, TypeError, KeyError) as error:
         way_out = "check register_load_hook" if hooks else "undo it with register_load_hook"
         raise ValueError(
-            f"{folder.parent}: what its save hook saved does not fit this replay: {error}; {way_out}"
+            f"{folder.parent}: the data of its save hook does not fit this replay: {error}; {way_out}"
         ) from error
 
 
@@ -173,7 +173,7 @@ def _load_hooked(folder: Path, storage: SampleStorage, hooks: Hooks) -> None:
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write a dict of numbers, texts, lists, dicts and arrays to a new folder."""
+    """Write a dict of numbers, strings, lists, dicts and arrays to a new folder."""
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
@@ -194,7 +194,7 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Read what `write_state` has written."""
+    """Read a folder of `write_state`."""
     content = read_json(folder / _JSON, checksum=True)
     try:
         with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:

@@ -1,4 +1,4 @@
-"""What an experience replay keeps its samples in, TensorDicts by index, and what writes them there."""
+"""The base classes of storages and writers of an experience replay."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .tensordicts import Key, from_nested, leaves, to_nested, torch
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-#: Samples are copied this many bytes at a time.
+#: The number of bytes that are copied at a time.
 COPY_BYTES = 16 * 2**20
-#: The way out of errors about samples that cannot be changed.
+#: The way out in errors about immutable samples.
 COPY_INSTEAD = "ExperienceReplay(storage=TensorDictStorage(max_size)), and extend that with data[:]"
 
 
@@ -37,28 +37,27 @@ class ImmutableDatasetError(PermissionError, RuntimeError):
 
 
 class SamplingError(ValueError, RuntimeError):
-    """A replay cannot draw the batch that it was asked for. TorchRL raises a RuntimeError there."""
+    """A replay cannot draw a batch. Also a RuntimeError, as in TorchRL."""
 
 
 class SampleStorage(abc.ABC):
     """Samples by index, 0 to `len(storage) - 1`, as TensorDicts on the CPU.
 
-    An index is the slot of a sample until that slot is overwritten. Samplers count positions, from the oldest sample
-    on; `index_of` says where those lie. So a storage is a source of index samplers.
+    An index is the slot of a sample until the slot is overwritten. Samplers count positions from the oldest sample on;
+    `index_of` converts positions to indices. A storage is thus a source of index samplers.
 
-    What is read belongs to the caller. Indices that reach the methods below are in range, and values have the shape and
-    dtype of their entry: the replay checks both.
+    Data that was read belongs to the caller. The replay checks all arguments before it calls the methods below: indices
+    are in range, and values have the shape and dtype of their entry.
 
-    TorchRL's `ReplayBuffer` takes a storage of ours as it is: it calls what it is given, and `__call__` returns an
-    adapter.
+    TorchRL's `ReplayBuffer` accepts a storage: it calls its `storage` argument, and `__call__` returns an adapter.
     """
 
     is_mutable = True
-    #: The most samples that there is room for; None if the storage grows.
+    #: The largest number of samples; None if the storage grows.
     capacity: int | None = None
-    #: The axes that a sample has itself, as a trajectory has one for time.
+    #: The inner axes of a sample, such as the time axis of a trajectory.
     inner_batch: tuple[int, ...] = ()
-    #: Counts the changes, for samplers that remember something of the data.
+    #: Counts the changes, for samplers that cache data.
     revision = 0
 
     @abc.abstractmethod
@@ -78,7 +77,7 @@ class SampleStorage(abc.ABC):
 
     @abc.abstractmethod
     def add_column(self, key: Key, value: torch.Tensor) -> None:
-        """Add an entry to all samples; a ValueError if they cannot take one."""
+        """Add an entry to all samples; a ValueError if the storage has fixed entries."""
 
     def set(self, index: np.ndarray, data: TensorDictBase) -> None:
         """Overwrite all entries of some samples."""
@@ -87,7 +86,7 @@ class SampleStorage(abc.ABC):
 
     @abc.abstractmethod
     def extend(self, data: TensorDictBase, count: int) -> np.ndarray:
-        """Add a batch of samples, in the place of the oldest where there is no room, and return their indices."""
+        """Add a batch of samples and return their indices; a full storage overwrites its oldest samples."""
 
     @abc.abstractmethod
     def clear(self) -> None:
@@ -95,27 +94,27 @@ class SampleStorage(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, data: TensorDictBase, numbers: range | None = None) -> None:
-        """Hold these samples instead of those that are there; a ValueError if they do not fit.
+        """Replace all samples; a ValueError if the new ones do not fit.
 
-        `numbers` are those of the samples as `sample_numbers` gave them, if the samples are the same as then.
+        `numbers` are the `sample_numbers` of the new samples, if they were saved with them.
         """
 
     @abc.abstractmethod
     def dumps(self, folder: Path) -> dict[str, Any]:
-        """Save what the storage holds to a folder that is not there yet, and return what else `loads` needs."""
+        """Save the samples to a new folder, and return a description for `loads`."""
 
     @abc.abstractmethod
     def loads(self, folder: Path, description: dict[str, Any]) -> None:
-        """Restore what another storage of this kind has saved."""
+        """Restore the samples that a storage of this class has saved."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what the storage holds into nested dicts of plain values and tensors."""
+        """Return a copy of the samples as nested dicts of plain values and tensors."""
         numbers = self.sample_numbers
         samples = to_nested(self.get(np.arange(len(self)))) if len(self) else None
         return {"samples": samples, "numbers": [numbers.start, numbers.stop], "inner_batch": list(self.inner_batch)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what another storage of this kind held."""
+        """Restore a state of `state_dict`, of a storage of this class."""
         numbers = range(*state["numbers"])
         if state["samples"] is None:
             self.clear()
@@ -123,7 +122,7 @@ class SampleStorage(abc.ABC):
             self.replace(from_nested(state["samples"], torch.Size((len(numbers), *state["inner_batch"]))), numbers)
 
     def __getitem__(self, index: Any) -> TensorDictBase:
-        """Read samples by an index of NumPy's kinds, as a replay does, but without its transforms."""
+        """Read samples by a NumPy index, like a replay without transforms."""
         if isinstance(index, torch.Tensor):
             index = int(index) if is_single(index) and index.dtype != torch.bool else index.cpu().numpy()
         return self.get(resolve_index(NumpyComputeBackend, index, len(self)))
@@ -132,12 +131,12 @@ class SampleStorage(abc.ABC):
         return (self.get(index) for index in range(len(self)))
 
     def entries(self) -> list[Key]:
-        """List the keys of a sample's entries; none before there are samples."""
+        """List the keys of a sample's entries; empty before the first sample."""
         return [key for key, _ in leaves(self.get(np.zeros(1, np.int64)))] if len(self) else []
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Release what the storage holds; what lies under it and is the caller's stays open."""
+        """Release the storage's resources; a batch of the caller stays open."""
 
     def __call__(self) -> Any:
         """Adapt the storage to TorchRL: `torchrl.data.ReplayBuffer(storage=storage)` calls it."""
@@ -149,19 +148,19 @@ class SampleStorage(abc.ABC):
 
     @property
     def sample_numbers(self) -> range:
-        """The numbers of the samples that are there, oldest first; a sample keeps its number."""
+        """The numbers of the present samples, oldest first; a sample keeps its number."""
         return range(len(self))
 
     def index_of(self, positions: np.ndarray) -> np.ndarray:
-        """The indices of the samples at these positions."""
+        """Return the indices of the samples at these positions."""
         return positions
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
-        """The numbers of the samples at these indices."""
+        """Return the numbers of the samples at these indices."""
         return index
 
     def episodes_of(self, positions: Any) -> Any:
-        """The episodes that the samples at these positions are in; None where they are not known."""
+        """Return the episodes of the samples at these positions; None if not known."""
         return None
 
     def get_column_at(self, nested_keys: Any, positions: Any) -> np.ndarray:
@@ -174,10 +173,10 @@ class SampleStorage(abc.ABC):
 
 
 class RingStorage(SampleStorage):
-    """Samples that follow each other; a full storage drops its oldest sample for each new one.
+    """A ring of samples; a full ring drops its oldest sample for each new sample.
 
-    Samples have the numbers [first, written), and sample n lies at the index n modulo the capacity. Without a capacity
-    a storage grows, and sample n lies at the index n.
+    Samples have the numbers [first, written), and sample n has the index n modulo the capacity. Without a capacity the
+    storage grows, and sample n has the index n.
     """
 
     _first = _written = 0
@@ -196,7 +195,7 @@ class RingStorage(SampleStorage):
         return index if self.capacity is None else self._first + (index - self._first) % self.capacity
 
     def _next_slots(self, count: int) -> tuple[np.ndarray, int]:
-        """The indices of the next samples, and how many of them, the last ones, are there afterwards."""
+        """Return the indices of the next `count` samples, and how many of them remain, the last ones."""
         numbers = np.arange(self._written, self._written + count)
         return (numbers, count) if self.capacity is None else (numbers % self.capacity, min(count, self.capacity))
 
@@ -206,19 +205,19 @@ class RingStorage(SampleStorage):
         self.revision += 1
 
     def _forget(self) -> None:
-        """Drop all samples. Numbers go on, so that no sampler takes new samples for old ones, from the index 0 on."""
+        """Drop all samples. New samples start at index 0 with new numbers, so that samplers see them as new."""
         self._written = 0 if self.capacity is None else -(-self._written // self.capacity) * self.capacity
         self._first = self._written
         self.revision += 1
 
     def _check_room(self, data: TensorDictBase) -> None:
         if not data.batch_dims:
-            raise ValueError("a TensorDict without an axis for the samples")
+            raise ValueError("the TensorDict has no axis for the samples")
         if self.capacity is not None and len(data) > self.capacity:
-            raise ValueError(f"{len(data)} samples, there is room for {self.capacity}")
+            raise ValueError(f"{len(data)} samples, the storage has room for {self.capacity}")
 
-    def _hold(self, count: int, numbers: range | None) -> None:
-        """Have the samples at the indices [0, count), with the numbers that they had where that fits."""
+    def _replaced(self, count: int, numbers: range | None) -> None:
+        """Set the numbers of samples at the indices [0, count), to `numbers` if they match the indices."""
         self._first, self._written = 0, count
         if numbers is not None and len(numbers) == count and (self.capacity is not None or not numbers.start):
             is_ring = self.capacity is None or count == self.capacity or numbers.start % self.capacity == 0
@@ -231,7 +230,7 @@ class RingStorage(SampleStorage):
 
 
 class Writer(abc.ABC):
-    """Puts samples into a storage and says where they lie.
+    """Writes samples to a storage and returns their indices.
 
     Examples
     --------
@@ -242,7 +241,7 @@ class Writer(abc.ABC):
     write_count = 0
 
     def check(self, storage: SampleStorage) -> None:
-        """Raise an ImmutableDatasetError if nothing can be written to the storage."""
+        """Raise an ImmutableDatasetError if the storage cannot be written."""
         if not storage.is_mutable:
             raise ImmutableDatasetError(
                 f"{storage!r} is immutable, {type(self).__name__} cannot write to it: leave out the writer, or give an "
@@ -254,7 +253,7 @@ class Writer(abc.ABC):
         """Write a batch of samples and return their indices."""
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Begin anew, since the storage was emptied."""
+        """Reset the writer after the storage was emptied."""
         if empty_write_count:
             self.write_count = 0
 
@@ -265,7 +264,7 @@ class Writer(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state of `state_dict`; a ValueError if it is of another class."""
         if state.get("writer") != type(self).__name__:
-            raise ValueError(f"the state is that of {state.get('writer')!r}, this is a {type(self).__name__}")
+            raise ValueError(f"the state is of a {state.get('writer')!r}, this is a {type(self).__name__}")
         self.write_count = int(state["write_count"])
 
     def __repr__(self) -> str:
@@ -273,7 +272,7 @@ class Writer(abc.ABC):
 
 
 class RoundRobinWriter(Writer):
-    """New samples follow the last ones; a full storage drops its oldest sample for each.
+    """Writes new samples behind the last sample; a full storage drops its oldest samples.
 
     Examples
     --------
@@ -309,7 +308,7 @@ class ImmutableDatasetWriter(Writer):
 
 
 def check_writer(writer: Any, storage: SampleStorage) -> Writer:
-    """Return the writer; an error at once if it is none, or cannot write to the storage."""
+    """Return the writer; an error if it is no `Writer`, or cannot write to the storage."""
     if not isinstance(writer, Writer):
         raise TypeError(
             f"writer is {type(writer).__name__}: wanted a RoundRobinWriter, an ImmutableDatasetWriter, or a subclass "

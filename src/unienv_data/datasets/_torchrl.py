@@ -1,6 +1,6 @@
-"""TorchRL's samplers, writers and storages in a replay of ours, and a storage of ours in a replay of TorchRL's.
+"""Adapters for TorchRL: its samplers, writers and storages in an experience replay, and our storages in TorchRL.
 
-Names with an underscore are TorchRL's own: its samplers and storages ask each other for them.
+TorchRL defines the names with an underscore: its samplers and storages access them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class TorchRLDrawer(Drawer):
-    """Draws with a sampler of TorchRL's, which is handed a view of the storage."""
+    """Draws with a sampler of TorchRL, which gets a view of the storage."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self._view: StorageView | None = None
-        self._told: int | None = None  # the number after the last sample that the sampler knows; None: all are known
+        self._known_stop: int | None = None  # the number behind the last sample known to the sampler; None: all known
 
-    def _tell_of_others(self, storage: SampleStorage) -> None:
-        """Tell the sampler of samples that another replay or process has written to the storage."""
+    def _report_unknown(self, storage: SampleStorage) -> None:
+        """Report samples that another replay or process has written to the storage."""
         numbers = storage.sample_numbers
-        if self._told is None:
-            self._told = numbers.stop
-        unknown = np.arange(max(self._told, numbers.start), numbers.stop)
+        if self._known_stop is None:
+            self._known_stop = numbers.stop
+        unknown = np.arange(max(self._known_stop, numbers.start), numbers.stop)
         if len(unknown):
             self.wrote(storage, storage.index_of(unknown - numbers.start), is_new=True)
 
@@ -47,13 +47,13 @@ class TorchRLDrawer(Drawer):
         return self._view
 
     def draw(self, storage: SampleStorage, batch_size: int) -> Draw:
-        self._tell_of_others(storage)
+        self._report_unknown(storage)
         key = getattr(self.sampler, "traj_key", None)
         if key is not None and getattr(self.sampler, "_fetch_traj", False) and key_of(key) not in storage.entries():
-            self.sampler._fetch_traj = False  # as it does itself over a TensorStorage: trajectories end with `end_key`
+            self.sampler._fetch_traj = False  # as over a TensorStorage: trajectories end with `end_key`
         index, info = self.sampler.sample(self._view_of(storage), batch_size)
         if isinstance(index, tuple):
-            (index,) = index  # one part for each axis of the storage
+            (index,) = index  # one index for each axis of the storage
         slots = torch.as_tensor(index, dtype=torch.int64).reshape(-1).numpy()
         tensors = {key: _for_each(torch.as_tensor(value), len(slots)) for key, value in info.items()}
         return Draw(slots, tensors, bool(getattr(self.sampler, "ran_out", False)))
@@ -65,8 +65,8 @@ class TorchRLDrawer(Drawer):
     def wrote(self, storage: SampleStorage, index: np.ndarray, *, is_new: bool) -> None:
         if is_new:
             self.sampler.extend(torch.from_numpy(index))
-        if is_new or self._told is None:
-            self._told = storage.sample_numbers.stop
+        if is_new or self._known_stop is None:
+            self._known_stop = storage.sample_numbers.stop
         if len(index):
             self.sampler.mark_update(torch.from_numpy(index), storage=self._view_of(storage))
 
@@ -82,20 +82,20 @@ class TorchRLDrawer(Drawer):
 
     def loads(self, folder: Path) -> None:
         self.sampler.loads(folder)
-        self._told = None
+        self._known_stop = None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._told = None
+        self._known_stop = None
 
 
 def _for_each(value: torch.Tensor, count: int) -> torch.Tensor:
-    """What a sampler says of each sample; of a single one some say it without an axis."""
+    """Return a sampler's info with an axis for the samples, which some samplers omit for one sample."""
     return value if value.ndim else value.expand(count)
 
 
 class StorageView:
-    """What TorchRL's samplers look at of a storage. The names are TorchRL's."""
+    """The interface of a storage that TorchRL's samplers access."""
 
     ndim = 1
     device = torch.device("cpu")
@@ -149,7 +149,7 @@ class StorageView:
 
 
 class _Columns:
-    """All samples, of which only the entries that are asked for are read."""
+    """All samples; reads only the requested entries."""
 
     def __init__(self, storage: SampleStorage) -> None:
         self._storage = storage
@@ -167,7 +167,7 @@ class _Columns:
 
 
 def writer_of_ours(writer: Any) -> Any:
-    """Make the writer of ours that does what one of TorchRL's does; what has no such writer is returned as it is."""
+    """Replace a TorchRL writer by the equivalent writer of UniEnv; return any other object unchanged."""
     module = sys.modules.get("torchrl.data.replay_buffers.writers")
     if module is not None and type(writer) in (module.RoundRobinWriter, module.TensorDictRoundRobinWriter):
         return RoundRobinWriter()
@@ -180,7 +180,7 @@ def writer_of_ours(writer: Any) -> Any:
 
 
 def is_torchrl_storage(storage: Any) -> bool:
-    """Whether an object is a storage of TorchRL's; TorchRL is not imported to find out."""
+    """Whether an object is a TorchRL storage, without importing TorchRL."""
     module = sys.modules.get("torchrl.data.replay_buffers.storages")
     return module is not None and isinstance(storage, module.Storage)
 
@@ -188,9 +188,8 @@ def is_torchrl_storage(storage: Any) -> bool:
 def adapted_to_torchrl(storage: SampleStorage) -> Any:
     """Make a `torchrl.data.TensorStorage` of the samples.
 
-    An empty `TensorDictStorage` with a `max_size` is written to and read by TorchRL. The samples of others stay as they
-    are: those of a storage on disk are read from its files, and what TorchRL changes of them is kept in memory; those
-    of other storages are copied.
+    TorchRL reads and writes an empty `TensorDictStorage` with a `max_size` directly. Other storages do not change:
+    samples on disk are mapped, with changes of TorchRL in memory only, and samples of other storages are copied.
     """
     from .tensordict_storage import TensorDictStorage
 
@@ -200,7 +199,7 @@ def adapted_to_torchrl(storage: SampleStorage) -> Any:
         return TorchRLWritableStorage(storage)
     if not len(storage):
         raise ValueError(
-            "the storage is empty: TorchRL reads samples that are there, or writes to a new TensorDictStorage(max_size)"
+            "the storage is empty: TorchRL reads existing samples, or writes to a new TensorDictStorage(max_size)"
         )
     is_on_disk = isinstance(storage, TensorDictStorage) and storage.path is not None
     data = storage.mapped() if is_on_disk else storage.get(np.arange(len(storage)))  # type: ignore[attr-defined]
@@ -208,14 +207,14 @@ def adapted_to_torchrl(storage: SampleStorage) -> Any:
 
 
 class TorchRLStorage(RingStorage):
-    """Samples in a storage of TorchRL's, such as `LazyMemmapStorage`, with one axis.
+    """Samples in a TorchRL storage with one axis, such as `LazyMemmapStorage`.
 
-    What lies in it already comes first, by index. A full one drops its oldest sample for each new one.
+    Existing samples come first, in the order of their indices. A full storage drops its oldest samples.
     """
 
     def __init__(self, storage: Any) -> None:
         if storage.ndim != 1:
-            raise ValueError(f"a TorchRL storage of {storage.ndim} axes, wanted one of a single axis")
+            raise ValueError(f"the TorchRL storage has {storage.ndim} axes, it must have one")
         self.inner = storage
         self.capacity = int(storage.max_size)
         self._first, self._written = 0, len(storage)
@@ -264,7 +263,7 @@ class TorchRLStorage(RingStorage):
         self.clear()
         if len(data):
             self.inner.set(torch.arange(len(data)), data)
-        self._hold(len(data), numbers)
+        self._replaced(len(data), numbers)
 
     def dumps(self, folder: Path) -> dict[str, Any]:
         folder.mkdir()
@@ -275,8 +274,7 @@ class TorchRLStorage(RingStorage):
     def loads(self, folder: Path, description: dict[str, Any]) -> None:
         if description.get("kind") != type(self.inner).__name__:
             raise ValueError(
-                f"what was saved are samples of a {description.get('kind')!r}, this storage is a "
-                f"{type(self.inner).__name__}"
+                f"the saved samples are of a {description.get('kind')!r}, this storage is a {type(self.inner).__name__}"
             )
         if description["written"] > description["first"]:
             self.inner.loads(folder)
@@ -286,7 +284,7 @@ class TorchRLStorage(RingStorage):
         self.revision += 1
 
     def close(self) -> None:
-        """Leave TorchRL's storage open, which is the caller's."""
+        """Do nothing: the TorchRL storage belongs to the caller."""
 
     def __repr__(self) -> str:
         return f"TorchRLStorage({type(self.inner).__name__} of {len(self)}, max_size={self.capacity})"

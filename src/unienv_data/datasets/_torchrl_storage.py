@@ -1,6 +1,6 @@
-"""A storage of ours that a replay buffer of TorchRL's writes to. TorchRL is imported with this module.
+"""A storage that a TorchRL replay buffer can write to. Importing this module imports TorchRL.
 
-Names with an underscore are TorchRL's own: its buffers, writers and samplers ask a storage for them.
+TorchRL defines the names with an underscore: its buffers, writers and samplers access them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _torchrl = need("torchrl.data", extra="torch")
 
 
 class _AllSamples(TensorDict):
-    """A copy of all samples, of which what is set in place is set in the storage, too.
+    """A copy of all samples that writes in-place changes to the storage, too.
 
-    `ReplayBuffer.set_`, `set_at_`, `update_` and its assignment to a part of some samples change what they have read.
+    `ReplayBuffer.set_`, `set_at_`, `update_` and assignments of TorchRL read all samples and change the result.
     """
 
-    _editor: ExperienceReplay | None = None  # groups of entries and results of operations have none
+    _editor: ExperienceReplay | None = None  # None for groups of entries and results of operations
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
@@ -51,7 +51,7 @@ class _AllSamples(TensorDict):
 
 
 class _Loaded:
-    """What TorchRL's checkpointers take for a storage that is not initialized: it keeps the samples they loaded."""
+    """Receives the samples that a TorchRL checkpointer loads, in place of an uninitialized storage."""
 
     initialized = False
     data: TensorDictBase
@@ -69,13 +69,13 @@ class _Loaded:
 
 
 class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defined]
-    """What TorchRL takes for its `LazyTensorStorage`: samples lie in a `TensorDictStorage` with a `max_size`.
+    """A TorchRL storage over a `TensorDictStorage` with a `max_size`, which replaces a `LazyTensorStorage`.
 
-    TorchRL's writers begin at the index 0, so the storage has to be empty when it is handed over.
+    TorchRL's writers begin at index 0, so the storage must be empty at first.
     """
 
     def __init__(self, samples: TensorDictStorage) -> None:
-        _torchrl.Storage.__init__(self, samples.capacity)  # a TensorStorage wants its samples at once
+        _torchrl.Storage.__init__(self, samples.capacity)  # TensorStorage.__init__ needs the samples
         self.samples, self.ndim, self.device = samples, 1, torch.device("cpu")
         self._editor, self._last_cursor = ExperienceReplay(storage=samples), None
 
@@ -110,7 +110,7 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
 
     @property
     def _storage(self) -> TensorDictBase | None:
-        """What TorchRL's checkpointers save."""
+        """The samples that a TorchRL checkpointer saves."""
         return samples_for(self.checkpointer._save_hooks, self.samples) if self.initialized else None
 
     def get(self, index: Any) -> Any:
@@ -122,7 +122,7 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
         if not self.initialized:
             raise RuntimeError("Cannot get elements out of a non-initialized storage: add some samples first")
         if isinstance(index, tuple):
-            (index,) = index  # one part for each axis of the storage
+            (index,) = index  # one index for each axis of the storage
         return self.samples[list(index) if isinstance(index, range) else index]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
@@ -134,12 +134,12 @@ class TorchRLWritableStorage(_torchrl.TensorStorage):  # type: ignore[name-defin
             slots = np.arange(self.max_size)[cursor] if isinstance(cursor, slice) else np.asarray(cursor)
             samples = data if slots.ndim else data.unsqueeze(0)
             self._last_cursor = cursor
-            self.samples.put(np.atleast_1d(slots), self._like_the_first(samples, np.atleast_1d(slots)))
+            self.samples.put(np.atleast_1d(slots), self._with_same_entries(samples, np.atleast_1d(slots)))
         else:
             self._editor[cursor] = data
 
-    def _like_the_first(self, data: TensorDictBase, slots: np.ndarray) -> TensorDictBase:
-        """Samples with the entry `index`, or without it: some writers add it, and some to a part of the samples."""
+    def _with_same_entries(self, data: TensorDictBase, slots: np.ndarray) -> TensorDictBase:
+        """Add or remove the entry `index`, as in the first samples: TorchRL's writers add it in some calls only."""
         has_index, space = data.get("index", None) is not None, self.samples.space
         if space is None or has_index == ("index" in space.spaces):
             return data

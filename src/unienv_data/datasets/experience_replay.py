@@ -1,4 +1,4 @@
-"""Samples in TED form to learn from: drawn by a sampler, from a storage that a writer fills."""
+"""Experience replay of TensorDicts: a storage, a writer that fills it, and a sampler that draws batches."""
 
 from __future__ import annotations
 
@@ -42,31 +42,30 @@ _registry = threading.Lock()  # held while the set is changed or iterated over
 
 
 class ExperienceReplay(SampleAccess):
-    """Samples as TensorDicts, in batches that a sampler draws.
+    """A replay buffer of TensorDicts, in batches that a sampler draws.
 
     Methods may be called from several threads. A replay can be pickled if its storage can: a recorded dataset is opened
-    again, samples in memory are copied. So the workers of a `torch.utils.data.DataLoader` can work on the replay
-    itself, with `collate_fn=lambda batch: batch`.
+    again, samples in memory are copied. A replay can therefore be the dataset of a `torch.utils.data.DataLoader` with
+    workers, with `collate_fn=lambda batch: batch`.
 
     Parameters
     ----------
     storage
-        A `TensorDictStorage`, a batch of UniEnv's (a `ReplayBuffer`, for instance) whose values are arrays in dicts, a
-        storage of TorchRL's, or the number of samples to keep in memory. Or a function that returns one of these, whose
-        batch the replay closes: with `as_remote` the function runs in the actor, and again when that is restarted.
+        A `TensorDictStorage`, a batch (such as a `ReplayBuffer`) whose values are arrays in dicts, a TorchRL storage,
+        or the number of samples to keep in memory. Or a function that returns one of these; the replay then closes the
+        batch. With `as_remote` the function runs in the actor, and again after a restart of the actor.
     sampler
         One of `unienv_data.samplers`, an object with the methods of a TorchRL sampler, or a function that returns one.
         By default every sample is drawn with the same probability.
     writer
-        Where new samples go; by default over the oldest ones, or nowhere for a recorded dataset. Of TorchRL's writers
-        `RoundRobinWriter`, `TensorDictRoundRobinWriter` and `ImmutableDatasetWriter` stand for those of ours.
+        Writes new samples; by default over the oldest samples, and a recorded dataset refuses writes. TorchRL's
+        `RoundRobinWriter`, `TensorDictRoundRobinWriter` and `ImmutableDatasetWriter` are replaced by UniEnv's writers.
     collate_fn
-        Is given the batch as it was read, before the transforms.
+        A function that is called with each batch before the transforms, and returns the batch.
     pin_memory
-        Whether to pin the memory of batches, where there is a GPU.
+        Whether the memory of batches is pinned, if a GPU is present.
     prefetch
-        How many batches of the default size threads read ahead. Indices are drawn in order, so the batches are the same
-        as without.
+        The number of batches of the default size that threads fetch in advance. The batches are the same as without.
     transform
         A function of a TensorDict, such as a `torchrl.envs.Transform`.
     batch_size
@@ -121,7 +120,7 @@ class ExperienceReplay(SampleAccess):
         self._tell_sampler()
 
     def _start(self, prefetch: int) -> None:
-        """Make what belongs to this process."""
+        """Make the attributes that belong to this process."""
         self._lock = threading.RLock()
         self._prefetcher = Prefetcher(prefetch, self._lock, self._fetch)
         self._iterator: Iterator[Any] | None = None
@@ -143,7 +142,7 @@ class ExperienceReplay(SampleAccess):
         self._prefetcher.restore(pending)
 
     def _tell_sampler(self) -> None:
-        """Tell the sampler of the samples that are there already."""
+        """Report the present samples to the sampler."""
         self._drawer.wrote(self._storage, np.arange(len(self._storage)), is_new=False)
 
     # -- sampling --------------------------------------------------------------------------------------------
@@ -154,12 +153,11 @@ class ExperienceReplay(SampleAccess):
         Parameters
         ----------
         batch_size
-            The size of the batch; that of the replay by default.
+            The size of the batch, by default the size of the replay.
         return_info
-            Whether to return a pair of the batch and a dict of what the sampler says of the samples.
+            Whether a pair of the batch and a dict with the sampler's info is returned.
         include_info
-            Whether `index`, and what the sampler says of the samples, are entries of the batch; unless it is False,
-            they are.
+            Whether `index` and the sampler's info are entries of the batch; by default they are.
 
         Returns
         -------
@@ -170,7 +168,7 @@ class ExperienceReplay(SampleAccess):
         return (data, {"index": torch.from_numpy(draw.index), **draw.info}) if return_info else data
 
     def _next(self, size: int, include_info: bool = True) -> tuple[Any, Draw]:
-        """The next batch, and how it was drawn."""
+        """Return the next batch and its draw."""
         if size == self._batch_size and include_info:
             return self._prefetcher.next(lambda: self._draw(size))
         draw = self._draw(size)
@@ -180,7 +178,7 @@ class ExperienceReplay(SampleAccess):
         if batch_size is not None:
             return parse_batch_size(batch_size)
         if self._batch_size is None:
-            raise SamplingError("batch_size not specified: give one to sample(), or to the replay when it is made")
+            raise SamplingError("batch_size not specified: pass batch_size to sample(), or to the replay")
         return self._batch_size
 
     def _draw(self, size: int) -> Draw:
@@ -204,11 +202,10 @@ class ExperienceReplay(SampleAccess):
         return data.pin_memory() if self._pins_memory else data
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of the default size: for ever, or to the end of the epoch if the sampler knows epochs."""
+        """Iterate over batches of the default size: for ever, or to the end of the epoch if the sampler has epochs."""
         if self._batch_size is None:
             raise SamplingError(
-                "Cannot iterate over the replay buffer. Batch_size was not specified: give one to the replay when it "
-                "is made"
+                "Cannot iterate over the replay buffer. Batch_size was not specified: pass batch_size to the replay"
             )
         size, is_last = self._batch_size, False
         self._drawer.begin()
@@ -218,7 +215,7 @@ class ExperienceReplay(SampleAccess):
             is_last = draw.is_last
 
     def next(self) -> Any:
-        """The next batch of an iteration that goes on from call to call; None at its end, and then it begins anew."""
+        """Return the next batch of an iteration that continues from call to call; None at its end, then it restarts."""
         if self._iterator is None:
             self._iterator = iter(self)
         batch = next(self._iterator, None)
@@ -236,7 +233,7 @@ class ExperienceReplay(SampleAccess):
         ImmutableDatasetError
             If the replay is of a recorded dataset.
         TypeError, ValueError
-            If the data is no sample like those that are there.
+            If the data is no TensorDict, or does not fit the present samples.
         """
         self._writer.check(self._storage)
         if not isinstance(data, TensorDictBase):
@@ -251,16 +248,16 @@ class ExperienceReplay(SampleAccess):
         Parameters
         ----------
         tensordicts
-            A TensorDict with a leading axis for the samples, or a list of TensorDicts, one a sample.
+            A TensorDict with a leading axis for the samples, or a list of TensorDicts, one for each sample.
         update_priority
-            Whether the sampler is told of the samples' priorities, if they have an entry for that; by default it is.
+            Whether the sampler gets the samples' priorities, if they have the entry `priority_key`; True by default.
 
         Raises
         ------
         ImmutableDatasetError
             If the replay is of a recorded dataset.
         TypeError, ValueError
-            If the data are no samples like those that are there.
+            If the data is no TensorDict, or does not fit the present samples.
         """
         self._writer.check(self._storage)
         if isinstance(tensordicts, list) and tensordicts and all(isinstance(d, TensorDictBase) for d in tensordicts):
@@ -275,7 +272,7 @@ class ExperienceReplay(SampleAccess):
             inner = tuple(data.batch_size[1:])
             if len(self._storage) and inner != self._storage.inner_batch:
                 raise ValueError(
-                    f"samples with axes {inner} of their own, those that are there have {self._storage.inner_batch}: "
+                    f"samples with inner axes {inner}, the present samples have {self._storage.inner_batch}: "
                     f"add() takes one sample, extend() a batch of samples"
                 )
             if not len(data):
@@ -289,7 +286,7 @@ class ExperienceReplay(SampleAccess):
             return index
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Drop all samples; the next one goes to index 0.
+        """Drop all samples; the next sample goes to index 0.
 
         Raises
         ------
@@ -305,22 +302,22 @@ class ExperienceReplay(SampleAccess):
             self._prefetcher.clear()
 
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Give some samples new priorities.
+        """Set the priorities of some samples.
 
         Parameters
         ----------
         index
             The indices of the samples, such as `info["index"]` of a batch.
         priority
-            The priority of each, or one for all.
+            One priority for each sample, or one for all.
         """
         self._set_priority(index, None, priority)
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Give the samples of a batch the priorities in its entry `priority_key`.
+        """Set the priorities of a batch's samples from its entry `priority_key`.
 
-        A sample with axes of its own, such as a trajectory, gets the highest of its priorities, or what the sampler's
-        `reduction` makes of them.
+        A sample with inner axes, such as a trajectory, gets the highest of its priorities, or the result of the
+        sampler's `reduction`.
         """
         first = (slice(None), *(0,) * (data.batch_dims - 1))
         numbers = data.get("number", None)
@@ -329,34 +326,34 @@ class ExperienceReplay(SampleAccess):
 
     def _set_priority(self, index: Any, numbers: Any, priority: Any) -> None:
         with self._lock:
-            where = np.atleast_1d(self._index(index))
+            indices = np.atleast_1d(self._index(index))
             if isinstance(priority, torch.Tensor):
-                priority = self._one_for_each(priority.detach().cpu(), len(where)).numpy()
-            self._drawer.update_priority(self._storage, where, numbers, priority)
+                priority = self._reduced(priority.detach().cpu(), len(indices)).numpy()
+            self._drawer.update_priority(self._storage, indices, numbers, priority)
 
-    def _one_for_each(self, priority: torch.Tensor, count: int) -> torch.Tensor:
-        """One priority for each sample, of those that a sample with axes of its own has."""
+    def _reduced(self, priority: torch.Tensor, count: int) -> torch.Tensor:
+        """Reduce the priorities of samples with inner axes to one for each sample."""
         if priority.numel() in (1, count) or not self._storage.inner_batch:
             return priority.reshape(-1)
         reduction = getattr(self.sampler, "reduction", "max")
         reduced = getattr(torch, reduction)(priority.reshape(count, -1), dim=1)
         return reduced if isinstance(reduced, torch.Tensor) else reduced.values
 
-    # -- parts -----------------------------------------------------------------------------------------------
+    # -- storage, sampler, writer and transforms ---------------------------------------------------------------
 
     @property
     def batch_size(self) -> int | None:
-        """The number of transitions that `sample()` returns; None where each call says it."""
+        """The default number of samples of `sample()`; None if each call must pass it."""
         return self._batch_size
 
     @property
     def storage(self) -> SampleStorage:
-        """The storage of the transitions."""
+        """The storage of the samples."""
         return self._storage
 
     @property
     def sampler(self) -> Any:
-        """The sampler that draws the transitions."""
+        """The sampler that draws the samples."""
         return self._drawer.sampler
 
     @property
@@ -376,7 +373,7 @@ class ExperienceReplay(SampleAccess):
 
     @property
     def initialized(self) -> bool:
-        """Whether there ever were samples."""
+        """Whether the storage has ever had samples."""
         return bool(self._storage.entries())
 
     @property
@@ -385,7 +382,7 @@ class ExperienceReplay(SampleAccess):
         return self._writer.write_count
 
     def set_sampler(self, sampler: Any) -> Any:
-        """Draw with another sampler from now on; the previous one is returned."""
+        """Replace the sampler, and return the previous one."""
         with self._lock:
             previous, self._drawer = self._drawer, drawer(sampler)
             self._prefetcher.clear()
@@ -393,9 +390,9 @@ class ExperienceReplay(SampleAccess):
             return previous.sampler
 
     def set_storage(self, storage: Any, collate_fn: Callable[[Any], Any] | None = None) -> SampleStorage:
-        """Draw from another storage from now on.
+        """Replace the storage.
 
-        If the writer cannot write to the storage, the default writer takes its place.
+        If the writer cannot write to the new storage, it is replaced by the default writer.
 
         Parameters
         ----------
@@ -420,7 +417,7 @@ class ExperienceReplay(SampleAccess):
             return previous
 
     def set_writer(self, writer: Writer) -> Writer:
-        """Write with another writer from now on; the previous one is returned."""
+        """Replace the writer, and return the previous one."""
         with self._lock:
             previous, self._writer = self._writer, check_writer(writer_of_ours(writer), self._storage)
             return previous
@@ -431,9 +428,9 @@ class ExperienceReplay(SampleAccess):
         Parameters
         ----------
         transform
-            A function of a TensorDict; its method `inv`, if it has one, leads back.
+            A function of a TensorDict; its method `inv`, if present, is its inverse.
         invert
-            Whether the transform runs when samples are written, and is undone when they are read.
+            Whether the transform runs on writing and its inverse on reading, instead of the reverse.
 
         Returns
         -------
@@ -443,12 +440,12 @@ class ExperienceReplay(SampleAccess):
         return self.insert_transform(len(self._transforms), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Transform, *, invert: bool = False) -> Self:
-        """Add a transform before the one at `index`.
+        """Insert a transform before the transform at `index`.
 
         Parameters
         ----------
         index
-            The place among the transforms.
+            The position in the chain of transforms.
         transform, invert
             As for `append_transform`.
 
@@ -465,22 +462,21 @@ class ExperienceReplay(SampleAccess):
     # -- saving ----------------------------------------------------------------------------------------------
 
     def register_save_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Have all samples pass a function when the replay is saved.
+        """Register a function that transforms all samples when the replay is saved.
 
-        The function is given a TensorDict and returns one, whose entries and axes may be others. Hooks are not saved: a
-        replay that loads the dump registers the load hook that undoes them, else it gets what the hooks have made.
+        The function takes a TensorDict and returns another, with any entries and axes. Hooks are not saved: a replay
+        that loads the dump registers a load hook that inverts the save hook, else it loads the transformed samples.
         """
         self._save_hooks.append(hook)
 
     def register_load_hook(self, hook: Callable[[Any], Any]) -> None:
-        """Have all samples pass a function when the replay is loaded; see `register_save_hook`."""
+        """Register a function that transforms all samples when a replay is loaded; see `register_save_hook`."""
         self._load_hooks.append(hook)
 
     def dumps(self, path: PathLike) -> None:
-        """Save samples, sampler, writer and the batches drawn ahead, in the place of what was saved there before.
+        """Save samples, sampler, writer and the batches fetched in advance; an older folder is replaced atomically.
 
-        At any instant the old or the new folder is there, whole. A recorded dataset is saved as a reference, with the
-        entries that were set.
+        A recorded dataset is saved as a reference, with the entries that were set.
         """
         with self._lock:
             save(Path(path), self._saved_parts(), self._save_hooks)
@@ -489,15 +485,15 @@ class ExperienceReplay(SampleAccess):
         return SavedParts(self._storage, self._drawer, self._writer, self._prefetcher)
 
     def loads(self, path: PathLike) -> None:
-        """Restore what a replay with the same kind of storage, sampler and writer has saved."""
+        """Load a folder of `dumps`, of a replay with the same kinds of storage, sampler and writer."""
         with self._lock:
             load(Path(path), self._saved_parts(), self._load_hooks)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the state of the replay into nested dicts of plain values, arrays and tensors.
+        """Return a copy of the replay's state as nested dicts of plain values, arrays and tensors.
 
-        The state has the samples, or for a recorded dataset a reference and the entries that were set; the states of
-        the sampler, the writer and the transforms; and the batches drawn ahead.
+        The state contains the samples, or for a recorded dataset a reference and the entries that were set; the states
+        of the sampler, the writer and the transforms; and the batches fetched in advance.
         """
         with self._lock:
             return {
@@ -509,7 +505,7 @@ class ExperienceReplay(SampleAccess):
             }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the replay was that gave this state; it had the same kind of storage, sampler and writer."""
+        """Restore a state of `state_dict`, of a replay with the same kinds of storage, sampler and writer."""
         with self._lock:
             check_kinds(self._saved_parts(), state_dict["sampler"]["sampler"], state_dict["writer"]["writer"])
             self._storage.load_state_dict(state_dict["storage"])
@@ -531,7 +527,7 @@ class ExperienceReplay(SampleAccess):
         """Alias for `loads`."""
         self.loads(*args, **kwargs)
 
-    # -- making others ---------------------------------------------------------------------------------------
+    # -- derived storages and remote replays -----------------------------------------------------------------
 
     def preprocess(
         self,
@@ -553,38 +549,38 @@ class ExperienceReplay(SampleAccess):
     ) -> TensorDictStorage:
         """Apply a function to all samples and write the results to a new folder, as a storage.
 
-        `ReplayBuffer(storage=...)` of TorchRL takes the storage, too; in other processes it is
+        TorchRL's `ReplayBuffer(storage=...)` takes the storage, too. Other processes open it with
         `TensorDictStorage.open(dest)`.
 
         Parameters
         ----------
         fn
-            Is given samples as a TensorDict with a leading axis, or one sample with a `chunksize` of 0, and returns as
-            many, whose keys, shapes and dtypes may be others.
+            A function that takes samples as a TensorDict with a leading axis (one sample if `chunksize` is 0), and
+            returns the same number of samples, with any keys, shapes and dtypes.
         dim
             The axis of the samples, which is 0.
         num_workers
-            How many processes work on pieces; without it, or a `pool`, this process does.
+            The number of processes; without it, or a `pool`, this process calls the function.
         chunksize
-            How many samples a piece has; by default a piece takes a few megabytes.
+            The number of samples in a chunk; by default a chunk takes a few megabytes.
         num_chunks
-            How many pieces there are.
+            The number of chunks.
         pool
-            A `multiprocessing.Pool` that works on pieces.
+            A `multiprocessing.Pool` that processes the chunks.
         generator
-            Seeds PyTorch's random numbers, so that they are the same for any number of workers.
+            Seeds PyTorch's random numbers, which are then the same for any number of workers.
         max_tasks_per_child
-            After how many pieces a process is replaced by a new one.
+            The number of chunks after which a process is replaced.
         worker_threads
-            How many threads PyTorch uses in a process.
+            The number of PyTorch threads in a process.
         index_with_generator
-            Makes no difference: pieces are read when they are due.
+            Makes no difference: chunks are read on demand.
         pbar
-            Whether to show the progress.
+            Whether a progress bar is shown.
         mp_start_method
-            How processes are started; "spawn" by default.
+            The start method of processes; "spawn" by default.
         num_frames
-            How many samples to use, the first ones; all by default.
+            The number of samples to use, from the first on; all by default.
         dest
             The new folder.
         """
@@ -602,14 +598,14 @@ class ExperienceReplay(SampleAccess):
             start_method=mp_start_method,
         )
         if dim not in (0, -1):
-            raise ValueError(f"dim is {dim}, the samples of a replay lie along axis 0 only")
+            raise ValueError(f"dim is {dim}, it must be 0, the axis of the samples")
         return preprocess(self._storage, fn, Path(dest), num_frames, plan)
 
     @classmethod
     def as_remote(cls, remote_config: dict[str, Any] | None = None) -> Any:
-        """Make a class of replays in Ray actors: called as this class is, it returns a proxy of a replay.
+        """Make a class for replays in Ray actors, with the arguments of this class; its instances are proxies.
 
-        The proxy has the methods of the replay, and can be handed to other processes of the Ray cluster.
+        A proxy has the methods of the replay, and can be passed to other processes of the Ray cluster.
 
         Parameters
         ----------
@@ -626,7 +622,7 @@ class ExperienceReplay(SampleAccess):
         return remote_class(cls, remote_config)
 
     def close(self) -> None:
-        """Stop reading ahead and release the storage."""
+        """Stop prefetching and close the storage."""
         self._prefetcher.close()
         self._storage.close()
 
@@ -643,7 +639,7 @@ class ExperienceReplay(SampleAccess):
         )
 
 
-# Attributes that `_start` makes, and those that may hold lambdas, which pickle does not take.
+# The attributes made by `_start`, and the attributes that may contain lambdas, which pickle cannot save.
 _OF_THIS_PROCESS = ("_lock", "_prefetcher", "_iterator")
 _FUNCTIONS = ("_collate_fn", "_transforms", "_save_hooks", "_load_hooks")
 
@@ -658,8 +654,8 @@ def _as_storage(storage: Any) -> SampleStorage:
     if is_torchrl_storage(storage):
         return TorchRLStorage(storage)
     if callable(storage):
-        made = storage()
-        return BatchStorage(made, is_owned=True) if isinstance(made, BatchBase) else _as_storage(made)
+        result = storage()
+        return BatchStorage(result, is_owned=True) if isinstance(result, BatchBase) else _as_storage(result)
     raise TypeError(f"storage is {type(storage).__name__}: wanted a TensorDictStorage, a batch or a number of samples")
 
 
@@ -668,7 +664,7 @@ def _default_writer(storage: SampleStorage) -> Writer:
 
 
 def _with_inner_axes(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tensor:
-    """A value of each sample as one of each part of the sample, where samples have axes of their own."""
+    """Expand one value for each sample along the inner axes of samples."""
     if not inner or value.ndim > len(inner):
         return value
     return value.reshape(len(value), *(1,) * len(inner)).expand(len(value), *inner)
@@ -676,7 +672,7 @@ def _with_inner_axes(value: torch.Tensor, inner: tuple[int, ...]) -> torch.Tenso
 
 # -- forking -----------------------------------------------------------------------------------------------
 
-# A lock that another thread holds while this process forks would stay locked in the child for ever.
+# A lock that another thread holds during a fork would stay locked in the child for ever.
 _held: list[threading.RLock] = []
 
 

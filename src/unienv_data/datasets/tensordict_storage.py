@@ -1,4 +1,4 @@
-"""TensorDicts as packed rows, in a ring or growing, in memory or in a folder."""
+"""A storage of TensorDicts as packed rows, in a ring or growing, in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ MARKER, ROWS = "storage.json", "rows"
 
 
 class TensorDictStorage(RingStorage):
-    """Samples of one kind, which the first ones written decide.
+    """A storage of TensorDicts; the first samples define the entries with their shapes and dtypes.
 
     Parameters
     ----------
     max_size
-        The number of samples of a ring: a full one drops its oldest sample for each new one. With None the storage
-        grows.
+        The number of samples of a ring, which drops its oldest sample for each new sample when it is full. With None
+        the storage grows.
     cache_path
-        A new folder for the samples, which `open` opens again, in any process, after `flush` or `close`. Without it
-        the samples are in memory.
+        A new folder for the samples, which any process can `open` after `flush` or `close`. By default the samples are
+        in memory.
 
     Raises
     ------
@@ -59,9 +59,9 @@ class TensorDictStorage(RingStorage):
         self.capacity = max_size
         self._folder = None if cache_path is None else Path(cache_path)
         if self._folder is not None and self._folder.exists() and any(self._folder.iterdir()):
-            raise FileExistsError(f"{self._folder} is there: give another cache_path, or open it with open(path)")
+            raise FileExistsError(f"{self._folder} exists: give another cache_path, or open it with open(path)")
         self._storage: PackedStorage | None = None
-        self._rows_name = ROWS  # of the folder with the rows
+        self._rows_name = ROWS  # the name of the folder with the rows
         self.inner_batch = ()
 
     @classmethod
@@ -71,7 +71,7 @@ class TensorDictStorage(RingStorage):
         Parameters
         ----------
         path
-            What was given as `cache_path`, or as `dest` of `preprocess`.
+            The `cache_path` of the storage, or the `dest` of `preprocess`.
         read_only
             Whether writing is refused. A folder has one writer at a time.
 
@@ -114,12 +114,12 @@ class TensorDictStorage(RingStorage):
         if self._folder is not None and not self.is_mutable:
             return _opened, (self._folder,)
         if self._folder is not None:
-            raise TypeError(f"{self._folder} has one writer, this process: flush it, and open it in the other one")
+            raise TypeError(f"{self._folder}: only this process can write; flush, and open the path elsewhere")
         return super().__reduce__()  # type: ignore[return-value]
 
     @property
     def space(self) -> DictSpace | None:
-        """The space of one sample; None before the first is written."""
+        """The space of one sample; None before the first sample is written."""
         return None if self._storage is None else self._storage.single_instance_space  # type: ignore[return-value]
 
     @property
@@ -150,7 +150,7 @@ class TensorDictStorage(RingStorage):
         return [] if self.space is None else [leaf.path for leaf in RowLayout(self.space).leaves]
 
     def mapped(self) -> TensorDict:
-        """Map all samples of a storage on disk; what is changed of the tensors stays in this process's memory.
+        """Map all samples of a storage on disk; changes to the tensors stay in this process's memory.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class TensorDictStorage(RingStorage):
             The storage is in memory.
         """
         if self._folder is None:
-            raise TypeError("the storage is in memory, only one on disk can be mapped: give a cache_path")
+            raise TypeError("the storage is in memory and cannot be mapped: give a cache_path")
         self.flush()
         layout = RowLayout(self._rows().single_instance_space)
         folder, count = self._folder / self._rows_name, len(self)
@@ -189,7 +189,7 @@ class TensorDictStorage(RingStorage):
         return index
 
     def put(self, slots: np.ndarray, data: TensorDictBase) -> None:
-        """Write new samples to these slots of a ring, the last of which holds the newest sample then.
+        """Write new samples to these slots of a ring; the sample in the last slot becomes the newest.
 
         Raises
         ------
@@ -198,14 +198,14 @@ class TensorDictStorage(RingStorage):
         """
         self._check_mutable()
         if self.capacity is None:
-            raise ValueError("put wants a ring: give the storage a max_size")
+            raise ValueError("put needs a ring: give the storage a max_size")
         nested = to_nested(data)
         self._rows_for(data).set(slots, nested)
-        steps = (int(slots[-1]) - self._written) % self.capacity + 1  # of the ring, from the newest until now
+        steps = (int(slots[-1]) - self._written) % self.capacity + 1  # from the previous newest sample on
         self._wrote(steps if steps >= len(slots) else steps + self.capacity)
 
     def _rows_for(self, data: TensorDictBase) -> PackedStorage:
-        """The rows, which are made if these are the first samples."""
+        """Return the rows; the first samples create them."""
         if self._storage is None:
             self._storage = self._create(space_of(data), self._rows_name)
             self.inner_batch = tuple(data.batch_size[1:])
@@ -226,13 +226,13 @@ class TensorDictStorage(RingStorage):
 
     def set_column(self, key: Key, index: np.ndarray, value: torch.Tensor) -> None:
         self._check_mutable()
-        for start, stop in self._pieces(len(index)):
+        for start, stop in self._chunks(len(index)):
             data = self.get(index[start:stop])
             data.set(key, value[start:stop])
             self.set(index[start:stop], data)
 
     def add_column(self, key: Key, value: torch.Tensor) -> None:
-        """Add an entry to all samples: they are copied into rows that have room for it, piece by piece.
+        """Add an entry to all samples: copies them, chunk by chunk, to new rows with this entry.
 
         Raises
         ------
@@ -241,22 +241,22 @@ class TensorDictStorage(RingStorage):
         """
         self._check_mutable()
         if not len(self):
-            raise ValueError(f"{'/'.join(key)}: the storage is empty, its first samples decide on their entries")
+            raise ValueError(f"{'/'.join(key)}: the storage is empty, its first samples define the entries")
         old, previous = self._rows(), self._rows_name
         name = f"{ROWS}-{int(previous.removeprefix(ROWS).removeprefix('-') or 0) + 1}"
         first = self.get(np.zeros(1, np.int64))
         first.set(key, value[:1])
         if self._folder is not None:
-            shutil.rmtree(self._folder / name, ignore_errors=True)  # of a process that was killed here
+            shutil.rmtree(self._folder / name, ignore_errors=True)  # left by a process that was killed here
         new = self._create(space_of(first), name)
         try:
             new.extend_length(len(self))
-            for start, stop in self._pieces(len(self)):
+            for start, stop in self._chunks(len(self)):
                 data = self.get(np.arange(start, stop))
                 data.set(key, value[start:stop])
                 new.set(np.arange(start, stop), to_nested(data))
             self._storage, self._rows_name = new, name
-            self.flush()  # from here on the folder has the new rows
+            self.flush()  # commits the new rows
         except BaseException:
             self._storage, self._rows_name = old, previous
             new.close()
@@ -268,15 +268,15 @@ class TensorDictStorage(RingStorage):
             shutil.rmtree(self._folder / previous, ignore_errors=True)
         self.revision += 1
 
-    def _pieces(self, count: int) -> list[tuple[int, int]]:
-        """Ranges [start, stop) of samples that do not take much memory."""
+    def _chunks(self, count: int) -> list[tuple[int, int]]:
+        """Return ranges [start, stop) of samples of about `COPY_BYTES`."""
         size = max(1, COPY_BYTES // RowLayout(self._rows().single_instance_space).nbytes)
         return [(start, min(start + size, count)) for start in range(0, count, size)]
 
     def _copy(self, source: PackedStorage, target: PackedStorage) -> None:
         """Copy all samples to an empty storage of the same space."""
         target.extend_length(len(self))
-        for start, stop in self._pieces(len(self)):
+        for start, stop in self._chunks(len(self)):
             index = np.arange(start, stop)
             target.set(index, source.get(index))
 
@@ -299,16 +299,16 @@ class TensorDictStorage(RingStorage):
         if len(data):
             self._rows().extend_length(len(data))
             self._rows().set(np.arange(len(data)), nested)
-        self._hold(len(data), numbers)
+        self._replaced(len(data), numbers)
 
     def _check_same(self, space: DictSpace) -> None:
         if self.space != space:
-            raise ValueError(f"what was saved are samples of {space}, here they are of {self.space}")
+            raise ValueError(f"the saved samples are of {space}, this storage has {self.space}")
 
     # -- saving ----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make what was written to the folder durable, and known to those who open it."""
+        """Make all writes to the folder durable and visible to processes that open it."""
         if self._folder is not None and self.is_mutable:
             if self._storage is not None:
                 self._storage.flush()
@@ -331,7 +331,7 @@ class TensorDictStorage(RingStorage):
         self._check_mutable()
         if description.get("kind") != FORMAT:
             raise ValueError(
-                f"what was saved are samples of a {description.get('kind')!r}, this replay has a TensorDictStorage"
+                f"the saved samples are of a {description.get('kind')!r}, this replay has a TensorDictStorage"
             )
         saved = TensorDictStorage.open(folder)
         try:
@@ -341,7 +341,7 @@ class TensorDictStorage(RingStorage):
 
     def _restore(self, saved: TensorDictStorage) -> None:
         if self.capacity != saved.capacity:
-            raise ValueError(f"what was saved has a max_size of {saved.capacity}, this storage of {self.capacity}")
+            raise ValueError(f"the saved storage has a max_size of {saved.capacity}, this storage of {self.capacity}")
         if saved.space is not None:
             if self._storage is None:
                 self._storage = self._create(saved.space, self._rows_name)
@@ -359,7 +359,7 @@ class TensorDictStorage(RingStorage):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if (state.get("kind"), state.get("capacity")) != (FORMAT, self.capacity):
             raise ValueError(
-                f"the state is that of a {state.get('kind')!r} with a max_size of {state.get('capacity')}, this is a "
+                f"the state is of a {state.get('kind')!r} with a max_size of {state.get('capacity')}, this is a "
                 f"TensorDictStorage with a max_size of {self.capacity}"
             )
         super().load_state_dict(state)

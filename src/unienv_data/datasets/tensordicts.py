@@ -1,4 +1,4 @@
-"""TensorDicts and what they are made of: nested dicts of tensors, their spaces, and one contiguous buffer."""
+"""Conversions between TensorDicts, nested dicts of tensors, spaces, and one contiguous buffer."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ else:
 Key = tuple[str, ...]
 
 _ALIGNMENT = 64
-_RAGGED = "an entry has one shape in all samples, pad what is shorter and say in a mask what is"
+_RAGGED = "an entry must have one shape in all samples, pad shorter values and add a mask"
 _CPU = torch.device("cpu")
 
 
 def from_nested(data: Mapping[str, Any], batch: torch.Size) -> TensorDict:
-    """Wrap a nested dict of tensors that all begin with these axes. Nothing is checked."""
+    """Wrap a nested dict of tensors with these leading axes, without checks."""
     return TensorDict._new_unsafe(data, batch_size=batch, device=_CPU)
 
 
 def from_columns(columns: Mapping[Key, torch.Tensor], batch: torch.Size) -> TensorDict:
-    """Wrap tensors by their keys, all of which begin with these axes. Nothing is checked."""
+    """Wrap tensors by key, with these leading axes, without checks."""
     nested: dict[str, Any] = {}
     for key, column in columns.items():
         inner = nested
-        for part in key[:-1]:
-            inner = inner.setdefault(part, {})
+        for name in key[:-1]:
+            inner = inner.setdefault(name, {})
         inner[key[-1]] = column
     return from_nested(nested, batch)
 
 
 def put(data: TensorDictBase, key: Any, value: torch.Tensor) -> None:
-    """Set an entry of a TensorDict that `from_nested` has made; the value begins with its axes."""
+    """Set an entry of a TensorDict of `from_nested`; the value must have its leading axes."""
     if type(data) is TensorDict and type(key) is str:
-        data._tensordict[key] = value  # what `set` does once it has checked
+        data._tensordict[key] = value  # `set` without its checks
     else:
         data.set(key, value)
 
 
 def as_tensors(nested: Any) -> Any:
-    """Wrap a nested dict of arrays as one of tensors over the same memory."""
+    """Convert a nested dict of arrays to tensors over the same memory."""
     if isinstance(nested, Mapping):
         return {key: as_tensors(value) for key, value in nested.items()}
     return torch.from_numpy(nested) if isinstance(nested, np.ndarray) else torch.as_tensor(nested)
 
 
 def to_nested(data: TensorDictBase, path: Key = ()) -> dict[str, Any]:
-    """Convert a TensorDict to a nested dict of tensors on the CPU; a TypeError where an entry is no tensor."""
+    """Convert a TensorDict to a nested dict of tensors on the CPU; a TypeError if an entry is no tensor."""
     nested: dict[str, Any] = {}
     for key, value in _items(data, path):
         if isinstance(value, TensorDictBase):
@@ -66,20 +66,20 @@ def to_nested(data: TensorDictBase, path: Key = ()) -> dict[str, Any]:
         elif isinstance(value, torch.Tensor):
             nested[key] = value.detach().to(_CPU)
         else:
-            where = "/".join((*path, key))
-            raise TypeError(f"{where}: {type(value).__name__}, only tensors can be stored: encode it as one")
+            name = "/".join((*path, key))
+            raise TypeError(f"{name}: {type(value).__name__}, only tensors can be stored: encode it as one")
     return nested
 
 
 def _items(data: TensorDictBase, path: Key) -> list[tuple[str, Any]]:
     try:
         return list(data.items())
-    except RuntimeError as error:  # a lazy stack is stacked only now
+    except RuntimeError as error:  # a lazy stack is stacked here
         raise ValueError(f"{'/'.join(path) or 'the samples'}: {_RAGGED}: {error}") from error
 
 
 def stacked(samples: list[TensorDictBase]) -> TensorDictBase:
-    """Stack samples to a batch; a ValueError where they have entries of different shapes."""
+    """Stack samples to a batch; a ValueError if the shapes of an entry differ."""
     try:
         return torch.stack(samples)
     except RuntimeError as error:
@@ -106,15 +106,15 @@ def flat_items(data: Any, path: Key = ()) -> dict[Key, Any]:
 
 
 def key_of(key: Any) -> Key:
-    """Convert a key of a TensorDict to a tuple of strings; a TypeError if it is none."""
+    """Convert a key of a TensorDict to a tuple of strings; a TypeError if it is no key."""
     keys = (key,) if isinstance(key, str) else key
-    if not isinstance(keys, (tuple, list)) or not keys or not all(isinstance(part, str) for part in keys):
+    if not isinstance(keys, (tuple, list)) or not keys or not all(isinstance(name, str) for name in keys):
         raise TypeError(f"key {key!r}: wanted a string, or a tuple of strings")
     return tuple(keys)
 
 
 def space_of(data: TensorDictBase) -> DictSpace:
-    """Find the space, on PyTorch, of one of the samples that a batch consists of."""
+    """Make the PyTorch space of one sample of a batch."""
     from unienv_interface.backends.pytorch import PyTorchComputeBackend
 
     def space(value: Any) -> Space:
@@ -127,26 +127,26 @@ def space_of(data: TensorDictBase) -> DictSpace:
     return space(to_nested(data))  # type: ignore[return-value]
 
 
-# -- one buffer --------------------------------------------------------------------------------------------
+# -- a TensorDict in one buffer ------------------------------------------------------------------------------
 
 
 def to_buffer(data: TensorDictBase) -> tuple[dict[str, Any], np.ndarray]:
-    """Copy all tensors of a TensorDict side by side into one array of bytes, with a description of plain values."""
-    parts, end = [], 0
+    """Copy all tensors of a TensorDict into one array of bytes, and describe them by plain values."""
+    entries, end = [], 0
     for key, value in leaves(data):
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"{'/'.join(key)}: {type(value).__name__}, only tensors can be stored: encode it as one")
-        parts.append((key, str(value.dtype).removeprefix("torch."), tuple(value.shape), end))
+        entries.append((key, str(value.dtype).removeprefix("torch."), tuple(value.shape), end))
         end += -(-value.numel() * value.element_size() // _ALIGNMENT) * _ALIGNMENT
     buffer = torch.empty(end, dtype=torch.uint8)
-    for (_, _, shape, start), (_, value) in zip(parts, leaves(data), strict=True):
+    for (_, _, shape, start), (_, value) in zip(entries, leaves(data), strict=True):
         nbytes = value.numel() * value.element_size()
         buffer[start : start + nbytes].view(value.dtype).view(shape).copy_(value.detach())
-    return {"batch": tuple(data.batch_size), "parts": parts}, buffer.numpy()
+    return {"batch": tuple(data.batch_size), "parts": entries}, buffer.numpy()
 
 
 def from_buffer(description: Mapping[str, Any], buffer: np.ndarray) -> TensorDict:
-    """Rebuild the TensorDict that was put into a buffer; its tensors are views of one copy of the buffer."""
+    """Rebuild the TensorDict of a buffer; its tensors are views of one copy of the buffer."""
     memory = torch.from_numpy(np.array(buffer))
     columns: dict[Key, torch.Tensor] = {}
     for key, dtype_name, shape, start in description["parts"]:
