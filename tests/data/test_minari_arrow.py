@@ -72,7 +72,7 @@ def test_pieces_of_any_size_give_the_same(
     infos = {"flat": np.arange(51), "pair": np.arange(102.0).reshape(51, 2), "word": [f"w{i % 4}" for i in range(51)]}
     episodes = [boxes(50, infos=infos), boxes(3, seed=1, infos={key: value[:4] for key, value in infos.items()})]
     write("some-v0", data_format, episodes)
-    monkeypatch.setattr(_minari_arrow, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(_minari_arrow, "_CHUNK_BYTES", piece)
     monkeypatch.setattr(_minari_arrow, "_VARIABLE_BYTES", 8)
     monkeypatch.setattr(_minari_convert, "_CHUNK_BYTES", chunk)
     monkeypatch.setattr(_minari_convert, "_TEXTS_AT_ONCE", 5)
@@ -197,11 +197,11 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "nulls": (_replaced("rewards", pa.array([1.0, None, 2.0, 0.0])), r"episode 1: rewards: values are missing"),
     "lists": (
         _replaced("rewards", pa.array([[1.0], [], [2.0], [0.0]])),
-        r"reward: list<.*> are no values of equal size",
+        r"reward: list<.*>, wanted values of equal size",
     ),
     "other shape": (
         _replaced("observations", pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(20)), 5)),
-        r"observation: lists of 5 numbers, wanted those of shape \(3,\)",
+        r"observation: lists of 5 numbers, wanted the shape \(3,\)",
     ),
     "no flags": (
         lambda folder, kind: _rewrite(folder, kind, lambda table: table.drop_columns(["truncations"])),
@@ -209,7 +209,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "no rows": (
         lambda folder, kind: _rewrite(folder, kind, lambda table: table.slice(0, 0)),
-        r"not a single observation",
+        r"no observations",
     ),
 }
 

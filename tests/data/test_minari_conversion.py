@@ -436,10 +436,10 @@ FAULTS = {
     "no rewards": (_removed("episode_1/rewards"), StorageCorruptedError, r"episode_1: rewards are missing"),
     "no episode": (_removed("episode_1"), StorageCorruptedError, r"episode_1 is missing, the metadata counts 2"),
     "external file": (_external, StorageCorruptedError, r"episode_1/observations: its data lie in another file"),
-    "link": (_link, StorageCorruptedError, r"episode_1/observations: a link to somewhere else"),
+    "link": (_link, StorageCorruptedError, r"episode_1/observations: a soft or external link"),
     "virtual": (_virtual, StorageCorruptedError, r"episode_1/observations: its data lie in another file"),
     "bomb": (_bomb, StorageCorruptedError, r"episode_1/observations: 1649267441664 bytes"),
-    "never written": (_never_written, StorageCorruptedError, r"episode_1/observations: .* none was ever written"),
+    "never written": (_never_written, StorageCorruptedError, r"episode_1/observations: .* no entry was written"),
 }
 
 
@@ -532,4 +532,4 @@ def test_a_copy_of_another_format_version_says_what_to_do(root: Path) -> None:
 
 def test_similar_names_need_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "nowhere"))
-    assert "There is none like it" in ours._hint("x-v0")
+    assert "has no similar name" in ours._hint("x-v0")

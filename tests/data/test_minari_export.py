@@ -120,7 +120,7 @@ def test_columns_that_minari_has_no_place_for_are_kept_among_the_infos(has_infos
 def test_a_column_with_the_name_of_an_info_is_refused(tmp_path: Path) -> None:
     info = DictSpace(NUMPY, {"step": BoxSpace(NUMPY, 0, 1, "float32", shape=())})
     space = transition_space(NUMPY, info=info, step=BoxSpace(NUMPY, 0, 9, "int64", shape=()))
-    with recorded(space, [3]) as buffer, pytest.raises(ValueError, match=r"columns \['step'\] are infos as well"):
+    with recorded(space, [3]) as buffer, pytest.raises(ValueError, match=r"columns \['step'\] have the names of infos"):
         export_minari(buffer, "some-v0", progress=False)
 
 
@@ -161,7 +161,9 @@ def test_what_cannot_be_exported_says_why_and_leaves_nothing(tmp_path: Path) -> 
         sample = buffer.get_at(4)
         sample["obs"]["x"] = sample["obs"]["x"] + 1
         buffer.set_at(4, sample)
-        with pytest.raises(ValueError, match="episode 1: observation after step 1 is another than before the next"):
+        with pytest.raises(
+            ValueError, match="episode 1: observation after step 1 differs from the value before the next"
+        ):
             export_minari(buffer, "some-v0", progress=False)
     assert not list((tmp_path / "minari").glob("**/*")) if (tmp_path / "minari").exists() else True
     with recorded(space, [2]) as buffer:

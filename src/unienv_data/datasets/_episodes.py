@@ -1,8 +1,8 @@
 """Converted episodes on disk, and their steps as a batch in TED form.
 
-A row holds what held at one moment (observation, info, state) and what was done then (action, reward). An episode of T
-steps takes T + 1 rows, so every observation is stored once: step i of episode e lies in row i + e, and what came of the
-step lies in the row after. Samples have at the root what held before the step, and under `next` what came of it.
+A row has the state of one time (observation, info, state) and the step from there (action, reward). An episode of T
+steps takes T + 1 rows, so every observation is stored once: step i of episode e is in row i + e, and its result in the
+next row. Samples have the entries before the step at the root, and the entries after the step under `next`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from ..base.storage import StorageCorruptedError
 from ..base.windows import Episodes
 
 FORMAT, VERSION = "unienv-episodes", 2
-#: The files of a converted dataset; a leaf with memory of its own (an image) has a file `block-N.bin`.
+#: The files of a converted dataset; a leaf outside of the rows (an image) has a file `block-N.bin`.
 MARKER, ROWS, FLAGS, EPISODES, BLOCK = "dataset.json", "rows.bin", "flags.bin", "episodes.bin", "block-{}.bin"
-#: One episode of the dataset: its number there, and its steps.
+#: One episode of the dataset: its id in the dataset, and the number of its steps.
 EPISODE = np.dtype([("id", "<i8"), ("steps", "<i8")])
 TERMINATED, TRUNCATED = 1, 2
 
@@ -50,7 +50,7 @@ Decode = Callable[[np.ndarray], Any]
 
 
 def read_marker(folder: Path) -> dict[str, Any]:
-    """Read what a converted folder says about itself."""
+    """Read and check the marker of a converted folder."""
     marker = read_json(folder / MARKER, checksum=True)
     if marker.get("format") != FORMAT:
         raise StorageCorruptedError(f"{folder / MARKER}: not a converted dataset")
@@ -62,30 +62,30 @@ def read_marker(folder: Path) -> dict[str, Any]:
 
 
 def row_files(layout: RowLayout) -> list[tuple[str, np.dtype]]:
-    """List the files that rows lie in, each with the dtype of its items."""
+    """List the files of rows, each with the dtype of its items."""
     blocks = [(BLOCK.format(number), leaf.codec.dtype) for number, leaf in enumerate(layout.block_leaves)]
     return [(ROWS, layout.dtype), *blocks]
 
 
 class Steps(NamedTuple):
-    """What was read of some steps: their rows and the rows after as one batch, their episodes and their flags."""
+    """Some steps: their rows and the following rows as one batch, their episodes and their flags."""
 
-    columns: list[np.ndarray]  # twice as long as there are steps: first the rows of the steps, then those after
+    columns: list[np.ndarray]  # for n steps 2n entries: first the rows of the steps, then the following rows
     episode: np.ndarray
     flags: np.ndarray
 
 
 class EpisodeRows:
-    """The episodes in a folder that `convert` has written, or some of them; read-only, the same in every process.
+    """The episodes in a folder written by `convert`, or some of them; read-only, and equal in every process.
 
     Parameters
     ----------
     folder
-        Where the converted dataset lies.
+        The folder of the converted dataset.
     chosen
-        Which episodes to use, counted from 0 in the order of the dataset; all if it is None.
+        The episodes to use, counted from 0 in the order of the dataset; all if None.
     fingerprint
-        The fingerprint that the folder must have; a copy that was made again meanwhile has another.
+        The fingerprint that the folder must have, to detect a conversion of a changed dataset.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class EpisodeRows:
         self.folder = Path(folder)
         self.marker = read_marker(self.folder)
         if fingerprint not in (None, self.marker["fingerprint"]):
-            raise StorageCorruptedError(f"{self.folder}: the dataset was converted again meanwhile, open it anew")
+            raise StorageCorruptedError(f"{self.folder}: the dataset was converted again meanwhile, open it again")
         steps, episodes = self.marker["steps"], self.marker["episodes"]
         self.sample_space: DictSpace = json_to_space(self.marker["space"], NumpyComputeBackend)
         self.row_space: DictSpace = json_to_space(self.marker["row_space"], NumpyComputeBackend)
@@ -126,8 +126,8 @@ class EpisodeRows:
         self.chosen = chosen
         lengths, first = self._table["steps"][chosen], self._table["steps"].cumsum() - self._table["steps"]
         self.ids = self._table["id"][chosen]
-        self.ends = lengths.cumsum()  # where the steps of each episode end
-        self._to_row = first[chosen] + chosen - self.starts  # what to add to a step to have its row
+        self.ends = lengths.cumsum()  # the end of each episode, in steps
+        self._to_row = first[chosen] + chosen - self.starts  # added to a step gives its row
         self._to_flag = self._to_row - chosen
 
     def select(self, chosen: np.ndarray) -> EpisodeRows:
@@ -152,48 +152,48 @@ class EpisodeRows:
 
     @property
     def starts(self) -> np.ndarray:
-        """Where the steps of each episode begin."""
+        """The first step of each episode."""
         return np.concatenate(([0], self.ends[:-1]))
 
     def episode_numbers(self, index: np.ndarray) -> np.ndarray:
-        """Which episode each step is in, counted from 0."""
+        """Return the episode of each step, counted from 0."""
         if self._numbers is not None:
             return self._numbers.take(index)
         return self.ends.searchsorted(index, "right")
 
     @functools.cached_property
     def _numbers(self) -> np.ndarray | None:
-        """The episode of every step, if that takes little memory: looking it up is five times as fast."""
+        """The episode of every step, a lookup that is five times as fast; None if it takes too much memory."""
         if len(self) > _MAX_CACHED_STEPS:
             return None
         return np.repeat(np.arange(len(self.ends), dtype=np.int32), np.diff(self.ends, prepend=0))
 
     def read(self, index: np.ndarray) -> Steps:
-        """Read steps by their index, all of which must be in range."""
+        """Read steps by indices, which must be in range."""
         number = self.episode_numbers(index)
         row = index + self._to_row.take(number)
         rows = self._rows.take(np.concatenate((row, row + 1)), "wrap")
         return Steps(rows.columns, self.ids.take(number), self._flags.take(index + self._to_flag.take(number)))
 
     def read_column(self, path: tuple[str, ...], index: np.ndarray, *, after: bool) -> np.ndarray:
-        """Read one column of the rows of some steps, or of the rows after."""
+        """Read one column of the rows of some steps, or of the following rows if `after`."""
         return self._columns[path][index + self._to_row.take(self.episode_numbers(index)) + after]
 
     def read_flags(self, index: np.ndarray) -> np.ndarray:
         return self._flags.take(index + self._to_flag.take(self.episode_numbers(index)))
 
     def read_ids(self, index: np.ndarray) -> np.ndarray:
-        """Read the numbers that the dataset gives to the episodes of some steps."""
+        """Read the ids in the dataset of the episodes of some steps."""
         return self.ids.take(self.episode_numbers(index))
 
     def trajectory_ends(self) -> np.ndarray:
-        """Where trajectories end: at the end of an episode, and behind a step that was terminated or truncated."""
+        """Return the ends of trajectories: the ends of episodes, and behind terminated or truncated steps."""
         done = np.flatnonzero(self.read_flags(np.arange(len(self)))) + 1
         ends = np.unique(np.concatenate((self.ends, done)))
         return ends[ends > 0]
 
     def verify(self) -> list[str]:
-        """Compare all files with their checksums; one sentence for each that was damaged."""
+        """Compare all files with their checksums; return one sentence for each damaged file."""
         findings = []
         for name, checksum in self.marker["checksums"].items():
             crc = 0
@@ -209,10 +209,10 @@ class EpisodeRows:
 
 
 class TransitionBatch(BatchBase):
-    """Steps of whole episodes; read-only, and the same in every process.
+    """Steps of complete episodes; read-only, and equal in every process.
 
-    With `as_tensors` every leaf is an array: texts are their UTF-8 bytes, filled up with zeros, and tuples are dicts
-    with the keys "0", "1" and so on.
+    With `as_tensors` every leaf is an array: texts are UTF-8 bytes padded with zeros, and tuples are dicts with the
+    keys "0", "1" and so on.
     """
 
     is_mutable = False
@@ -252,30 +252,29 @@ class TransitionBatch(BatchBase):
         return self.take(position)
 
     def take(self, index: np.ndarray) -> Any:
-        """`get_at` for indices that are known to be in range."""
+        """`get_at` for an array of indices that are in range."""
         columns = self._read(index)
         return self._build([decode(columns[number]) for number, decode in self._leaves])
 
     def _read(self, index: np.ndarray) -> list[np.ndarray]:
-        """Read the columns of some steps, of the rows after, the flags and the episodes; see `_column_index`."""
+        """Read the columns of some steps, of the following rows, the flags and the episodes; see `_column_index`."""
         columns, episode, flags = self.rows.read(index)
         count, decoded = len(index), self._decoded(flags)
-        parts = [column[:count] for column in columns]
-        parts += [column[count:] for column in columns]
-        parts += (decoded[:, 0:1], decoded[:, 1:2], decoded[:, 2:3], episode)
-        return parts
+        before = [column[:count] for column in columns]
+        after = [column[count:] for column in columns]
+        return [*before, *after, decoded[:, 0:1], decoded[:, 1:2], decoded[:, 2:3], episode]
 
     def _decoded(self, flags: np.ndarray) -> np.ndarray:
         try:
             return _DECODED_FLAGS.take(flags, 0)
         except IndexError:
             raise StorageCorruptedError(
-                f"{self.rows.folder / FLAGS}: flags that there are none of, the file was damaged: "
+                f"{self.rows.folder / FLAGS}: unknown flags, the file was damaged: "
                 f'download="force" makes the converted dataset again'
             ) from None
 
     def get_column_at(self, nested_keys: Sequence[Any], idx: Any) -> Any:
-        """One field; of a single leaf, only its own bytes are read."""
+        """Fetch one nested field of samples; only the columns under it are read."""
         keys = tuple(nested_keys)
         space, above = nested_item(self.single_space, keys), columns_under(keys)[0]
         position = resolve_index(self.backend, idx, len(self))
@@ -317,24 +316,24 @@ def _rebuilt(rows: EpisodeRows, backend: ComputeBackend, device: Any, as_tensors
 # -- leaves ------------------------------------------------------------------------------------------------
 
 _FLAGS: dict[tuple[str, ...], int] = {("next", "terminated"): 0, ("next", "truncated"): 1, ("next", "done"): 2}
-# What the flags of a step mean, a column for each of these.
+# The flags of a step by their bits, one column for each key of `_FLAGS`.
 _DECODED_FLAGS = np.array([[bits & TERMINATED, bits & TRUNCATED, bits] for bits in range(4)], bool)
 
 
 def _children(space: Space) -> list[tuple[Any, Space]] | None:
-    """The keys and spaces under a dict or tuple; None for a leaf."""
+    """Return the keys and spaces under a dict or tuple; None for a leaf."""
     if isinstance(space, DictSpace):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, TupleSpace) else None
 
 
 def _row_path(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Convert a path in samples to one in rows, where a tuple is a dict."""
+    """Convert a path in samples to a path in rows, where a tuple is a dict."""
     return tuple(map(str, path))
 
 
 def _column_index(path: tuple[str, ...], row_columns: dict[tuple[Any, ...], int]) -> int:
-    """Find the column of a leaf of samples in what `_read` returns; `row_columns` has the columns of a row by path."""
+    """Return the index of a sample's leaf in the result of `_read`; `row_columns` has the columns of a row by path."""
     if path == ("episode",):
         return 2 * len(row_columns) + len(_FLAGS)
     if path in _FLAGS:
@@ -345,7 +344,7 @@ def _column_index(path: tuple[str, ...], row_columns: dict[tuple[Any, ...], int]
 
 
 def _decoder(space: Space, recorded: Space) -> Decode:
-    """Find the function that turns a column of the recorded space into values of a space."""
+    """Return the function that converts a column of the recorded space to values of a space."""
     if isinstance(space, TextSpace):
         return _texts
     backend, device, dtype = space.backend, space.device, getattr(space, "dtype", None)
@@ -353,7 +352,7 @@ def _decoder(space: Space, recorded: Space) -> Decode:
     if name != recorded.backend.dtype_name(getattr(recorded, "dtype", None)):  # a backend without 64-bit numbers
         return lambda column: backend.from_numpy(column, dtype=dtype, device=device)
     if backend.simplified_name == "pytorch" and device is None:
-        return need("torch", extra="torch").from_numpy  # all that `from_raw` does with a column, once it has looked
+        return need("torch", extra="torch").from_numpy  # `from_raw` without its checks
     return lambda column: backend.from_raw(column, name, device=device)
 
 
@@ -364,7 +363,7 @@ def _texts(column: np.ndarray) -> Any:
 
 
 def _tensor_space(space: Space, rows: Space, path: tuple[str, ...]) -> Any:
-    """The space with arrays for texts and dicts for tuples."""
+    """Return a space with arrays for texts and dicts for tuples."""
     children = _children(space)
     if children is not None:
         spaces = {str(key): _tensor_space(child, rows, (*path, str(key))) for key, child in children}

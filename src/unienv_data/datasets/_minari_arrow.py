@@ -1,7 +1,7 @@
 """Minari's Arrow and Parquet files, read with pyarrow.
 
-A dataset has a folder for each episode with files in it, whose rows are the observations: one more than there are
-steps. Rows are decoded a piece at a time, and what was decoded before is dropped.
+A dataset has a folder of files for each episode, whose rows are the observations, one more than steps. Rows are decoded
+in chunks, and earlier chunks are dropped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
-from ._minari_source import FLAGS, PARTS, Episode, Leaf, Path_, is_image
+from ._minari_source import FLAGS, SAMPLE_NAMES, Episode, Leaf, Path_, is_image
 
 FORMATS = ("arrow", "parquet")
 
-_PIECE_BYTES = 4 * 2**20
-# What a value without a fixed size is taken for when the rows of a piece are counted.
+_CHUNK_BYTES = 4 * 2**20
+# The assumed size of a value without a fixed size, to compute the rows of a chunk.
 _VARIABLE_BYTES = 64 * 2**10
 
 
@@ -50,11 +50,11 @@ class ArrowSource:
         spaces = {"observations": self.observation_space, "actions": self.action_space}
         leaves: dict[Path_, Leaf] = {}
         for field in rows.schema:
-            key = PARTS.get(field.name, field.name)
+            key = SAMPLE_NAMES.get(field.name, field.name)
             if key in ("observation", "info"):
                 length = rows.length
             elif key in ("action", "reward", *FLAGS):
-                length = rows.length - 1  # Minari fills these up
+                length = rows.length - 1  # Minari pads these columns to the length of observations
             else:
                 continue
             for path, space, inner in _fields(field, (), spaces.get(field.name)):
@@ -71,7 +71,7 @@ class ArrowSource:
 
 
 class EpisodeFiles:
-    """The rows of one episode, decoded a piece at a time in ascending order."""
+    """The rows of one episode, decoded in chunks in ascending order."""
 
     def __init__(self, folder: Path, data_format: str, name: str) -> None:
         self.name = name
@@ -87,15 +87,15 @@ class EpisodeFiles:
                 raise StorageCorruptedError(f"{path}: its columns are not those of {self._paths[0]}")
             self.schema, self.length, nbytes = schema, self.length + rows, nbytes + size
         if not self.length:
-            raise StorageCorruptedError(f"{name}: not a single observation")
+            raise StorageCorruptedError(f"{name}: no observations")
         row_bytes = max(nbytes // self.length, sum(_bytes_of(field.type) for field in self.schema))
-        self._piece = max(1, _PIECE_BYTES // max(1, row_bytes))
+        self._chunk_rows = max(1, _CHUNK_BYTES // max(1, row_bytes))
         self._batches: Iterator[Any] = iter(())
-        self._decoded: deque[tuple[int, Any]] = deque()  # pieces with the row that each begins with
-        self._end = self.length  # of what was decoded; at first nothing can go on from here
+        self._decoded: deque[tuple[int, Any]] = deque()  # chunks with their first rows
+        self._end = self.length  # the row behind the decoded chunks; at first so that `read` starts over
 
     def _measure(self, path: Path) -> tuple[Any, int, int]:
-        """The schema, the rows and the bytes of a file."""
+        """Return the schema, the number of rows and the bytes of a file."""
         if self._is_parquet:
             with need("pyarrow.parquet", extra="parquet").ParquetFile(path) as file:
                 groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
@@ -107,7 +107,7 @@ class EpisodeFiles:
             return file.schema, rows, memory.size()
 
     def read(self, start: int, stop: int) -> list[tuple[int, int, Any]]:
-        """The pieces that rows [start, stop) lie in, each with the rows [first, last) of it that belong there."""
+        """Return the chunks that contain rows [start, stop), each with the range [first, last) of these rows in it."""
         while self._decoded and self._decoded[0][0] + self._decoded[0][1].num_rows <= start:
             self._decoded.popleft()
         if (self._decoded[0][0] if self._decoded else self._end) > start:
@@ -116,9 +116,9 @@ class EpisodeFiles:
         while self._end < stop:
             batch = next(self._batches, None)
             if batch is None:
-                raise StorageCorruptedError(f"{self.name}: {self._end} rows, of which {self.length} were counted")
+                raise StorageCorruptedError(f"{self.name}: {self._end} rows, its files declare {self.length}")
             if self._end + batch.num_rows > start:
-                batch.validate(full=True)  # a file may claim values that lie outside it
+                batch.validate(full=True)  # a damaged file may refer to values outside of it
                 self._decoded.append((self._end, batch))
             self._end += batch.num_rows
         return [
@@ -132,23 +132,23 @@ class EpisodeFiles:
             yield from self._parquet(path) if self._is_parquet else self._arrow(path)
 
     def _parquet(self, path: Path) -> Iterator[Any]:
-        # read through a small buffer: by default a whole column of a row group is loaded at once
+        # A small buffer: by default pyarrow loads a whole column of a row group at once.
         file = need("pyarrow.parquet", extra="parquet").ParquetFile(path, buffer_size=2**20, pre_buffer=False)
         with file:
-            yield from file.iter_batches(self._piece, use_threads=False)
+            yield from file.iter_batches(self._chunk_rows, use_threads=False)
 
     def _arrow(self, path: Path) -> Iterator[Any]:
         pyarrow = need("pyarrow", extra="parquet")
         number, start = 0, 0
         while True:
-            # mapped anew for each piece: the pages of pieces that are gone would count as this process's memory
+            # Mapped again for each chunk: pages of dropped chunks would count as this process's memory.
             with pyarrow.memory_map(str(path)) as memory:
                 file = pyarrow.ipc.open_file(memory)
                 if number == file.num_record_batches:
                     return
                 batch = file.get_batch(number)
-            yield batch.slice(start, self._piece)
-            start += self._piece
+            yield batch.slice(start, self._chunk_rows)
+            start += self._chunk_rows
             if start >= batch.num_rows:
                 number, start = number + 1, 0
 
@@ -165,10 +165,10 @@ class ArrowLeaf:
     def read(self, start: int, stop: int) -> Any:
         name = f"{self._rows.name}: {'/'.join(self._path)}"
         with _errors_of(name):
-            parts = [self._decoded(batch, first, last) for first, last, batch in self._rows.read(start, stop)]
+            chunks = [self._decoded(batch, first, last) for first, last, batch in self._rows.read(start, stop)]
             if self.kind != "array":
-                return [value for part in parts for value in part]
-            return np.concatenate(parts) if parts else np.empty((0, *self.shape), self.dtype)
+                return [value for chunk in chunks for value in chunk]
+            return np.concatenate(chunks) if chunks else np.empty((0, *self.shape), self.dtype)
 
     def _decoded(self, batch: Any, first: int, last: int) -> Any:
         column = batch.column(self._path[0])
@@ -189,7 +189,7 @@ class ArrowLeaf:
 
 @contextlib.contextmanager
 def _errors_of(name: str) -> Iterator[None]:
-    """Report what pyarrow, or a file that contradicts itself, raises as damage of this part of the dataset."""
+    """Convert errors of pyarrow and of contradictory files to a StorageCorruptedError with a name."""
     arrow_error = need("pyarrow", extra="parquet").ArrowException
     try:
         yield
@@ -200,7 +200,7 @@ def _errors_of(name: str) -> Iterator[None]:
 
 
 def _fields(field: Any, path: Path_, space: Any) -> Iterator[tuple[Path_, Any, Any]]:
-    """The path, space and field of each column under a field; a struct is a dict or a tuple."""
+    """Yield the path, space and field of each column under a field; a struct is a dict or a tuple."""
     types = need("pyarrow", extra="parquet").types
     if not types.is_struct(field.type):
         yield path, space, field
@@ -214,7 +214,7 @@ def _fields(field: Any, path: Path_, space: Any) -> Iterator[tuple[Path_, Any, A
 
 
 def _kind_of(name: str, field: Any, space: Any, has_images: bool) -> tuple[str, tuple[int, ...], np.dtype]:
-    """What a column holds, and the shape and dtype of an entry."""
+    """Return the kind of a column ("text", "jpeg" or "array"), and the shape and dtype of an entry."""
     types, kind = need("pyarrow", extra="parquet").types, field.type
     if types.is_string(kind) or types.is_large_string(kind):
         return "text", (), np.dtype("S")
@@ -223,28 +223,28 @@ def _kind_of(name: str, field: Any, space: Any, has_images: bool) -> tuple[str, 
     is_list = types.is_fixed_size_list(kind)
     items = kind.value_type if is_list else kind
     if not (types.is_integer(items) or types.is_floating(items) or types.is_boolean(items)):
-        raise StorageCorruptedError(f"{name}: {kind} are no values of equal size")
+        raise StorageCorruptedError(f"{name}: {kind}, wanted values of equal size")
     dtype = np.dtype(items.to_pandas_dtype())
     if not is_list:
         return "array", (), dtype
     shape = _shape_of(field, space, kind.list_size)
     if math.prod(shape) != kind.list_size:
-        raise StorageCorruptedError(f"{name}: lists of {kind.list_size} numbers, wanted those of shape {shape}")
+        raise StorageCorruptedError(f"{name}: lists of {kind.list_size} numbers, wanted the shape {shape}")
     return "array", shape, dtype
 
 
 def _shape_of(field: Any, space: Any, size: int) -> tuple[int, ...]:
-    """The shape of the entries that lie in lists: that of their space, or the one that Minari notes for infos."""
+    """Return the shape of list entries: from their space, or from the field's metadata for infos."""
     if space is not None:
         return tuple(space.shape)
-    noted = (field.metadata or {}).get(b"shape")
-    if noted is None:
+    shape = (field.metadata or {}).get(b"shape")
+    if shape is None:
         return (size,)
-    return tuple(int(number) for number in noted.split(b",") if number)
+    return tuple(int(number) for number in shape.split(b",") if number)
 
 
 def _bytes_of(kind: Any) -> int:
-    """The bytes of one value of an Arrow type, decoded."""
+    """Return the decoded size in bytes of one value of an Arrow type."""
     types = need("pyarrow", extra="parquet").types
     if types.is_struct(kind):
         return sum(_bytes_of(kind.field(index).type) for index in range(kind.num_fields))

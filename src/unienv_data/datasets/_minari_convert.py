@@ -1,8 +1,8 @@
-"""From a Minari dataset to rows on disk, a piece of an episode at a time.
+"""Conversion of a Minari dataset to rows on disk, in chunks of an episode.
 
-First all episodes are looked at: which columns they have together, and the spaces of rows and samples that follow.
-Then the rows are written to a folder beside the target, which is moved there as a whole. The folder says what it was
-made of, so that a copy whose source has changed since is made again.
+A first pass over all episodes determines the columns, and the spaces of rows and samples. A second pass writes the rows
+to a temporary folder, which is then moved to the target. The folder has a fingerprint of its source, so that a changed
+source is converted again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ._episodes import (
 )
 from ._minari_source import METADATA, Episode, Leaf, Path_, Source, decoded_image, open_source
 
-#: A column that some episodes lack has one of the same path under this key, which says where it is there.
+#: The mask of a column that some rows lack has the same path, under this key.
 MASK = "mask"
 
 _RESERVED = ("episode", "index", "next", "done", "terminated", "truncated", MASK)
@@ -48,7 +48,7 @@ _TEXTS_AT_ONCE = 4096
 
 
 def fingerprint(folder: Path) -> str:
-    """Identify a dataset by the names, sizes and times of its files, and by all that its metadata says."""
+    """Identify a dataset by the names, sizes and times of its files, and by its metadata."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -60,10 +60,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None, progress: bool) -> None:
-    """Write the dataset in a folder to `target`, in the place of a copy that is there.
+    """Convert the dataset in a folder, and replace the folder `target`.
 
-    The caller holds the lock of the target. `origin` is where the source is to be looked for when the copy is opened
-    again; None if the source does not stay.
+    The caller holds the lock of the target. `origin` is the path to check for changes of the source later; None for a
+    temporary source.
     """
     source_fingerprint = fingerprint(folder)
     source = open_source(folder)
@@ -71,7 +71,7 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
     try:
         schema = read_schema(source)
         if not schema.steps:
-            raise StorageCorruptedError(f"{folder}: a dataset without a single step")
+            raise StorageCorruptedError(f"{folder}: the dataset has no steps")
         temporary.mkdir()
         checksums = _write(source, schema, temporary, dataset_id, progress)
         if fingerprint(folder) != source_fingerprint:
@@ -101,7 +101,7 @@ def convert(folder: Path, target: Path, *, dataset_id: str, origin: Path | None,
 
 
 class _File:
-    """A file that is written from start to end, and its checksum."""
+    """A file that is written sequentially, and its checksum."""
 
     def __init__(self, path: Path) -> None:
         self.name, self.checksum = path.name, 0
@@ -154,9 +154,9 @@ def _write(source: Source, schema: Schema, folder: Path, dataset_id: str, progre
 
 
 def _present_rows(episode: Episode, path: Path_) -> tuple[int, int]:
-    """The rows [first, end) of an episode that have an entry in a column.
+    """Return the rows [first, end) of an episode that have an entry in a column.
 
-    An info that has one entry less than there are rows came with the steps: the first row, of the reset, has none.
+    An info with one entry less than rows belongs to the steps: the first row, of the reset, has no entry.
     """
     leaf = episode.leaves.get(path)
     if leaf is None:
@@ -171,7 +171,7 @@ def _mask(episode: Episode, path: Path_, start: int, stop: int) -> np.ndarray:
 
 
 def _values_of(episode: Episode, column: Column, start: int, stop: int) -> np.ndarray:
-    """The entries of rows [start, stop); where there is none, NaN for floats and zero for everything else."""
+    """Read the entries of rows [start, stop); missing entries are NaN for floats and zero otherwise."""
     dtype, shape = column.stored
     first, end = _present_rows(episode, column.path) if column.is_state else (0, episode.steps)
     low, high = max(start, first), min(stop, end)
@@ -199,27 +199,27 @@ def _missing_values(column: Column, dtype: np.dtype, shape: tuple[int, ...]) -> 
     return np.full(shape, np.nan, dtype) if is_missing else np.zeros(shape, dtype)
 
 
-# -- which columns there are -------------------------------------------------------------------------------
+# -- columns -----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Column:
-    """A column of all episodes: what it holds, and whether it says what held (T + 1 entries) or what was done (T)."""
+    """A column of all episodes: its values, and whether they are states (T + 1 entries) or belong to steps (T)."""
 
     path: Path_
     kind: str
     dtype: np.dtype
     shape: tuple[int, ...]
     is_state: bool
-    found_in: str  # the first episode that has it, for messages
+    first_episode: str  # the name of the first episode with this column, for messages
     width: int = 1  # of texts, in bytes
     longest: int = 1  # of texts, in characters
     characters: set[str] = field(default_factory=set)
-    episodes: int = 0  # that have it whole
+    episodes: int = 0  # the number of episodes with an entry in every row
 
     @property
     def stored(self) -> tuple[np.dtype, tuple[int, ...]]:
-        """The dtype and shape of an entry in a row; a text is its UTF-8 bytes, filled up with zeros."""
+        """The dtype and shape of an entry in a row; a text is UTF-8 bytes padded with zeros."""
         if self.kind == "text":
             return np.dtype(np.uint8), (self.width,)
         return self.dtype, (1,) if self.path == ("reward",) else self.shape
@@ -227,7 +227,7 @@ class Column:
 
 @dataclass
 class Schema:
-    """The columns of a dataset by path, and how much there is."""
+    """The columns of a dataset by path, and the numbers of episodes and steps."""
 
     columns: dict[Path_, Column]
     episodes: int
@@ -238,7 +238,7 @@ class Schema:
         return self.steps + self.episodes
 
     def is_incomplete(self, column: Column) -> bool:
-        """Whether some rows have no entry in a column, so that a mask is kept."""
+        """Whether some rows have no entry in a column, which then has a mask."""
         return column.episodes < self.episodes
 
     def row_space(self) -> DictSpace:
@@ -251,7 +251,7 @@ class Schema:
         return _as_dict_space(tree)
 
     def sample_space(self, source: Source) -> DictSpace:
-        """The space of one sample: at the root what held before the step, under `next` what came of it."""
+        """The space of one sample: entries before the step at the root, and after the step under `next`."""
         from unienv_interface.space.space_utils.gym_utils import from_gym_space  # needs Gymnasium
 
         root: dict[str, Any] = {"episode": _unbounded(np.dtype(np.int64), ())}
@@ -271,7 +271,7 @@ class Schema:
         return DictSpace(NumpyComputeBackend, {**root, "next": DictSpace(NumpyComputeBackend, after)})
 
     def _as_declared(self, path: Path_, declared: Space | None) -> Space:
-        """The space under a path: as the dataset declares it, but for what its data contradict."""
+        """Return the space under a path: as the dataset declares it, except where its data contradict."""
         if path in self.columns:
             return _leaf_space(self.columns[path], declared)
         if isinstance(declared, TupleSpace):
@@ -283,7 +283,7 @@ class Schema:
 
 
 def read_schema(source: Source) -> Schema:
-    """Look at all episodes; a StorageCorruptedError where they contradict themselves or each other."""
+    """Determine the columns of all episodes; a StorageCorruptedError if they contradict each other."""
     schema = Schema({}, 0, 0)
     required = {
         *_declared_paths(source.observation_space, ("observation",)),
@@ -298,12 +298,14 @@ def read_schema(source: Source) -> Schema:
         schema.steps += episode.steps
     for column in schema.columns.values():
         if schema.is_incomplete(column) and not column.is_state:
-            raise StorageCorruptedError(f"some episodes have no {'/'.join(column.path)}, as {column.found_in} has")
+            raise StorageCorruptedError(
+                f"{'/'.join(column.path)} is missing in some episodes, {column.first_episode} has it"
+            )
         for end in range(1, len(column.path)):
             if column.path[:end] in schema.columns:
                 other = schema.columns[column.path[:end]]
                 raise StorageCorruptedError(
-                    f"{'/'.join(other.path)} is a value in {other.found_in}, and holds others in {column.found_in}"
+                    f"{'/'.join(other.path)} is a value in {other.first_episode}, and a group in {column.first_episode}"
                 )
     return schema
 
@@ -311,7 +313,7 @@ def read_schema(source: Source) -> Schema:
 def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
     steps, name = episode.steps, "/".join(path)
     if path[0] in _RESERVED:
-        raise StorageCorruptedError(f"{episode.name}: {name}, but {path[0]} means something else in samples")
+        raise StorageCorruptedError(f"{episode.name}: {name}, but the name {path[0]} is reserved in samples")
     if path[0] == "observation":
         episode.check_length(name, leaf, steps + 1)
     elif path[0] in ("action", "reward"):
@@ -320,7 +322,7 @@ def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
         episode.check_length(name, leaf, steps, steps + 1)
     column = schema.columns.get(path)
     if column is None:
-        # what has an entry more than steps, or is an info, held at a moment; the rest was done in a step
+        # A column with T + 1 entries, or an info, is a state; all others belong to steps.
         is_state = leaf.length == steps + 1 or path[0] in ("info", "state")
         dtype, shape = leaf.dtype, leaf.shape
         if leaf.kind == "jpeg":
@@ -336,13 +338,13 @@ def _add(schema: Schema, episode: Episode, path: Path_, leaf: Leaf) -> None:
 
 
 def _check_same(column: Column, episode: Episode, leaf: Leaf) -> None:
-    own, first = (leaf.kind, leaf.shape), (column.kind, column.shape)
     if column.kind == leaf.kind == "jpeg":
         return
-    if own != first or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
+    is_same = (leaf.kind, leaf.shape) == (column.kind, column.shape)
+    if not is_same or (leaf.kind == "array" and (leaf.dtype.kind == "b") != (column.dtype.kind == "b")):
         raise StorageCorruptedError(
             f"{episode.name}: {'/'.join(column.path)} is {leaf.kind} {leaf.dtype} of shape {leaf.shape}, "
-            f"in {column.found_in} it is {column.kind} {column.dtype} of shape {column.shape}"
+            f"in {column.first_episode} it is {column.kind} {column.dtype} of shape {column.shape}"
         )
 
 

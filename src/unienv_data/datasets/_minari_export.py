@@ -1,4 +1,4 @@
-"""A recording as a Minari dataset."""
+"""Export of a recording as a Minari dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     minari = need("minari", extra="minari")
 
-# Where the parts of a transition lie: as `ReplayBufferCollectionWrapper` records them, and in TED form.
+# The keys of a transition's fields: as `ReplayBufferCollectionWrapper` records them, and in TED form.
 _RECORDED = {
     "observation": ("obs",),
     "next observation": ("next_obs",),
@@ -46,7 +46,7 @@ _TED = {
     "next info": ("next", "info"),
 }
 _OPTIONAL = ("info", "next info")
-_FOLLOWING = {"done", "episode"}  # columns that follow from the others
+_DERIVED = {"done", "episode"}  # columns that Minari derives from others
 
 
 def export_minari(
@@ -64,23 +64,23 @@ def export_minari(
 ) -> Any:
     """Write the episodes of a recording as a local Minari dataset.
 
-    Only closed episodes are written, one at a time. The dataset is there when all of it is, or not at all. Minari keeps
-    each observation once, so within an episode the observation after a step must be that before the next. Further
-    columns, such as `context` (the text of a task) or `extras`, are kept among the infos, under their names.
+    Only closed episodes are written. The dataset appears when it is complete, or not at all. Minari stores each
+    observation once, so within an episode the observation after a step must equal the observation before the next step.
+    Further columns, such as `context` (the text of a task) or `extras`, are stored as infos, under their names.
 
     Parameters
     ----------
     buffer
         Transitions with their episodes as segments, as `ReplayBufferCollectionWrapper` records them (`obs`, `action`,
-        `reward`, `terminated`, `truncated`, `next_obs`, and `info` if there is one) or in TED form.
+        `reward`, `terminated`, `truncated`, `next_obs`, and optionally `info`) or in TED form.
     dataset_id
         The name of the dataset, with a version at its end.
     data_format
-        What Minari writes: "hdf5", "arrow" or "parquet". Images are written as they are.
+        The file format: "hdf5", "arrow" or "parquet". Images are not compressed.
     author, author_email, algorithm_name, code_permalink, description, requirements
-        What the dataset says about itself.
+        Metadata of the dataset.
     progress
-        Whether to show the progress.
+        Whether a progress bar is shown.
 
     Returns
     -------
@@ -90,9 +90,9 @@ def export_minari(
     Raises
     ------
     FileExistsError
-        If there is a dataset of this name.
+        If a dataset of this name exists.
     ValueError
-        If the samples or their episodes are none that Minari can store; the text says which and why.
+        If Minari cannot store the samples or their episodes; the message says which and why.
     TypeError
         Minari has no counterpart of a space.
 
@@ -104,11 +104,11 @@ def export_minari(
     namespace = dataset_id.rpartition("/")[0]
     target = local_folder() / dataset_id
     if target.exists():
-        raise FileExistsError(f"{target} is there already: give another dataset_id, such as one of a higher version")
+        raise FileExistsError(f"{target} exists already: give another dataset_id, such as a higher version")
     episodes = _episodes(buffer)
-    parts = _parts(buffer.single_space)
-    spaces = {part: nested_item(buffer.single_space, keys) for part, keys in parts.items()}
-    further = _further(buffer.single_space, parts, spaces)
+    fields = _fields(buffer.single_space)
+    spaces = {field: nested_item(buffer.single_space, keys) for field, keys in fields.items()}
+    further = _further(buffer.single_space, fields, spaces)
     given: dict[str, Any] = {
         "algorithm_name": algorithm_name,
         "code_permalink": code_permalink,
@@ -125,7 +125,7 @@ def export_minari(
         storage = _new_storage(temporary / "data", spaces, data_format)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **metadata})
         for number, indices in enumerate(_with_progress(episodes, dataset_id, progress)):
-            episode = _read(buffer, parts, spaces, further, indices, f"episode {number}")
+            episode = _read(buffer, fields, spaces, further, indices, f"episode {number}")
             storage.update_episodes([minari.data_collector.EpisodeBuffer(id=number, **episode)])
         namespaces = minari.namespace
         if namespace and namespace not in namespaces.list_local_namespaces():
@@ -136,11 +136,11 @@ def export_minari(
 
 
 def _episodes(buffer: BatchBase) -> list[np.ndarray]:
-    """The indices of each closed episode."""
+    """Return the indices of each closed episode."""
     segments = buffer.get_segments()
     if not segments:
-        why = "does not keep episodes: make it with keep_episodes=True" if segments is None else "has none"
-        raise ValueError(f"Minari's datasets consist of episodes, and the buffer {why}")
+        reason = "does not keep episodes: make it with keep_episodes=True" if segments is None else "has none"
+        raise ValueError(f"Minari datasets consist of episodes, and the buffer {reason}")
     starts = np.array([start for start, _ in segments])
     episodes = buffer.episodes_of(starts)
     strides = np.broadcast_to(1 if episodes is None else episodes.stride, len(starts))
@@ -153,27 +153,27 @@ def _with_progress(episodes: list[np.ndarray], dataset_id: str, progress: bool) 
     return iter(tqdm(episodes, desc=dataset_id, unit="episode", disable=not progress))
 
 
-def _parts(space: Space) -> dict[str, tuple[str, ...]]:
-    """Where the parts of a transition lie in samples of a space."""
+def _fields(space: Space) -> dict[str, tuple[str, ...]]:
+    """Return the keys of a transition's fields in samples of a space."""
     layout = _RECORDED if _has(space, ("obs",)) else _TED
-    present = {part: keys for part, keys in layout.items() if _has(space, keys)}
-    missing = ["/".join(keys) for part, keys in layout.items() if part not in present and part not in _OPTIONAL]
+    present = {field: keys for field, keys in layout.items() if _has(space, keys)}
+    missing = ["/".join(keys) for field, keys in layout.items() if field not in present and field not in _OPTIONAL]
     if missing:
-        raise ValueError(f"samples of {space} have no {', '.join(missing)}, which a Minari dataset needs")
+        raise ValueError(f"samples of {space} have no {', '.join(missing)}, a Minari dataset needs these columns")
     return present
 
 
-def _further(space: Space, parts: dict[str, tuple[str, ...]], spaces: dict[str, Space]) -> dict[str, Space]:
-    """The columns that Minari has no place of its own for; a ValueError if one has the name of an info."""
-    known = {keys[0] for keys in parts.values()} | _FOLLOWING
-    found = {name: child for name, child in getattr(space, "spaces", {}).items() if name not in known}
-    infos = {name for part in _OPTIONAL for name in getattr(spaces.get(part), "spaces", ())}
-    if not infos.isdisjoint(found):
+def _further(space: Space, fields: dict[str, tuple[str, ...]], spaces: dict[str, Space]) -> dict[str, Space]:
+    """Return the columns to store as infos; a ValueError if an info has the same name."""
+    known = {keys[0] for keys in fields.values()} | _DERIVED
+    further = {name: child for name, child in getattr(space, "spaces", {}).items() if name not in known}
+    infos = {name for field in _OPTIONAL for name in getattr(spaces.get(field), "spaces", ())}
+    if not infos.isdisjoint(further):
         raise ValueError(
-            f"columns {sorted(infos & set(found))} are infos as well, where Minari would keep them: export a view "
-            f"without them (buffer.select)"
+            f"columns {sorted(infos & set(further))} have the names of infos, and Minari stores them there: export a "
+            f"view without them (buffer.select)"
         )
-    return found
+    return further
 
 
 def _has(space: Space, keys: tuple[str, ...]) -> bool:
@@ -187,7 +187,7 @@ def _new_storage(folder: Path, spaces: dict[str, Space], data_format: str) -> An
     storage = minari.dataset.minari_storage.MinariStorage
     options: dict[str, Any] = {}
     if "jpeg_encoding" in inspect.signature(storage.new).parameters:
-        options["jpeg_encoding"] = False  # the images as they were recorded
+        options["jpeg_encoding"] = False  # without loss
     try:
         return storage.new(
             folder,
@@ -205,15 +205,15 @@ def _new_storage(folder: Path, spaces: dict[str, Space], data_format: str) -> An
 
 def _read(
     buffer: BatchBase,
-    parts: dict[str, tuple[str, ...]],
+    fields: dict[str, tuple[str, ...]],
     spaces: dict[str, Space],
     further: dict[str, Space],
     indices: np.ndarray,
     name: str,
 ) -> dict[str, Any]:
-    """An episode as Minari wants it."""
+    """Read an episode as arguments of Minari's `EpisodeBuffer`."""
     sample = buffer.get_at(indices)
-    read = {part: _on_host(spaces[part], nested_item(sample, keys)) for part, keys in parts.items()}
+    read = {field: _on_host(spaces[field], nested_item(sample, keys)) for field, keys in fields.items()}
     observations = _joined(read["observation"], read["next observation"], f"{name}: observation")
     infos: Any = {}
     if "next info" in read:
@@ -222,7 +222,7 @@ def _read(
             infos = _as_lists(_joined(read["info"], read["next info"], f"{name}: info"))
     for column, space in further.items():
         values = _on_host(space, sample[column])
-        if "info" in read:  # of which there is one more
+        if "info" in read:  # infos then have T + 1 entries
             values = _mapped(lambda leaf: np.concatenate((leaf, leaf[-1:])), values)
         infos = {**infos, column: _as_lists(values)}
     return {
@@ -236,12 +236,12 @@ def _read(
 
 
 def _mapped(function: Callable[..., Any], *values: Any) -> Any:
-    """A value whose leaves a function makes of those of values that are built alike."""
+    """Apply a function to the corresponding leaves of nested values."""
     first = values[0]
     if isinstance(first, dict):
         return {key: _mapped(function, *(value[key] for value in values)) for key in first}
     if isinstance(first, tuple):
-        return tuple(_mapped(function, *parts) for parts in zip(*values, strict=True))
+        return tuple(_mapped(function, *items) for items in zip(*values, strict=True))
     return function(*values)
 
 
@@ -251,27 +251,27 @@ def _on_host(space: Space, value: Any) -> Any:
 
 
 def _joined(before: Any, after: Any, name: str) -> Any:
-    """What held before each step, and after the last one."""
+    """Concatenate the values before each step and the value after the last step."""
 
     def join(now: np.ndarray, following: np.ndarray) -> np.ndarray:
         if not _is_same(now[1:], following[:-1]):
             step = next(step for step in range(len(now) - 1) if not _is_same(now[step + 1], following[step]))
             raise ValueError(
-                f"{name} after step {step} is another than before the next one: Minari keeps it once, so this "
-                f"recording cannot be exported"
+                f"{name} after step {step} differs from the value before the next step: Minari stores it once, so "
+                f"this recording cannot be exported"
             )
         return np.concatenate((now, following[-1:]))
 
     return _mapped(join, before, after)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    one, other = np.asarray(one), np.asarray(other)
-    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+def _is_same(first: Any, second: Any) -> bool:
+    first, second = np.asarray(first), np.asarray(second)
+    return np.array_equal(first, second, equal_nan=first.dtype.kind in "fc")
 
 
 def _as_lists(value: Any) -> Any:
-    """Texts as lists, which is how Minari tells them from numbers."""
+    """Convert arrays of texts to lists, by which Minari distinguishes texts from numbers."""
     if isinstance(value, dict):
         return {key: _as_lists(child) for key, child in value.items()}
     if isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """Minari's HDF5 files, read with h5py.
 
-A file may come from anywhere. Everything in it that could lead out of it (external files, links, virtual datasets) or
-claims to be far larger than it is, is refused before it is read.
+Files are not trusted. References out of a file (external files, links, virtual datasets), and datasets that claim to
+be far larger than their stored bytes, are refused before they are read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from unienv_interface.utils.optional import need
 
 from ..base.storage import StorageCorruptedError
-from ._minari_source import FLAGS, PARTS, Episode, Leaf, Path_, is_image
+from ._minari_source import FLAGS, SAMPLE_NAMES, Episode, Leaf, Path_, is_image
 
-# The most that compression makes of data worth recording; more is a file made to fill the memory.
+# The largest compression ratio of real data; a higher ratio is an attempt to fill the memory.
 _RATIO, _HARMLESS_BYTES = 200, 64 * 2**20
 _LEVELS = 32
 
@@ -31,7 +31,7 @@ class Hdf5Leaf:
         h5py = need("h5py", extra="minari")
         shape, dtype = dataset.shape, dataset.dtype
         if not shape:
-            raise StorageCorruptedError(f"{name}: one value, wanted one for every step")
+            raise StorageCorruptedError(f"{name}: a scalar, wanted one value for every step")
         self.length, self.shape, self.dtype = shape[0], shape[1:], dtype
         if dtype.kind in "biufc":
             self.kind = "jpeg" if is_image and dtype == np.uint8 and len(shape) == 2 else "array"
@@ -41,7 +41,7 @@ class Hdf5Leaf:
         elif len(shape) == 1 and is_image and h5py.check_vlen_dtype(dtype) == np.uint8:
             self.kind = "jpeg"
         else:
-            raise StorageCorruptedError(f"{name}: {dtype} of shape {shape} are no values of equal size")
+            raise StorageCorruptedError(f"{name}: {dtype} of shape {shape}, wanted values of equal size")
 
     def read(self, start: int, stop: int) -> Any:
         h5py = need("h5py", extra="minari")
@@ -49,9 +49,9 @@ class Hdf5Leaf:
             if self.kind != "array":
                 return h5py.Dataset(self._id)[start:stop]
             values = np.empty((stop - start, *self.shape), self.dtype)
-            chosen = self._id.get_space()
-            chosen.select_hyperslab((start, *(0,) * len(self.shape)), values.shape)
-            self._id.read(h5py.h5s.create_simple(values.shape), chosen, values)
+            hyperslab = self._id.get_space()
+            hyperslab.select_hyperslab((start, *(0,) * len(self.shape)), values.shape)
+            self._id.read(h5py.h5s.create_simple(values.shape), hyperslab, values)
             return values
         except (OSError, RuntimeError, KeyError) as error:
             raise StorageCorruptedError(f"{self._name} cannot be read, {error}") from error
@@ -60,20 +60,20 @@ class Hdf5Leaf:
 class Hdf5Source:
     """A dataset in one HDF5 file.
 
-    Files have many small datasets, and h5py's high-level objects cost more than reading one; so its low-level ones are
-    used, which are the functions of the HDF5 library.
+    Files have many small datasets, and h5py's high-level objects cost more time than reading one. So this class uses
+    h5py's low-level interface, the functions of the HDF5 library.
     """
 
     def __init__(self, path: Path, metadata: dict[str, Any], observation_space: Any, action_space: Any) -> None:
         self.metadata, self.observation_space, self.action_space = metadata, observation_space, action_space
         self._path, self._h5py = path, need("h5py", extra="minari")
         if not path.exists():
-            raise FileNotFoundError(f"{path} is missing, though its folder is that of a Minari dataset in HDF5")
+            raise FileNotFoundError(f"{path} is missing, the metadata beside it names the format HDF5")
         try:
             self._file = self._h5py.File(path, "r")
         except OSError as error:
             raise StorageCorruptedError(f"{path} cannot be opened, it is damaged or incomplete: {error}") from error
-        self._is_checked = False  # whether all episodes have been gone through
+        self._is_checked = False  # set when all episodes were read once
 
     def __len__(self) -> int:
         return int(self.metadata.get("total_episodes", len(self._file)))
@@ -97,9 +97,9 @@ class Hdf5Source:
         if not isinstance(group, self._h5py.h5g.GroupID):
             raise StorageCorruptedError(f"{name} is no group")
         leaves: dict[Path_, Leaf] = {}
-        for part in group:
-            path = (PARTS.get(part.decode(), part.decode()),)
-            self._collect(group, part, f"{name}/{part.decode()}", path, spaces.get(part), leaves)
+        for child in group:
+            text = child.decode()
+            self._collect(group, child, f"{name}/{text}", (SAMPLE_NAMES.get(text, text),), spaces.get(child), leaves)
         for flag in FLAGS:
             if (flag,) not in leaves:
                 raise StorageCorruptedError(f"{name}: {flag} are missing")
@@ -107,13 +107,13 @@ class Hdf5Source:
         return Episode(name, number, leaves, flags)
 
     def _collect(self, group: Any, key: bytes, name: str, path: Path_, space: Any, leaves: dict[Path_, Leaf]) -> None:
-        """The columns under a key of a group; those of a tuple lie under `_index_0`, `_index_1` and so on."""
+        """Collect the columns under a key of a group; a tuple is a group with the keys `_index_0`, `_index_1`, ..."""
         item = self._checked(group, key, name)
         if isinstance(item, self._h5py.h5d.DatasetID):
             leaves[path] = Hdf5Leaf(name, item, is_image(space))
             return
         if len(path) > _LEVELS:
-            raise StorageCorruptedError(f"{name}: more than {_LEVELS} groups in one another")
+            raise StorageCorruptedError(f"{name}: more than {_LEVELS} nested groups")
         children = getattr(space, "spaces", {})
         if isinstance(children, tuple):
             children = {f"_index_{index}": child for index, child in enumerate(children)}
@@ -127,12 +127,12 @@ class Hdf5Source:
             self._collect(item, child, f"{name}/{text}", (*path, text), children.get(text), leaves)
 
     def _checked(self, group: Any, key: bytes, name: str) -> Any:
-        """A group or a dataset that lies in this file."""
+        """Open a group or a dataset, and check once that it is in this file."""
         h5py = self._h5py
         if self._is_checked:
             return h5py.h5o.open(group, key)
         if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
-            raise StorageCorruptedError(f"{name}: a link to somewhere else, which is not followed")
+            raise StorageCorruptedError(f"{name}: a soft or external link, which is not followed")
         item = h5py.h5o.open(group, key)
         if isinstance(item, h5py.h5d.DatasetID):
             plan = item.get_create_plist()
@@ -140,9 +140,9 @@ class Hdf5Source:
                 raise StorageCorruptedError(f"{name}: its data lie in another file, which is not read")
             stored, claimed = item.get_storage_size(), math.prod(item.shape) * item.dtype.itemsize
             if claimed and not stored:
-                raise StorageCorruptedError(f"{name}: {item.shape} entries, of which none was ever written")
+                raise StorageCorruptedError(f"{name}: shape {item.shape}, but no entry was written")
             if claimed > max(_HARMLESS_BYTES, _RATIO * stored):
-                raise StorageCorruptedError(f"{name}: {claimed} bytes, of which the file has {stored}")
+                raise StorageCorruptedError(f"{name}: {claimed} bytes, but the file stores only {stored} of them")
         elif not isinstance(item, h5py.h5g.GroupID):
             raise StorageCorruptedError(f"{name}: neither a group nor a dataset")
         return item

@@ -1,7 +1,6 @@
-"""The episodes of a Minari dataset as columns, read a piece at a time, so that an episode need not fit in memory.
+"""The episodes of a Minari dataset as columns, read in chunks, so that an episode need not fit in memory.
 
-HDF5 is read with h5py, Arrow and Parquet with pyarrow. What a dataset says about its environment is left alone: nothing
-it names is built or imported.
+HDF5 is read with h5py, Arrow and Parquet with pyarrow. Environments that a dataset names are never made or imported.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from ..base.storage import StorageCorruptedError
 
 METADATA = "metadata.json"
 HDF5_FILE = "main_data.hdf5"
-# What a dataset calls the parts of an episode, and what they are called in a sample.
-PARTS = {"observations": "observation", "actions": "action", "infos": "info", "rewards": "reward"}
+# The names of an episode's groups in a dataset, and in a sample.
+SAMPLE_NAMES = {"observations": "observation", "actions": "action", "infos": "info", "rewards": "reward"}
 FLAGS = ("terminations", "truncations")
 
 Path_ = tuple[str, ...]
 
 
 class Leaf(Protocol):
-    """One column of one episode: numbers, texts, or images that are kept as JPEG files."""
+    """One column of one episode: numbers, texts, or JPEG images."""
 
     kind: str  # "array", "text" or "jpeg"
     length: int
@@ -36,36 +35,36 @@ class Leaf(Protocol):
     dtype: np.dtype
 
     def read(self, start: int, stop: int) -> Any:
-        """The entries [start, stop): an array, or for texts and images a sequence of bytes."""
+        """Read the entries [start, stop): an array, or for texts and images a sequence of bytes."""
 
 
 class Episode:
-    """One episode: how many steps it has, and its columns by their path in a sample."""
+    """One episode: the number of its steps, and its columns by their path in a sample."""
 
     def __init__(self, name: str, number: int, leaves: dict[Path_, Leaf], flags: Sequence[Leaf]) -> None:
         self.name, self.number, self.leaves, self._flags = name, number, leaves, flags
         if ("reward",) not in leaves:
             raise StorageCorruptedError(f"{name}: rewards are missing")
         self.steps = leaves[("reward",)].length
-        for part, leaf in zip(FLAGS, flags, strict=True):
-            self.check_length(part, leaf, self.steps)
+        for flag, leaf in zip(FLAGS, flags, strict=True):
+            self.check_length(flag, leaf, self.steps)
 
-    def check_length(self, what: str, leaf: Leaf, *allowed: int) -> None:
-        """A StorageCorruptedError unless a column has one of these lengths."""
+    def check_length(self, column: str, leaf: Leaf, *allowed: int) -> None:
+        """Raise a StorageCorruptedError unless a column has an allowed length."""
         if leaf.length not in allowed:
             wanted = " or ".join(map(str, allowed))
             raise StorageCorruptedError(
-                f"{self.name}: {what} has {leaf.length} entries, with {self.steps} rewards it must have {wanted}"
+                f"{self.name}: {column} has {leaf.length} entries, with {self.steps} rewards it must have {wanted}"
             )
 
     def flags(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each of the steps [start, stop) was terminated, and whether truncated."""
+        """Return whether each of the steps [start, stop) was terminated, and whether truncated."""
         terminated, truncated = (np.asarray(leaf.read(start, stop), bool).reshape(-1) for leaf in self._flags)
         return terminated, truncated
 
 
 def decoded_image(name: str, data: Any) -> np.ndarray:
-    """Decode an image that is kept as a JPEG file."""
+    """Decode a JPEG image."""
     image = need("PIL.Image", extra="minari")
     try:
         return np.array(image.open(io.BytesIO(bytes(data)), formats=["JPEG"]), np.uint8)
@@ -74,24 +73,24 @@ def decoded_image(name: str, data: Any) -> np.ndarray:
 
 
 class Source(Protocol):
-    """A dataset's episodes, which can be iterated over more than once."""
+    """The episodes of a dataset; `episodes` can be called more than once."""
 
     metadata: dict[str, Any]
-    observation_space: Any  # of Gymnasium; None where the dataset does not say
+    observation_space: Any  # of Gymnasium; None if the metadata has none
     action_space: Any
 
     def __len__(self) -> int:
         """The number of episodes."""
 
     def episodes(self) -> Iterator[Episode]:
-        """The episodes in order."""
+        """Iterate over the episodes in order."""
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close all files."""
 
 
 def open_source(folder: Path) -> Source:
-    """Open the dataset in a folder, which is the `data` folder of Minari."""
+    """Open the dataset in a `data` folder of Minari."""
     metadata = read_metadata(folder)
     spaces = tuple(_space(folder, metadata, key) for key in ("observation_space", "action_space"))
     if metadata.get("data_format", "hdf5") == "hdf5":
@@ -109,7 +108,7 @@ def open_source(folder: Path) -> Source:
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """Read what the dataset says about itself."""
+    """Read the metadata file of a dataset."""
     path = folder / METADATA
     try:
         metadata = json.loads(path.read_text("utf-8"))
@@ -133,6 +132,6 @@ def _space(folder: Path, metadata: dict[str, Any], key: str) -> Any:
 
 
 def is_image(space: Any) -> bool:
-    """Whether Minari keeps values of a space as JPEG files, unless told not to."""
+    """Whether Minari stores values of a space as JPEG by default."""
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     return dtype == np.uint8 and shape is not None and len(shape) in (2, 3) and min(shape[:2]) >= 32

@@ -1,7 +1,6 @@
-"""Minari's datasets as experience replays.
+"""Minari datasets as experience replays.
 
-A dataset is converted once, into packed rows in a folder of ours, and sampled from there. The folder of Minari is only
-ever read.
+A dataset is converted once, to packed rows in UniEnv's cache, and sampled from there. Minari's folder is never written.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ else:
 _DATASETS_PATH = "MINARI_DATASETS_PATH"
 _environment = threading.Lock()
 
-# What a conversion leaves in a folder, whole or not.
+# The files of a conversion, complete or not.
 _CONVERTED = re.compile(rf"\.?({re.escape(MARKER)}|{ROWS}|{FLAGS}|{EPISODES}|block-[0-9]+\.bin|rows)(\.[0-9]+\.tmp)?")
 
 
 class _AvailableDatasets:
-    """The names of the datasets that can be downloaded; asks the server each time."""
+    """The names of the datasets that can be downloaded; each access asks the server."""
 
     def __get__(self, instance: object, owner: type) -> list[str]:
         try:
             return list(minari.list_remote_datasets())
         except Exception as error:
-            raise ConnectionError(f"the list of datasets cannot be had: {type(error).__name__}: {error}") from error
+            raise ConnectionError(f"the list of datasets cannot be read: {type(error).__name__}: {error}") from error
 
 
 class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
     """A Minari dataset in TED form.
 
-    A sample has at the root what held before the step (`observation`, `action`, `episode`, and `info` and `state` where
-    they were recorded), under `next` what came of it (`observation`, `reward`, `terminated`, `truncated`, `done`, ...).
-    Texts are UTF-8 bytes filled up with zeros; tuples have the keys "0", "1" and so on. Where some episodes lack an
-    info, or it has none for the reset, `mask` says where it is there; elsewhere it is NaN or zero.
+    A sample has the entries before the step at the root (`observation`, `action`, `episode`, and `info` and `state` if
+    recorded), and the entries after the step under `next` (`observation`, `reward`, `terminated`, `truncated`, `done`,
+    ...). Texts are UTF-8 bytes padded with zeros; tuples have the keys "0", "1" and so on. If an info is missing in
+    some episodes, or at the reset, `mask` has booleans of the steps with a value; other values are NaN or zero.
 
-    The dataset cannot be added to. Entries can be set and added: the columns are kept in the memory of this replay, and
-    the dataset stays as it is.
+    Samples cannot be added. Entries can be set and added: their columns are in the memory of this replay, and the
+    dataset does not change.
 
     Parameters
     ----------
@@ -76,34 +75,34 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
     root
         The folder of converted datasets; by default `unienv/minari` in the user's cache.
     download
-        Whether to download the dataset if it is not in `root`. With "force" it is downloaded and converted again, which
-        also repairs a damaged copy.
+        Whether the dataset is downloaded if it is not in `root`. With "force" it is downloaded and converted again,
+        which also repairs a damaged copy.
     split_trajs
-        Whether samples are whole trajectories, of shape [batch, time], padded with zeros. `mask` says which steps are
-        valid, `traj_ids` which trajectory they are of. If the dataset has masks of its own, the mask of the steps is
+        Whether samples are whole trajectories, of shape [batch, time], padded with zeros. `mask` is true for valid
+        steps, and `traj_ids` is the number of the trajectory. If the dataset itself has masks, the mask of the steps is
         ("mask", "valid").
     load_from_local_minari
-        Whether to take the dataset from the local Minari folder, `MINARI_DATASETS_PATH` or `~/.minari/datasets`. The
-        copy is made again when the local dataset has changed. Nothing is downloaded.
+        Whether the dataset is read from the local Minari folder, `MINARI_DATASETS_PATH` or `~/.minari/datasets`,
+        without a download. It is converted again after changes of the local dataset.
     progress
-        Whether to show the progress of a conversion.
+        Whether a progress bar is shown during a conversion.
     sampler, writer, collate_fn, pin_memory, prefetch, transform
         As of `ExperienceReplay`.
 
     Raises
     ------
     FileNotFoundError
-        If there is no such dataset where it was to be looked for.
+        If the dataset is not in `root`, or in the local Minari folder.
     ConnectionError
-        If it could not be downloaded.
+        If the dataset could not be downloaded.
     StorageCorruptedError
-        If the dataset, or its converted copy, is damaged; the text says which, and what to do.
+        If the dataset, or its converted copy, is damaged; the message says which, and the way out.
     ValueError
         `dataset_id` has no version, or `download` has an unknown value.
     FileExistsError
-        There is something else at the place of the converted copy.
+        If the path of the converted copy has other content.
     RuntimeError
-        The dataset was changed while it was converted.
+        If the dataset was changed during the conversion.
 
     Examples
     --------
@@ -157,14 +156,14 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         )
 
     def _identity(self, rows: EpisodeRows) -> str:
-        """What tells the steps apart from those of other datasets, and of other episodes of this one."""
+        """Return a text that identifies the dataset and the selected episodes."""
         identity = f"{self.dataset_id} {rows.marker['fingerprint']}"
         return identity if rows.has_all else f"{identity} {rows.chosen.tolist()}"
 
     def select_episodes(self, chosen: Any, *, sampler: Any = None) -> Self:
-        """Make a replay of some episodes, which shares the files of this one.
+        """Make a replay of some episodes, which shares the files of this replay.
 
-        Entries that were set, transforms and other settings are those of this replay.
+        Set entries, transforms and other settings are copied from this replay.
 
         Parameters
         ----------
@@ -206,14 +205,14 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the dataset says about itself.
+        """The metadata of the dataset.
 
         `observation_space` and `action_space` are the spaces of these entries of a sample, on PyTorch, with the method
-        `is_in` that TorchRL's specs have.
+        `is_in` of TorchRL's specs.
         """
         spaces: dict[str, Any] = self._steps.batch.single_space.spaces  # type: ignore[attr-defined]
-        own = {f"{part}_space": spaces[part] for part in ("observation", "action")}
-        return {**self._rows.marker["metadata"], **own}
+        entry_spaces = {f"{key}_space": spaces[key] for key in ("observation", "action")}
+        return {**self._rows.marker["metadata"], **entry_spaces}
 
     @property
     def data_path_root(self) -> Path:
@@ -222,16 +221,16 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
 
     @property
     def data_path(self) -> Path:
-        """The path of the dataset with its split: with `split_trajs` the name has `_split` at its end.
+        """The path of the dataset and its split, as in TorchRL: with `split_trajs` the name ends with `_split`.
 
-        Trajectories are split when they are read, so there is no such folder: the files are in `data_path_root`.
+        Trajectories are split on reading, so this folder does not exist: the files are in `data_path_root`.
         """
         return self._root / f"{self.dataset_id}_split" if self.split_trajs else self.data_path_root
 
     def as_batch(self, backend: BackendLike | None = None, device: Any = None) -> TransitionBatch:
-        """Give the steps as a batch, on PyTorch unless another backend is named, with episodes as segments.
+        """Return the steps as a batch with episodes as segments, on PyTorch by default.
 
-        Texts are strings and tuples are tuples there. Entries that were set on this replay are as they were recorded.
+        In the batch, texts are strings and tuples are tuples. Entries that were set on this replay are not included.
         """
         if backend is None:
             from unienv_interface.backends.pytorch import PyTorchComputeBackend
@@ -240,11 +239,11 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
         return TransitionBatch(self._rows, parse_backend(backend), device)
 
     def verify(self) -> list[str]:
-        """Compare the converted data with their checksums; one sentence for each file that was damaged."""
+        """Compare the converted data with their checksums; return one sentence for each damaged file."""
         return self._rows.verify()
 
     def delete(self) -> None:
-        """Delete the converted dataset. What Minari keeps stays."""
+        """Delete the converted dataset. Minari's own copy stays."""
         self.close()
         with _locked(self.data_path_root):
             if _is_converted(self.data_path_root, is_forced=True):
@@ -252,7 +251,7 @@ class MinariExperienceReplay(OfflineMethods, ExperienceReplay):
 
 
 def check_dataset_id(dataset_id: str) -> None:
-    """A ValueError unless this is the name of a dataset as Minari has them, which is also that of a folder."""
+    """Raise a ValueError unless Minari accepts the name of a dataset, which is also a path of folders."""
     try:
         minari.dataset.minari_dataset.parse_dataset_id(dataset_id)
     except TypeError:
@@ -260,13 +259,13 @@ def check_dataset_id(dataset_id: str) -> None:
 
 
 def default_root() -> Path:
-    """The default folder of converted datasets."""
+    """Return the default folder of converted datasets."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "unienv" / "minari"
 
 
 def local_folder() -> Path:
-    """Where Minari keeps its datasets."""
+    """Return the folder of Minari's datasets."""
     path = os.environ.get(_DATASETS_PATH)
     return Path(path) if path else Path.home() / ".minari" / "datasets"
 
@@ -276,7 +275,7 @@ def local_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Hold the lock of a converted folder, and remove what a process that was killed has left beside it."""
+    """Hold the lock of a converted folder, and remove temporary folders of killed processes."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = target.with_name(f".{target.name}.lock")
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -292,9 +291,9 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _is_converted(folder: Path, *, is_forced: bool) -> bool:
-    """Whether there is a converted dataset; a FileExistsError if there is something else.
+    """Whether a folder is a converted dataset; a FileExistsError if the path is anything else.
 
-    With `is_forced` it may be incomplete.
+    With `is_forced` the dataset may be incomplete.
     """
     if (folder / MARKER).exists():
         return True
@@ -303,7 +302,7 @@ def _is_converted(folder: Path, *, is_forced: bool) -> bool:
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
     if not all(_CONVERTED.fullmatch(path.name) for path in folder.iterdir()):
-        raise FileExistsError(f"{folder} is there, and not a converted dataset: give another root")
+        raise FileExistsError(f"{folder} exists and is not a converted dataset: give another root")
     if not is_forced:
         raise _damaged(folder, f"{folder / MARKER} is missing")
     return True
@@ -312,7 +311,7 @@ def _is_converted(folder: Path, *, is_forced: bool) -> bool:
 def _damaged(folder: Path, finding: object) -> StorageCorruptedError:
     return StorageCorruptedError(
         f'{finding}. The converted dataset in {folder} is damaged or incomplete: download="force" makes it again, '
-        f"and delete() or removing the folder does so at the next use"
+        f"as the next use does after delete() or removing the folder"
     )
 
 
@@ -324,7 +323,7 @@ def _marker(folder: Path) -> dict[str, Any]:
 
 
 def _open(folder: Path) -> EpisodeRows:
-    """Open the converted dataset in a folder, all of one copy, while other processes may put another in its place."""
+    """Open the converted dataset in a folder, consistently while other processes may replace the folder."""
     while True:
         number = folder.stat().st_ino
         try:
@@ -338,18 +337,18 @@ def _open(folder: Path) -> EpisodeRows:
 
 
 def _convert_local(dataset_id: str, target: Path, is_forced: bool, progress: bool) -> None:
-    """Have a copy of the local dataset as it is now."""
+    """Convert the local dataset unless its converted copy is current."""
     folder = local_folder() / dataset_id / "data"
     if not folder.is_dir():
-        what = f"{folder} does not exist: there is no local Minari dataset {dataset_id!r}"
-        raise FileNotFoundError(f"{what}{_hint(dataset_id)}")
+        text = f"{folder} does not exist: there is no local Minari dataset {dataset_id!r}"
+        raise FileNotFoundError(f"{text}{_hint(dataset_id)}")
 
     def is_wanted() -> bool:
         return not _is_converted(target, is_forced=is_forced) or is_forced or not _is_current(target, folder)
 
     if is_wanted():
         with _locked(target):
-            if is_wanted():  # another process may have made the copy meanwhile
+            if is_wanted():  # another process may have converted it meanwhile
                 convert(folder, target, dataset_id=dataset_id, origin=folder, progress=progress)
 
 
@@ -358,7 +357,7 @@ def _is_current(target: Path, folder: Path) -> bool:
 
 
 def _convert_remote(dataset_id: str, target: Path, may_download: bool, is_forced: bool, progress: bool) -> None:
-    """Have a copy of the dataset, and download the dataset if there is none."""
+    """Download and convert the dataset unless its converted copy exists."""
     if _is_converted(target, is_forced=is_forced) and not is_forced:
         origin = _marker(target)["origin"]
         if origin is None or not Path(origin).is_dir() or _is_current(target, Path(origin)):
@@ -378,7 +377,7 @@ def _convert_remote(dataset_id: str, target: Path, may_download: bool, is_forced
 
 @contextlib.contextmanager
 def _downloaded(dataset_id: str, target: Path) -> Iterator[Path]:
-    """The dataset as Minari downloads it, in a folder beside the target that does not stay."""
+    """Download the dataset with Minari to a temporary folder beside the target."""
     folder = target.with_name(f".{target.name}.download.{os.getpid()}.tmp")
     try:
         try:
@@ -387,8 +386,8 @@ def _downloaded(dataset_id: str, target: Path) -> Iterator[Path]:
                 warnings.simplefilter("ignore")  # Minari recommends other versions
                 minari.download_dataset(dataset_id)
         except Exception as error:
-            what = f"{dataset_id!r} could not be downloaded: {type(error).__name__}: {error}"
-            raise ConnectionError(f"{what}{_hint(dataset_id)}") from error
+            text = f"{dataset_id!r} could not be downloaded: {type(error).__name__}: {error}"
+            raise ConnectionError(f"{text}{_hint(dataset_id)}") from error
         data = folder / dataset_id / "data"
         if not data.is_dir():
             raise ConnectionError(f"{dataset_id!r} could not be downloaded: Minari left nothing{_hint(dataset_id)}")
@@ -399,7 +398,7 @@ def _downloaded(dataset_id: str, target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _datasets_path(folder: Path) -> Iterator[None]:
-    """Have Minari use a folder; it has no other way of telling it."""
+    """Set Minari's folder of datasets by the environment variable, the only way that Minari has."""
     with _environment:
         before = os.environ.get(_DATASETS_PATH)
         os.environ[_DATASETS_PATH] = str(folder)
@@ -413,10 +412,10 @@ def _datasets_path(folder: Path) -> Iterator[None]:
 
 
 def _hint(dataset_id: str) -> str:
-    """What else there is, for messages."""
+    """Return a hint at local datasets of similar names, for error messages."""
     folder = local_folder()
     names = [path.parent.relative_to(folder).as_posix() for path in folder.glob("**/data") if path.is_dir()]
     if dataset_id in names:
         return f". It is in {folder}: load_from_local_minari=True reads it"
     close = difflib.get_close_matches(dataset_id, names, n=3, cutoff=0.3)
-    return f". Local datasets of similar names: {', '.join(close)}" if close else f". There is none like it in {folder}"
+    return f". Local datasets of similar names: {', '.join(close)}" if close else f". {folder} has no similar name"

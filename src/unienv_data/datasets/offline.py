@@ -1,4 +1,4 @@
-"""What offline RL asks of a recorded dataset: returns, columns made of them, episodes chosen by them, statistics."""
+"""Methods of recorded datasets for offline RL: returns, derived columns, selection of episodes, statistics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EpisodeSummary(NamedTuple):
 class OfflineMethods:
     """Methods of a replay over recorded episodes.
 
-    Returns, columns and statistics are computed from what the replay gives, entries that were set included. Columns are
+    Returns, columns and statistics are computed from the entries of the replay, with entries that were set. Columns are
     kept in memory.
     """
 
@@ -85,7 +85,7 @@ class OfflineMethods:
         return torch.from_numpy(totals[self._rows.ends] - totals[self._rows.starts])
 
     def normalized_score(self, returns: Any) -> torch.Tensor:
-        """Scale returns so that 0 is the dataset's lower reference score, and 1 the upper one.
+        """Scale returns so that 0 is the dataset's lower reference score, and 1 the upper reference score.
 
         Parameters
         ----------
@@ -118,42 +118,42 @@ class OfflineMethods:
     # -- columns ---------------------------------------------------------------------------------------------
 
     def add_return_to_go(self, discount: float = 1.0, *, key: Any = "return_to_go") -> Self:
-        """Add the sum of the rewards from each step on to the end of its trajectory, of shape [., 1].
+        """Add the discounted sum of the rewards from each step to the end of its trajectory, of shape [., 1].
 
         Parameters
         ----------
         discount
-            What a reward counts for each step that it comes later.
+            The factor of a reward for each step that it comes later.
         key
-            The entry to add, or to set if it is there.
+            The entry to add or set.
         """
         _check_discount(discount)
         ends = self._rows.trajectory_ends()
         starts = np.concatenate(([0], ends[:-1]))
         returns = self._rewards()
-        for back in range(1, int((ends - starts).max())):  # each time one step of all trajectories that are so long
+        for back in range(1, int((ends - starts).max())):  # one step of all trajectories at a time
             steps = ends[ends - starts > back] - 1 - back
             returns[steps] += discount * returns[steps + 1]
         self._set_column(key_of(key), torch.from_numpy(returns)[:, None])
         return self
 
     def add_n_step(self, n: int, discount: float, *, key: Any = "n_step", observations: bool = True) -> Self:
-        """Add what comes of each step and those after it, up to `n` in all, within its trajectory.
+        """Add n-step returns: the result of each step and up to `n` - 1 steps behind it in its trajectory.
 
-        Under `key` are then `reward` (the discounted sum), `terminated` and `truncated` (of the last of these steps),
-        `discount` (what the value after the last step counts: 0 if that was terminated), each of shape [., 1], `steps`
-        (how many there are), and `observation` (after the last step).
+        The entries under `key` are `reward` (the discounted sum), `terminated` and `truncated` (of the last step),
+        `discount` (the factor of the value after the last step, 0 if that was terminated), each of shape [., 1],
+        `steps` (their number), and `observation` (after the last step).
 
         Parameters
         ----------
         n
-            The most steps to sum.
+            The largest number of steps.
         discount
-            What a reward counts for each step that it comes later.
+            The factor of a reward for each step that it comes later.
         key
             The group to add.
         observations
-            Whether to add `observation`, which takes as much memory as the observations do.
+            Whether `observation` is added, which takes as much memory as the observations.
         """
         _check_discount(discount)
         if n < 1:
@@ -187,10 +187,10 @@ class OfflineMethods:
     def _set_column(self, key: Key, column: torch.Tensor) -> None:
         raise NotImplementedError
 
-    # -- choosing episodes -----------------------------------------------------------------------------------
+    # -- selecting episodes ----------------------------------------------------------------------------------
 
     def filter_episodes(self, condition: Callable[[EpisodeSummary], bool], *, sampler: Any = None) -> Self:
-        """Make a replay of the episodes for which a function of their summary is true."""
+        """Make a replay of the episodes whose summary satisfies a condition."""
         chosen = [number for number, episode in enumerate(self.episodes()) if condition(episode)]
         return self.select_episodes(chosen, sampler=sampler)
 
@@ -209,7 +209,7 @@ class OfflineMethods:
         minimum, maximum
             The bounds of the return, both inclusive.
         top
-            Which share of the episodes to keep, those of the highest returns: 0.1 for a tenth, rounded up.
+            The share of the episodes with the highest returns to keep: 0.1 for a tenth, rounded up.
         sampler
             The sampler of the new replay; `RandomSampler()` by default.
         """
@@ -223,14 +223,14 @@ class OfflineMethods:
         return self.select_episodes(np.flatnonzero(is_chosen), sampler=sampler)
 
     def split_episodes(self, fractions: Sequence[float], *, seed: int = 0) -> list[Self]:
-        """Split the dataset at random into replays that share no episode.
+        """Split the dataset at random into replays without common episodes.
 
         Parameters
         ----------
         fractions
-            The share of the episodes that each replay gets; together 1.
+            The share of the episodes in each replay; the sum must be 1.
         seed
-            Seeds the choice: the same seed gives the same split.
+            The same seed gives the same split.
 
         Examples
         --------
@@ -239,23 +239,23 @@ class OfflineMethods:
         if isinstance(fractions, (str, Mapping)):
             raise TypeError(f"fractions is a {type(fractions).__name__}, wanted a list of numbers, such as [0.9, 0.1]")
         if not fractions or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
-            raise ValueError(f"fractions are {list(fractions)}, wanted positive numbers that are 1 together")
+            raise ValueError(f"fractions are {list(fractions)}, wanted positive numbers with the sum 1")
         order = np.random.default_rng(seed).permutation(len(self._rows.ends))
         bounds = np.rint(np.cumsum(fractions)[:-1] * len(order)).astype(int)
-        parts = np.split(order, bounds)
-        if not all(map(len, parts)):
-            raise ValueError(f"{len(order)} episodes are too few for shares of {list(fractions)}: one would be empty")
-        return [self.select_episodes(np.sort(part)) for part in parts]
+        splits = np.split(order, bounds)
+        if not all(map(len, splits)):
+            raise ValueError(f"{len(order)} episodes are too few for shares of {list(fractions)}: a share is empty")
+        return [self.select_episodes(np.sort(chosen)) for chosen in splits]
 
     # -- statistics ------------------------------------------------------------------------------------------
 
     def statistics(self, keys: Sequence[Any] | None = None) -> TensorDict:
-        """Compute the statistics of entries over all steps, to normalise them.
+        """Compute the statistics of entries over all steps, for normalisation.
 
         Parameters
         ----------
         keys
-            The entries, or groups of them; all numbers but the episode by default.
+            The entries, or groups of entries; by default all numbers except `episode`.
 
         Returns
         -------
@@ -275,11 +275,11 @@ class OfflineMethods:
                     raise KeyError(f"there are no numbers under {prefix}, there are {sorted(numbers)}")
         columns: dict[Key, torch.Tensor] = {}
         for key in chosen:
-            figures = _statistics(self._pieces(key, first[key]))
+            figures = _statistics(self._chunks(key, first[key]))
             columns |= {(*key, name): torch.from_numpy(np.asarray(value)) for name, value in figures.items()}
         return from_columns(columns, torch.Size([]))
 
-    def _pieces(self, key: Key, sample: torch.Tensor) -> Iterator[np.ndarray]:
+    def _chunks(self, key: Key, sample: torch.Tensor) -> Iterator[np.ndarray]:
         size = max(1, COPY_BYTES // max(1, 8 * sample.numel()))
         for start in range(0, len(self._steps), size):
             index = np.arange(start, min(start + size, len(self._steps)))
@@ -290,12 +290,12 @@ class OfflineMethods:
     def recover_environment(self, eval_env: bool = False, **kwargs: Any) -> Any:
         """Make the Gymnasium environment that the dataset was recorded in.
 
-        This runs code that the dataset names: do it with datasets that you trust.
+        This runs code that the dataset names: call it only for datasets that you trust.
 
         Parameters
         ----------
         eval_env
-            Whether to make the environment that is meant for evaluation, if the dataset names one.
+            Whether the environment for evaluation is made, if the dataset names one.
         kwargs
             Further arguments of `gymnasium.make`.
 
@@ -307,7 +307,7 @@ class OfflineMethods:
         gymnasium = need("gymnasium", extra="gymnasium")
         spec = (self.metadata.get("eval_env_spec") if eval_env else None) or self.metadata.get("env_spec")
         if spec is None:
-            raise ValueError("the dataset names no environment (env_spec): make it yourself")
+            raise ValueError("the dataset names no environment (env_spec): make the environment yourself")
         spec = gymnasium.envs.registration.EnvSpec.from_json(spec)
         try:
             return gymnasium.make(spec, **kwargs)
@@ -321,25 +321,24 @@ def _check_discount(discount: float) -> None:
         raise ValueError(f"discount is {discount}, wanted a number from 0 to 1")
 
 
-def _statistics(pieces: Iterator[np.ndarray]) -> dict[str, Any]:
-    """Mean, standard deviation and bounds of values that come in pieces; NaN are left out."""
+def _statistics(chunks: Iterator[np.ndarray]) -> dict[str, Any]:
+    """Compute mean, standard deviation and bounds over several arrays, without NaN."""
     count: Any = 0
     mean: Any = 0.0
-    squares: Any = 0.0  # the sum of the squared distances from the mean
+    squares: Any = 0.0  # the sum of the squared deviations
     low, high = np.inf, -np.inf
-    for values in pieces:
-        is_there = ~np.isnan(values)
-        added = is_there.sum(0)
-        known = np.where(is_there, values, 0)
-        own_mean = known.sum(0) / np.maximum(added, 1)
-        own_squares = np.where(is_there, (values - own_mean) ** 2, 0).sum(0)
+    for values in chunks:
+        is_number = ~np.isnan(values)
+        added = is_number.sum(0)
+        chunk_mean = np.where(is_number, values, 0).sum(0) / np.maximum(added, 1)
+        chunk_squares = np.where(is_number, (values - chunk_mean) ** 2, 0).sum(0)
         total = count + added
         share = added / np.maximum(total, 1)
-        squares = squares + own_squares + (own_mean - mean) ** 2 * count * share
-        mean = mean + (own_mean - mean) * share
-        low = np.minimum(low, np.where(is_there, values, np.inf).min(0))
-        high = np.maximum(high, np.where(is_there, values, -np.inf).max(0))
+        squares = squares + chunk_squares + (chunk_mean - mean) ** 2 * count * share
+        mean = mean + (chunk_mean - mean) * share
+        low = np.minimum(low, np.where(is_number, values, np.inf).min(0))
+        high = np.maximum(high, np.where(is_number, values, -np.inf).max(0))
         count = total
-    nothing = count == 0
+    is_empty = count == 0
     figures = {"mean": mean, "std": np.sqrt(squares / np.maximum(count, 1)), "min": low, "max": high}
-    return {**{name: np.where(nothing, np.nan, value) for name, value in figures.items()}, "count": count}
+    return {**{name: np.where(is_empty, np.nan, value) for name, value in figures.items()}, "count": count}
