@@ -140,13 +140,13 @@ def lost_checksum(path: Path) -> str:
 def gap_between_episodes(path: Path) -> str:
     write(path, episodes())
     move_segment(path, 3, start=5)
-    return "samples 308 to 312: in no episode, between two of them"
+    return "samples 308 to 312: in no episode, between two episodes"
 
 
 def gap_in_a_lane(path: Path) -> str:
     write_lanes(path)
     move_segment(path, 4, start=3)
-    return "in no episode, between two of them"
+    return "in no episode, between two episodes"
 
 
 def never_closed(path: Path) -> str:
@@ -162,7 +162,7 @@ def never_closed(path: Path) -> str:
 
 def nothing(path: Path) -> str:
     write(path, [])
-    return "there are no samples"
+    return "the recording has no samples"
 
 
 def heap_cut_after_a_kill(path: Path) -> str:
@@ -241,7 +241,7 @@ def frozen_sensors_of_one_lane(path: Path) -> str:
 def every_frame_twice(path: Path) -> str:
     frames = np.random.default_rng(0).integers(0, 256, (100, 16, 16), np.uint8)
     with_camera(path, np.repeat(frames, 2, axis=0))
-    return "obs/camera: the same as one sample before in 50 % of them"
+    return "obs/camera: equal to the previous sample in 50 % of them"
 
 
 def episode_twice(path: Path) -> str:
@@ -256,7 +256,7 @@ def ends_without_episodes(path: Path) -> str:
 
 def ends_within_an_episode(path: Path) -> str:
     rewrite(write(path, episodes()), slice(149, 150), terminated=True)
-    return "marked as the last of an episode that goes on: sample 149"
+    return "marked as the last of an episode that continues: sample 149"
 
 
 def one_long_episode(path: Path) -> str:
@@ -275,7 +275,7 @@ def clock_set_back(path: Path) -> str:
     times[300:] -= 3600
     space = DictSpace(BACKEND, {"timestamp": floats(dtype="float64")})
     write(path, [{"timestamp": times}], space)
-    return "timestamp: less than in the sample before in sample 300"
+    return "timestamp: less than in the previous sample in sample 300"
 
 
 DAMAGE: dict[str, list[Callable[[Path], str]]] = {

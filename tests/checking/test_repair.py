@@ -109,7 +109,7 @@ def test_damaged_rows_are_left_out_and_their_episodes_split(tmp_path: Path) -> N
     lost[HIT] = True
     report = repair(source, tmp_path / "new")
     (why,) = report.left_out
-    assert why == f"sample {HIT}: the bytes on disk are not those that were written"
+    assert why == f"sample {HIT}: the bytes on disk differ from the written ones"
     assert (report.samples_before, report.samples) == (2000, 2000 - 1)
     check_kept(tmp_path / "new", lost)
     assert fingerprint(source) == before

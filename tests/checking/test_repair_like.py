@@ -65,7 +65,7 @@ def test_what_a_sample_is_comes_from_the_other(tmp_path: Path, damage: str) -> N
     report = repair(source, tmp_path / "new", like=like)
     assert (report.samples_before, report.samples, report.episodes, report.left_out) == (400, 400, 4, [])
     assert report.notes[0].startswith(f"{description}: ")
-    assert report.notes[1] == f"what a sample is was taken from {like}"
+    assert report.notes[1] == f"the description of the samples was taken from {like}"
     found, segments = read_all(tmp_path / "new")
     assert same(found, joined(episodes(LENGTHS)))
     assert segments == [(0, 300), (300, 307), (307, 308), (308, 400)]
@@ -140,7 +140,7 @@ def test_a_block_more_or_less(tmp_path: Path) -> None:
     part = {**episode(3, 0), "rgb": np.zeros((3, 70, 70), np.uint8)}
     source = write(tmp_path / "s", [part], images)
     (source / "metadata.json").unlink()
-    assert "block-0.bin: the file is one too many" in refusal(source, write(tmp_path / "other", []))
+    assert "block-0.bin: the file is not part of the storage" in refusal(source, write(tmp_path / "other", []))
 
 
 def test_checksums_tell_rows_of_another_size_where_sizes_do_not(tmp_path: Path) -> None:

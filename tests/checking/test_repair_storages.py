@@ -163,7 +163,7 @@ def test_chunks_that_are_not_in_the_file_are_no_zeros(tmp_path: Path) -> None:
             file["reward"].resize(rows, 0)
     report = repair(source, tmp_path / "new")
     check_kept(tmp_path / "new", np.arange(64))
-    assert report.left_out == ["samples 64 to 99: there is nothing on disk for them"]
+    assert report.left_out == ["samples 64 to 99: the files do not contain them"]
 
 
 def test_a_ring_of_pieces_is_unrolled(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_storage_that_does_not_open_is_named(tmp_path: Path, name: str, damage
     with pytest.raises(StorageCorruptedError) as caught:
         repair(source, tmp_path / "new")
     assert str(file) in str(caught.value)
-    assert "if there is a copy of that file from before, put it there" in str(caught.value)
+    assert "if you have an older copy of that file, put it there" in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 

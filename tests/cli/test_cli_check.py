@@ -69,7 +69,7 @@ def test_repair_says_what_was_left_out_and_why(tmp_path: Path, run: Any) -> None
         run("repair", source, "--out", tmp_path / name, *more).stdout.splitlines()
         for name, *more in (("split",), ("whole", "--whole-episodes"))
     )
-    why = "the bytes on disk are not those that were written"
+    why = "the bytes on disk differ from the written ones"
     assert split[0].startswith("left out: sample ")
     assert split[0].endswith(why)
     assert split[1] == "note: samples of 1 episode are lost, the parts that are left are episodes of their own now"
@@ -84,7 +84,7 @@ def test_repair_by_another_recording(tmp_path: Path, run: Any) -> None:
     assert "metadata.json: the file is missing" in error
     assert "give it with --like" in error
     lines = run("repair", source, "--out", tmp_path / "new", "--like", like).stdout.splitlines()
-    assert f"note: what a sample is was taken from {like}" in lines
+    assert f"note: the description of the samples was taken from {like}" in lines
     assert "38 of 38 samples in 3 episodes are kept" in lines[-1]
 
 

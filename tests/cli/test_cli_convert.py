@@ -158,7 +158,7 @@ def test_samples_that_are_dropped_meanwhile_are_noticed(
 
         monkeypatch.setattr(NewRecording, "add", while_the_ring_moves_on)
         error = run("convert", tmp_path / "r", tmp_path / "new", "--to", "packed", status=1).stderr
-    assert "samples were dropped while they were copied" in error
+    assert "samples were dropped during the copy" in error
     assert not (tmp_path / "new").exists()
 
 

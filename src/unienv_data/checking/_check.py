@@ -1,4 +1,4 @@
-"""The check of a recording: first the folder, then the episodes, then every sample."""
+"""The check of a recording: the folder, the episodes, and every sample."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class CheckReport:
     samples : int or None
         The number of samples, all of which were read; None if the folder cannot be opened.
     findings : list of Finding
-        What is wrong, without the ignored kinds.
+        The faults, without the ignored kinds.
     cut_episodes : list of tuple of int
-        The episodes that were closed before they had ended, as `ReplayBuffer.cut_episodes` returns them. They are no
-        finding: every recording that was stopped has some.
+        The episodes that were closed before their end, as in `ReplayBuffer.cut_episodes`. They are no finding: every
+        recording that was stopped has some.
     is_sound : bool
-        Whether nothing was found.
+        Whether `findings` is empty.
 
     Examples
     --------
@@ -72,38 +72,38 @@ class CheckReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the check found nothing wrong."""
+        """Whether `findings` is empty."""
         return not self.findings
 
 
 def check(path: PathLike, *, ignore: Collection[str] = (), progress: ProgressCallback | None = None) -> CheckReport:
-    """Check the recording in a folder for all kinds of damage and of likely mistakes, as `unienv check` does.
+    """Check the recording in a folder for damage and likely mistakes, as `unienv check` does.
 
     The files are compared with the counters and checksums, the episodes with each other, and every sample with its
-    space and the sample before it. The folder is only read, and may be written at the same time; memory stays bounded.
+    space and the previous sample. The folder is not written, and may be written by another process. Memory is bounded.
 
     Parameters
     ----------
     path : str or path-like
         The folder of a replay buffer, or of a LeRobot dataset.
     ignore : collection of str, optional
-        Kinds of findings to leave out; `unienv_data.checking.KINDS` has all of them.
+        The kinds of findings to leave out, keys of `unienv_data.checking.KINDS`.
     progress : callable, optional
         Called as ``progress(done, total)`` with numbers of samples, every few megabytes.
 
     Returns
     -------
     CheckReport
-        Its `findings`, none for a sound recording. Damage is reported, not raised.
+        The findings, none for a sound recording. Damage is reported, not raised.
 
     Raises
     ------
     FileNotFoundError
-        There is no such folder, or no replay buffer in it.
+        The folder does not exist, or has no replay buffer.
     ValueError
         `ignore` contains a name that is not a kind of finding.
     OSError, ImportError
-        The folder cannot be read: permissions, or a package that its storage needs is missing.
+        The folder cannot be read: for lack of permissions, or of a package that its storage needs.
 
     Examples
     --------
@@ -141,7 +141,7 @@ def _open(path: Path) -> ReplayBuffer:
 def _contents(buffer: ReplayBuffer, progress: ProgressCallback) -> list[Finding]:
     try:
         return [*_episode_findings(buffer), *_sample_findings(buffer, progress)]
-    except Exception as error:  # of episodes that cannot be looked up, for one
+    except Exception as error:  # such as episodes that cannot be read
         if not is_damage(error):
             raise
         return [Finding("unreadable", in_one_line(error))]
@@ -154,7 +154,7 @@ def _folder_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
     except Exception as error:
         yield Finding("checksum", f"comparing checksums failed: {in_one_line(error)}")
     if not len(buffer):
-        yield Finding("empty", "there are no samples")
+        yield Finding("empty", "the recording has no samples")
 
 
 # -- episodes ------------------------------------------------------------------------------------------------
@@ -166,15 +166,15 @@ def _episode_findings(buffer: ReplayBuffer) -> Iterator[Finding]:
         return
     yield from _misplaced(table, len(buffer))
     for gap in table.gaps[:_SHOWN]:
-        yield Finding("episodes", f"{describe_range(gap, table.stride)}: in no episode, between two of them")
+        yield Finding("episodes", f"{describe_range(gap, table.stride)}: in no episode, between two episodes")
     if len(table.gaps) > _SHOWN:
         yield Finding("episodes", f"{len(table.gaps) - _SHOWN} more ranges of samples are in no episode")
     if len(table.unfinished) and not (buffer.cache_path is not None and is_being_written(buffer.cache_path)):
         yield _unfinished(table)
     episodes = table.all
     if 0 < len(episodes) <= table.stride and lengths_of(episodes, table.stride).mean() >= _MEGA:
-        what = "all samples are" if table.stride == 1 else "all samples of every environment are"
-        yield Finding("mega-episode", f"{what} one episode, {lengths_of(episodes, table.stride).max():,} long")
+        subject = "all samples are" if table.stride == 1 else "all samples of every environment are"
+        yield Finding("mega-episode", f"{subject} one episode, {lengths_of(episodes, table.stride).max():,} long")
 
 
 def _misplaced(table: EpisodeTable, count: int) -> Iterator[Finding]:
@@ -184,16 +184,16 @@ def _misplaced(table: EpisodeTable, count: int) -> Iterator[Finding]:
     closed = table.closed[np.lexsort((table.closed[:, 0], lanes))]
     overlaps = (closed[1:, 0] < closed[:-1, 1]) & (np.diff(np.sort(lanes)) == 0)
     for index in np.flatnonzero(overlaps)[:_SHOWN].tolist():
-        one, other = (describe_range(closed[at], table.stride) for at in (index, index + 1))
-        yield Finding("episodes", f"episodes overlap: {one} and {other}")
+        first, second = (describe_range(closed[row], table.stride) for row in (index, index + 1))
+        yield Finding("episodes", f"episodes overlap: {first} and {second}")
 
 
 def _unfinished(table: EpisodeTable) -> Finding:
     lengths = lengths_of(table.unfinished, table.stride)
-    which = describe_range(table.unfinished[0], table.stride)
+    first = describe_range(table.unfinished[0], table.stride)
     if len(lengths) == 1:
-        return Finding("unfinished-episode", f"{which}: the episode was never closed")
-    return Finding("unfinished-episode", f"{len(lengths)} episodes were never closed, one of them {which}")
+        return Finding("unfinished-episode", f"{first}: the episode was never closed")
+    return Finding("unfinished-episode", f"{len(lengths)} episodes were never closed, the first is {first}")
 
 
 # -- samples -------------------------------------------------------------------------------------------------
@@ -203,28 +203,28 @@ def _sample_findings(buffer: ReplayBuffer, progress: ProgressCallback) -> Iterat
     checks = content_checks(columns_of(buffer.single_space))
     reader = ChunkReader(buffer, overlap=buffer.lanes, with_episodes=True)
     numbers = reader.numbers
-    unread: list[tuple[int, int, str]] = []  # samples [start, stop), and why they cannot be read
+    unread: list[tuple[int, int, str]] = []  # ranges [start, stop) of samples, and the errors of reading them
 
-    def read(some: np.ndarray) -> Chunk:
-        return reader.read(int(some[0]), int(some[-1]) + 1, after=numbers.start + unread[-1][1] if unread else 0)
+    def read(chosen: np.ndarray) -> Chunk:
+        return reader.read(int(chosen[0]), int(chosen[-1]) + 1, after=numbers.start + unread[-1][1] if unread else 0)
 
     size = rows_of(buffer.storage).slots_read_as_one
-    patient = PatientReader(read, lambda some: slots_of(buffer, some) // size, _MOST_TRIES)
+    patient = PatientReader(read, lambda chosen: slots_of(buffer, chosen) // size, _MOST_TRIES)
     progress(0, len(numbers))
     for first, last in reader.ranges():
-        for some, chunk, why in patient.read(np.arange(first, last)):
-            if not why:
-                for each in checks:
-                    each.visit(chunk)
+        for chosen, chunk, error in patient.read(np.arange(first, last)):
+            if not error:
+                for check in checks:
+                    check.visit(chunk)
                 continue
-            start, stop = int(some[0]) - numbers.start, int(some[-1]) + 1 - numbers.start
+            start, stop = int(chosen[0]) - numbers.start, int(chosen[-1]) + 1 - numbers.start
             if unread and unread[-1][1] == start:
-                start, _, why = unread.pop()
-            unread.append((start, stop, why))
+                start, _, error = unread.pop()
+            unread.append((start, stop, error))
         progress(last - numbers.start, len(numbers))
-    for start, stop, why in unread[:_SHOWN]:
-        yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {why}")
+    for start, stop, error in unread[:_SHOWN]:
+        yield Finding("unreadable-samples", f"{describe_range((start, stop), 1)}: {error}")
     if len(unread) > _SHOWN:
         yield Finding("unreadable-samples", f"{len(unread) - _SHOWN} more ranges cannot be read")
-    for each in checks:
-        yield from each.findings()
+    for check in checks:
+        yield from check.findings()

@@ -1,8 +1,7 @@
 """The kinds of findings, and the checks of samples.
 
-Each check sees all chunks once, in order, and yields at the end what it has found. A chunk begins with the last samples
-of the one before, as many as lie between two samples of an episode, so every sample is seen together with the one
-before it.
+Every check visits all chunks once, in order, and then yields its findings. A chunk begins with the last samples of the
+previous chunk, as many as the stride of episodes, so that every sample is visited together with its predecessor.
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ from .reading import Chunk, Column, by_sample
 
 _FLAGS = ("terminated", "truncated", "done")
 _TIMES = ("timestamp", "timestamps")
-#: Where observations stand, and where those that steps led to.
+#: The keys of observations, and of observations with the next observations.
 _OBSERVATIONS = (("obs",), ("observation",), ("observations",))
 _CHAINS = (
     (("obs",), ("next_obs",)),
     (("observation",), ("next", "observation")),
     (("observation",), ("next_observation",)),
 )
-# A second at the rate of most cameras; less is what a camera slower than the recording gives.
+# One second at the rate of most cameras; shorter repeats are normal for a camera slower than the recording.
 _FROZEN = 30
 _MANY, _ENOUGH_PAIRS = 0.25, 100
-# Shorter episodes may well be the same by chance.
+# Shorter episodes may be equal by chance.
 _SHORTEST = 8
 
-#: Every kind of finding, and what it means.
+#: Every kind of finding, with its meaning.
 KINDS = {
     "unreadable": "the folder cannot be opened: a file is missing, cut, longer, or was changed",
-    "checksum": "bytes of samples or episodes are not what was written",
+    "checksum": "bytes of samples or episodes differ from the written ones",
     "episodes": "episodes overlap, lie outside the samples, or leave samples out",
-    "unfinished-episode": "an episode was never closed, and nobody is writing",
-    "empty": "there are no samples",
+    "unfinished-episode": "an episode was never closed, and no process is writing",
+    "empty": "the recording has no samples",
     "unreadable-samples": "reading some samples fails",
     "not-finite": "a column has NaN or infinite values",
-    "out-of-space": "values are not in the space that the recording declares",
+    "out-of-space": "values are outside of the recording's space",
     "frozen-frames": "an image, or the whole observation, stays the same for a second or more",
-    "duplicated-frames": "many images, or whole observations, are the same as the one before",
+    "duplicated-frames": "many images, or whole observations, are equal to the previous one",
     "duplicated-episodes": "two episodes have the same observations from beginning to end",
-    "missed-ends": "samples are marked as the last of an episode that goes on after them",
+    "missed-ends": "samples are marked as the last of an episode that continues after them",
     "mega-episode": "everything is one very long episode",
-    "broken-chain": "the next observation of a step is not the observation of the step after it",
+    "broken-chain": "the next observation of a step differs from the observation of the next step",
     "timestamps": "time runs backwards within an episode, or is off the grid of a LeRobot dataset",
     "videos": "a video is missing, or has other frames than the episodes of a LeRobot dataset",
     "tasks": "samples name a task that a LeRobot dataset does not have",
@@ -59,14 +58,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a recording.
+    """One fault of a recording.
 
     Attributes
     ----------
     kind : str
-        One of `unienv_data.checking.KINDS`, which says what each means.
+        A key of `unienv_data.checking.KINDS`, which explains all kinds.
     text : str
-        What is wrong, and where, in one sentence.
+        The fault and its position, in one sentence.
 
     Examples
     --------
@@ -83,11 +82,11 @@ class ContentCheck(abc.ABC):
 
     @abc.abstractmethod
     def visit(self, chunk: Chunk) -> None:
-        """Take a chunk into account."""
+        """Process a chunk."""
 
     @abc.abstractmethod
     def findings(self) -> Iterator[Finding]:
-        """The findings of all chunks."""
+        """Yield the findings of all chunks."""
 
 
 class Tally:
@@ -97,7 +96,7 @@ class Tally:
         self.count, self.first = 0, -1
 
     def add(self, wrong: np.ndarray, start: int) -> None:
-        """Take over a mask of samples from index `start` on."""
+        """Add a mask of samples from index `start` on."""
         count = int(np.count_nonzero(wrong))
         if count and not self.count:
             self.first = start + int(np.argmax(wrong))
@@ -108,7 +107,7 @@ class Tally:
 
 
 def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
-    """The checks that apply to samples of these columns."""
+    """Return the checks that apply to samples of these columns."""
     arrays = [column for column in columns if column.is_array]
     checks: list[ContentCheck] = [
         NotFinite(column) for column in columns if column.is_numbers and _kind(column) in "fc"
@@ -130,14 +129,14 @@ def content_checks(columns: Sequence[Column]) -> list[ContentCheck]:
 
 
 def observation_columns(columns: Sequence[Column]) -> list[Column]:
-    """The columns that make up what was observed; of samples that are one array, that one."""
+    """Return the columns of the observation; if samples are one array, this column."""
     if len(columns) == 1 and not columns[0].keys:
         return list(columns)
     return [column for column in columns if _starts(column, *_OBSERVATIONS)]
 
 
 def end_flags(columns: Sequence[Column]) -> list[Column]:
-    """The columns that say whether a sample is the last of its episode: at the top, or under "next"."""
+    """Return the columns that mark the last sample of an episode, at the root or under "next"."""
     arrays = [column for column in columns if column.is_array and column.keys]
     return [column for column in arrays if column.keys[-1] in _FLAGS and column.keys[:-1] in ((), ("next",))]
 
@@ -147,7 +146,7 @@ def _starts(column: Column, *prefixes: tuple[str, ...]) -> bool:
 
 
 def _kind(column: Column) -> str:
-    """The kind of the dtype of a column of numbers, as NumPy has it; bfloat16 counts as a float."""
+    """Return NumPy's kind of the dtype of a column of numbers; bfloat16 counts as a float."""
     name = column.space.backend.dtype_name(column.space.dtype)
     return "f" if "float" in name else np.dtype(name).kind
 
@@ -169,12 +168,12 @@ def _is_bounded(column: Column) -> bool:
 def _chain_pairs(
     columns: Sequence[Column], before: tuple[str, ...], after: tuple[str, ...]
 ) -> list[tuple[Column, Column]]:
-    """The columns of observations with those of the observations that steps led to."""
+    """Return pairs of observation columns and their next observation columns."""
     by_keys = {column.keys: column for column in columns}
     pairs = [
         (column, by_keys.get((*after, *column.keys[len(before) :]))) for column in columns if _starts(column, before)
     ]
-    return [(column, other) for column, other in pairs if other is not None and other.space.shape == column.space.shape]
+    return [(column, target) for column, target in pairs if target and target.space.shape == column.space.shape]
 
 
 # -- values ------------------------------------------------------------------------------------------------
@@ -193,15 +192,15 @@ class NotFinite(ContentCheck):
             self._nan.add(np.array([np.isnan(value).any() for value in values], bool), start)
             self._infinite.add(np.array([np.isinf(value).any() for value in values], bool), start)
             return
-        side_by_side = by_sample(chunk.fresh(self._column))
-        if not np.isfinite(side_by_side).all():
-            self._nan.add(np.any(np.isnan(side_by_side), axis=1), start)
-            self._infinite.add(np.any(np.isinf(side_by_side), axis=1), start)
+        entries = by_sample(chunk.fresh(self._column))
+        if not np.isfinite(entries).all():
+            self._nan.add(np.any(np.isnan(entries), axis=1), start)
+            self._infinite.add(np.any(np.isinf(entries), axis=1), start)
 
     def findings(self) -> Iterator[Finding]:
-        for what, tally in (("NaN", self._nan), ("infinite values", self._infinite)):
+        for values, tally in (("NaN", self._nan), ("infinite values", self._infinite)):
             if tally.count:
-                yield Finding("not-finite", f"{self._column.name}: {what} in {tally}")
+                yield Finding("not-finite", f"{self._column.name}: {values} in {tally}")
 
 
 class OutOfBounds(ContentCheck):
@@ -229,7 +228,7 @@ class OutOfBounds(ContentCheck):
 
 
 class OutOfSpace(ContentCheck):
-    """Finds values of other kinds than arrays that are not in their space."""
+    """Finds values outside of their space, of columns other than arrays."""
 
     def __init__(self, column: Column) -> None:
         self._column, self._tally, self._example = column, Tally(), ""
@@ -239,8 +238,8 @@ class OutOfSpace(ContentCheck):
         values = self._column.pick(chunk.data)
         if describe_mismatch(space, values) is None:
             return
-        own = range(chunk.before, chunk.count)
-        reasons = [describe_mismatch(self._column.space, get_at(space, values, index)) for index in own]
+        indices = range(chunk.before, chunk.count)
+        reasons = [describe_mismatch(self._column.space, get_at(space, values, index)) for index in indices]
         if not self._tally.count:
             self._example = next((reason for reason in reasons if reason is not None), "")
         wrong = np.array([reason is not None for reason in reasons], bool)
@@ -251,11 +250,11 @@ class OutOfSpace(ContentCheck):
             yield Finding("out-of-space", f"{self._column.name}: not in its space in {self._tally}: {self._example}")
 
 
-# -- one sample after the other ----------------------------------------------------------------------------
+# -- consecutive samples -----------------------------------------------------------------------------------
 
 
 class MissedEnds(ContentCheck):
-    """Finds samples that say they are the last of their episode, and are not."""
+    """Finds samples that are marked as the last of their episode, and are not."""
 
     def __init__(self, flags: Sequence[Column]) -> None:
         self._flags, self._tally, self._knows_episodes = flags, Tally(), False
@@ -272,7 +271,7 @@ class MissedEnds(ContentCheck):
         if not self._tally.count:
             return
         if self._knows_episodes:
-            yield Finding("missed-ends", f"marked as the last of an episode that goes on: {self._tally}")
+            yield Finding("missed-ends", f"marked as the last of an episode that continues: {self._tally}")
         else:
             yield Finding(
                 "missed-ends", f"episodes end at {self._tally}, but none are kept: windows of samples will cross them"
@@ -280,29 +279,30 @@ class MissedEnds(ContentCheck):
 
 
 class Chain(ContentCheck):
-    """Finds steps that do not begin where the step before them has led to."""
+    """Finds steps whose observation differs from the next observation of the previous step."""
 
     def __init__(self, pairs: Sequence[tuple[Column, Column]]) -> None:
         self._pairs, self._tally = pairs, Tally()
 
     def visit(self, chunk: Chunk) -> None:
-        if chunk.episode is None:  # the order of samples says nothing then
+        if chunk.episode is None:  # then samples need not be in the order of steps
             return
         pairs, stride = chunk.pairs(), chunk.stride
         broken = np.zeros(len(pairs), bool)
         for column, following in self._pairs:
-            here, there = chunk.array(column)[stride:], chunk.array(following)[: len(pairs)]
-            broken |= by_sample((here != there) & ~((here != here) & (there != there))).any(axis=1)
+            observed, expected = chunk.array(column)[stride:], chunk.array(following)[: len(pairs)]
+            are_nan = (observed != observed) & (expected != expected)
+            broken |= by_sample((observed != expected) & ~are_nan).any(axis=1)
         self._tally.add(broken & pairs, chunk.start + stride)
 
     def findings(self) -> Iterator[Finding]:
         if self._tally.count:
-            names = f"{self._pairs[0][0].name} and {self._pairs[0][1].name} of the step before"
+            names = f"{self._pairs[0][0].name} and {self._pairs[0][1].name} of the previous step"
             yield Finding("broken-chain", f"{names} differ in {self._tally}")
 
 
 class Timestamps(ContentCheck):
-    """Finds times that become less within an episode."""
+    """Finds times that decrease within an episode."""
 
     def __init__(self, column: Column) -> None:
         self._column, self._tally = column, Tally()
@@ -315,24 +315,24 @@ class Timestamps(ContentCheck):
 
     def findings(self) -> Iterator[Finding]:
         if self._tally.count:
-            yield Finding("timestamps", f"{self._column.name}: less than in the sample before in {self._tally}")
+            yield Finding("timestamps", f"{self._column.name}: less than in the previous sample in {self._tally}")
 
 
-# -- what is there twice -------------------------------------------------------------------------------------
+# -- duplicates ----------------------------------------------------------------------------------------------
 
 
 class RepeatedFrames(ContentCheck):
-    """Finds frames that are the same as the one before, in a row or here and there."""
+    """Finds frames that are equal to the previous frame, in long runs or often."""
 
     def __init__(self, name: str, columns: Sequence[Column]) -> None:
         self._name, self._columns = name, columns
-        self._runs: dict[int, int] = {}  # of each lane: how many frames in a row were the same up to now
+        self._runs: dict[int, int] = {}  # the length of the current run of equal frames, by lane
         self._longest, self._end, self._stride = 0, 0, 1
         self._pairs = self._same = 0
 
     def visit(self, chunk: Chunk) -> None:
         pairs, stride = chunk.pairs(), chunk.stride
-        if chunk.before < stride:  # what came before could not be read
+        if chunk.before < stride:  # the previous samples could not be read
             self._runs.clear()
         same = pairs.copy()
         for column in self._columns:
@@ -344,10 +344,10 @@ class RepeatedFrames(ContentCheck):
             self._follow(same[first::stride], chunk.start + stride + first, stride)
 
     def _follow(self, same: np.ndarray, start: int, stride: int) -> None:
-        """Continue with one lane, whose next sample has index `start`."""
+        """Continue the run of one lane, whose next sample has index `start`."""
         lane = start % stride
         steps = np.arange(1, len(same) + 1)
-        broken = np.maximum.accumulate(np.where(same, 0, steps))  # the last step up to here that was another frame
+        broken = np.maximum.accumulate(np.where(same, 0, steps))  # the last step so far with a new frame
         lengths = steps - broken + np.where(broken == 0, self._runs.get(lane, 0), 0)
         longest = int(lengths.argmax())
         if lengths[longest] > self._longest:
@@ -361,7 +361,7 @@ class RepeatedFrames(ContentCheck):
             yield Finding("frozen-frames", f"{self._name}: the same {frames} times in a row from sample {first} on")
         elif self._pairs >= _ENOUGH_PAIRS and self._same >= _MANY * self._pairs:
             share = 100 * self._same / self._pairs
-            yield Finding("duplicated-frames", f"{self._name}: the same as one sample before in {share:.0f} % of them")
+            yield Finding("duplicated-frames", f"{self._name}: equal to the previous sample in {share:.0f} % of them")
 
 
 class DuplicatedEpisodes(ContentCheck):
@@ -369,14 +369,14 @@ class DuplicatedEpisodes(ContentCheck):
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
-        self._hashes: dict[int, tuple[int, int]] = {}  # where an episode starts: its hash up to now, its length
+        self._hashes: dict[int, tuple[int, int]] = {}  # the hash and length so far, by the start of an episode
 
     def visit(self, chunk: Chunk) -> None:
         if chunk.episode is None:
             return
         episode = chunk.episode[chunk.before :]
         steps = (np.arange(chunk.start + chunk.before, chunk.start + chunk.count) - episode) // chunk.stride
-        # each sample counts by where in its episode it stands, so that they can be added up in any order
+        # The step in its episode is part of a sample's hash, so that hashes can be summed in any order.
         hashes = _mixed(self._sample_hashes(chunk) + _mixed(steps.astype(np.uint64)))
         starts, which = np.unique(episode, return_inverse=True)
         sums = np.zeros(len(starts), np.uint64)
@@ -415,7 +415,7 @@ class DuplicatedEpisodes(ContentCheck):
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Numbers scattered over 64 bits, so that sums of them tell their terms apart."""
+    """Hash numbers to 64 bits, so that different terms give different sums."""
     with np.errstate(over="ignore"):
         numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

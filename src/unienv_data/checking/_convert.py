@@ -1,4 +1,4 @@
-"""New recordings, written by `convert` and `repair`: the folder appears once all of it is written."""
+"""Conversion of a recording, and the atomic writing of new recordings for `convert` and `repair`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SETTLE_SECONDS = 0.2
 
 
 class NewRecording:
-    """Writes a folder beside its place, and moves it there when the `with` block ends well; else nothing is left.
+    """Writes a temporary folder, and moves it to `target` when the `with` block succeeds; else removes it.
 
-    Samples come in batches, and each batch with the episodes that end in it, so that a batch may have many episodes
-    and an episode many batches.
+    Samples are added in batches, each with the episodes that end in it. A batch may end many episodes, and an episode
+    may span many batches.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class NewRecording:
         columns: Mapping[str, ColumnRule] | None = None,
         shares_next_obs: bool = False,
     ) -> None:
-        """`capacity` is for formats that cannot grow; the others do. `columns` are for packed rows.
+        """Set up the recording. `capacity` is for formats that cannot grow, `columns` is for packed rows.
 
-        With `shares_next_obs` each observation is stored once, in packed rows.
+        With `shares_next_obs`, packed rows store each observation once.
         """
         if fmt not in FORMATS:
             raise ValueError(
@@ -88,9 +88,9 @@ class NewRecording:
         return self
 
     def add(self, batch: Any, count: int, ended: np.ndarray, are_cut: np.ndarray) -> None:
-        """Add `count` samples, and the episodes [start, stop) that end with them, in the order of their ends.
+        """Add `count` samples, and the episodes [start, stop) that end in them, in the order of their ends.
 
-        `are_cut` says which of these had not ended.
+        `are_cut` marks the episodes that were cut.
         """
         if self._space.backend is not self._source_space.backend:
             batch = batch_space(self._source_space, count).data_to(batch, self._space.backend)
@@ -99,7 +99,7 @@ class NewRecording:
         self.episodes += len(ended)
 
     def settle(self, progress: ProgressCallback) -> None:
-        """Wait until the frames that were added are encoded; `progress` gets how many samples are, of how many."""
+        """Wait until all added frames are encoded; `progress` gets the number of encoded samples, and of all."""
         storage = rows_of(self._buffer.storage)
         total = storage.settle(0)
         while left := storage.settle(_SETTLE_SECONDS):
@@ -117,14 +117,14 @@ class NewRecording:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _verify(self) -> None:
-        """Open what was written as a reader would."""
+        """Open the temporary folder and compare the counts and checksums."""
         with ReplayBuffer.load_from(self._temporary, backend=self._space.backend) as buffer:
             problems, segments = buffer.verify(), buffer.get_segments() or []
             if (len(buffer), len(segments)) != (self.written, self.episodes):
-                there = f"{len(buffer)} samples in {len(segments)} episodes are there"
-                problems.insert(0, f"{there}, {self.written} in {self.episodes} were written")
+                found = f"{len(buffer)} samples in {len(segments)} episodes"
+                problems.insert(0, f"{found} instead of {self.written} in {self.episodes}")
         if problems:
-            raise StorageCorruptedError(f"what was written to {self._target} does not read back: {problems[0]}")
+            raise StorageCorruptedError(f"{self._target}: the new folder does not read back: {problems[0]}")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def convert(
     task: str | None = None,
     progress: ProgressCallback | None = None,
 ) -> ConvertReport:
-    """Copy all samples and episodes to a new recording in another format; memory stays bounded.
+    """Copy all samples and episodes to a new recording in another format, with bounded memory.
 
     Samples keep their order. In a packed copy, images and videos stay images and videos, and JPEG and video are encoded
     again; other formats store the decoded frames. An episode that was never closed is cut in the copy.
@@ -237,7 +237,7 @@ def convert(
                 progress(new.written, count)
             if new.written != count:
                 raise RuntimeError(
-                    f"{source}: samples were dropped while they were copied; convert it when nobody writes to it"
+                    f"{source}: samples were dropped during the copy; convert it while no process writes to it"
                 )
             new.settle(lambda done, total: progress(count + done, count + total))
     episodes = None if table is None else len(ends)
@@ -245,10 +245,10 @@ def convert(
 
 
 def bytes_on_disk(path: Path) -> int:
-    """The bytes that the files of a folder take, without holes."""
+    """Return the bytes on disk of all files in a folder, without holes."""
     return sum(stat.st_blocks * 512 for stat in file_stats(path))
 
 
 def file_stats(path: Path) -> list[os.stat_result]:
-    """Sizes and times of all files in a folder, those in folders in it included."""
+    """Return the sizes and times of all files in a folder and its subfolders."""
     return [(Path(folder) / name).lstat() for folder, _, names in os.walk(path) for name in names]

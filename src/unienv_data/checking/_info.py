@@ -1,4 +1,4 @@
-"""Descriptions of recordings, without reading all of them, and a few of their samples."""
+"""Descriptions of recordings, without reading all samples, and reading a few samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .reading import (
     unwatched,
 )
 
-#: Columns that hold what a step was worth, the preferred name first.
+#: Names of the reward column, the preferred name first.
 REWARD_NAMES = ("reward", "next/reward")
 
 
@@ -48,7 +48,7 @@ class ColumnInfo:
     keys : list of str
         The keys that lead to the column in a sample.
     space : str
-        Its space in words, and how frames are kept.
+        The space in words, and the encoding of frames.
 
     Examples
     --------
@@ -68,11 +68,11 @@ class Summary:
     Attributes
     ----------
     min, mean, max : float or None
-        Of the finite numbers; None if there is none.
+        The smallest, mean and largest finite number; None without finite numbers.
     curve : list of float
         The means over equal spans of time, oldest first.
     not_finite : int
-        How many numbers are not finite.
+        The count of numbers that are not finite.
 
     Examples
     --------
@@ -99,29 +99,29 @@ class InfoReport:
     storage : str
         The registered name of its storage.
     samples : int
-        How many samples it holds.
+        The number of samples.
     capacity : int or None
-        For how many there is room; None if it grows.
+        The largest number of samples; None if the buffer grows.
     written : int
-        How many samples were ever written, those dropped since included.
+        The number of samples ever written, including dropped ones.
     lanes : int
-        How many environments record side by side.
+        The number of environments that record in parallel.
     episodes, unfinished_episodes : int or None
-        How many episodes are closed, and how many are not; None where episodes are not kept.
+        The numbers of closed and of open episodes; None if the buffer keeps no episodes.
     lengths, returns : Summary or None
-        Of the closed episodes; None where episodes are not kept, and without rewards no returns.
+        Of the closed episodes; None if the buffer keeps no episodes, returns also without rewards.
     is_durable : bool
         Whether a closed episode survives a power cut.
     is_being_written : bool
         Whether another process writes.
     bytes_per_sample : int
-        How many bytes a sample takes.
+        The size of a sample in bytes.
     shares_next_obs : bool
         Whether each observation is stored once.
     bytes_on_disk : int
-        How many bytes the files take.
+        The size of the files in bytes.
     last_written : str
-        When they were written last: UTC, in ISO 8601.
+        The time of the last write: UTC, in ISO 8601.
     format_version : int
         The version of the format.
     columns : list of ColumnInfo
@@ -155,7 +155,7 @@ class InfoReport:
 
 
 def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoReport:
-    """Describe the recording in a folder; reads no samples except the rewards.
+    """Describe the recording in a folder; reads only the rewards of samples.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def info(path: PathLike, *, progress: ProgressCallback | None = None) -> InfoRep
 def _summaries(
     buffer: ReplayBuffer, table: EpisodeTable | None, columns: list[Column], progress: ProgressCallback
 ) -> tuple[Summary | None, Summary | None]:
-    """The summaries of the lengths and of the returns of episodes."""
+    """Summarize the lengths and the returns of episodes."""
     if table is None or not len(table.closed):
         return None, None
     by_name = {column.name: column for column in columns}
@@ -221,7 +221,7 @@ def _summaries(
 
 
 def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress: ProgressCallback) -> np.ndarray:
-    """The sum of rewards of each of these episodes, which are in the order of their starts."""
+    """Sum the rewards of episodes, which are in the order of their starts."""
     sums, count = np.zeros(len(ranges)), len(buffer)
     progress(0, count)
     for start in range(0, count, MOST_ROWS):
@@ -231,7 +231,7 @@ def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress:
         if episodes is not None and len(ranges):
             which = np.minimum(np.searchsorted(ranges[:, 0], episodes.start), len(ranges) - 1)
             belongs = ranges[which, 0] == episodes.start
-            with np.errstate(invalid="ignore", over="ignore"):  # of rewards that are not finite, or too large
+            with np.errstate(invalid="ignore", over="ignore"):  # rewards may be infinite or very large
                 per_sample = values.reshape(len(positions), -1).astype(np.float64).sum(axis=1)
                 np.add.at(sums, which[belongs], per_sample[belongs])
         progress(int(positions[-1]) + 1, count)
@@ -239,7 +239,7 @@ def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress:
 
 
 def summary(values: np.ndarray, points: int = 40) -> Summary | None:
-    """A summary of numbers; None if there are none."""
+    """Summarize numbers; None without numbers."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return Summary(None, None, None, [], len(values)) if len(values) else None
@@ -254,7 +254,7 @@ def _column_info(column: Column, rule: ColumnRule | None) -> ColumnInfo:
 
 
 def space_in_words(space: Space) -> str:
-    """The space of a column in a few words.
+    """Describe the space of a column in a few words.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ def describe_difference(recorded: Space, given: Space) -> str:
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             return f"{name} was {before.get(name, 'not there')} and is {now.get(name, 'not there')}"
-    return f"it holds samples of {recorded}, and gets samples of {given}"
+    return f"recorded samples are of {recorded}, new samples of {given}"
 
 
 def _last_written(path: Path) -> str:
@@ -319,7 +319,7 @@ def _last_written(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sample: its index, the [start, stop) of its episode if that is closed, and its values by column."""
+    """One sample: its index, the range [start, stop) of its episode if closed, and its values by column."""
 
     index: int
     episode: tuple[int, int] | None
@@ -328,14 +328,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Head:
-    """Some samples of a recording, one after the other.
+    """Consecutive samples of a recording.
 
     Attributes
     ----------
     path : str
         The folder.
     samples : int
-        How many samples the recording has.
+        The number of samples in the recording.
     shown : list of Sample
         The samples that were read.
 
@@ -359,9 +359,9 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
     path
         The folder.
     count
-        How many samples.
+        The number of samples.
     start
-        The index of the first one; a negative one counts from the end.
+        The index of the first sample; a negative index counts from the end.
 
     Returns
     -------
@@ -383,7 +383,7 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
     Head(...)
     """
     if count < 0:
-        raise ValueError(f"{count} samples were asked for, it must be 0 or more")
+        raise ValueError(f"count is {count}, it must be 0 or more")
     with open_folder(Path(path)) as buffer:
         length = len(buffer)
         first = max(0, start + length) if start < 0 else start
@@ -401,5 +401,5 @@ def head(path: PathLike, count: int = 5, start: int = 0) -> Head:
 
 
 def _plain(value: Any, backend: Any) -> Any:
-    """A value as an array of NumPy, or as it is if it is none."""
+    """Convert an array to NumPy; return other values unchanged."""
     return np.asarray(backend.to_numpy(value)) if backend.is_backendarray(value) else value

@@ -1,4 +1,4 @@
-"""The repair of a recording: a new one with all that is sound."""
+"""The repair of a recording: a new recording with all sound samples."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .reading import PatientReader, ProgressCallback, as_ranges, by_sample, colu
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What `repair` has kept of a recording, and what it has left out.
+    """The result of `repair`.
 
     Attributes
     ----------
     source, target : str
-        The folder that was read, and the new one.
+        The folder that was read, and the new folder.
     samples_before, samples : int
-        How many samples there were, and how many of them are in the new recording.
+        The numbers of samples in the damaged and in the new recording.
     episodes : int or None
-        How many episodes the new recording has; None where episodes are not kept.
+        The number of episodes in the new recording; None if it keeps none.
     split_episodes : int
-        How many episodes have lost samples, and of which the parts are kept, each as an episode.
+        The number of episodes that have lost samples and were split into several.
     left_out : list of str
-        Which samples are lost, and why, one sentence for each range of them.
+        The lost samples with the reasons, one sentence for each range.
     notes : list of str
-        Further remarks, such as damage that could not be detected, or was worked around, and how.
+        Further remarks, such as damage that cannot be located, or how damage was worked around.
 
     Examples
     --------
@@ -63,12 +63,12 @@ def repair(
     like: PathLike | None = None,
     progress: ProgressCallback | None = None,
 ) -> RepairReport:
-    """Write the sound samples of a recording to a new one, as `unienv repair` does; the damaged one is only read.
+    """Write the sound samples of a recording to a new recording, as `unienv repair` does.
 
-    The new recording has the storage "packed"; columns of images or video stay images or video, and JPEG and video are
-    encoded again. Episodes come one after the other, in the order in which they began. An episode that has lost samples
-    becomes several, so that no window reaches over the gap. The folder `output` appears when it is complete and was
-    opened for a test; after an error there is no folder.
+    The damaged recording does not change. The new recording has the storage "packed"; columns of images or video stay
+    images or video, and JPEG and video are encoded again. Episodes are in the order in which they began. An episode
+    that has lost samples is split, so that no window reaches over the gap. The folder `output` appears when it is
+    complete and was opened for a test; after an error it does not exist.
 
     From a LeRobot dataset, the sound episodes are written to a new LeRobot dataset, see `repair_dataset`.
 
@@ -77,9 +77,9 @@ def repair(
     path : str or path-like
         The folder of the damaged recording: a replay buffer or a LeRobot dataset.
     output : str or path-like
-        The folder to write, which must not be there yet.
+        The folder to write, which must not exist.
     whole_episodes : bool, optional
-        Leave out episodes that have lost samples, instead of splitting them.
+        Whether episodes that have lost samples are left out instead of split.
     like : str or path-like, optional
         A recording that was made in the same way. Its space is used if `metadata.json` of the damaged recording is
         lost; files that contradict it are an error.
@@ -90,16 +90,16 @@ def repair(
     Returns
     -------
     RepairReport
-        How many samples were kept, and what was left out and why.
+        The numbers of samples, and the samples that were left out with the reasons.
 
     Raises
     ------
     FileNotFoundError
-        There is no such folder, or no replay buffer in it.
+        The folder does not exist, or has no replay buffer.
     FileExistsError
-        `output` is there already.
+        `output` exists.
     StorageCorruptedError
-        No sample can be kept; the text names the file that would be needed.
+        No sample can be kept; the message names the missing file.
     ValueError
         `like` is no sound recording, or does not fit the folder.
 
@@ -120,8 +120,8 @@ def repair(
         kept = sum(len(piece.positions) for piece in pieces)
         progress(old.count, old.count + kept)
         if not kept:
-            why = [*old.lost, *old.notes, "it has none"]
-            raise StorageCorruptedError(f"{source}: no sample can be kept, {why[0]}")
+            reasons = [*old.lost, *old.notes, "it has none"]
+            raise StorageCorruptedError(f"{source}: no sample can be kept, {reasons[0]}")
         keeps_episodes = old.episodes is not None
         options: Any = {"capacity": kept, "keeps_episodes": keeps_episodes, "columns": old.columns}
         options["shares_next_obs"] = old.shares_next_obs
@@ -138,35 +138,35 @@ def repair(
         old.close()
 
 
-# -- what can be read ----------------------------------------------------------------------------------------
+# -- unreadable samples and unknown episodes -----------------------------------------------------------------
 
 
 def _find_unreadable(old: Salvage, progress: Callable[[int], object]) -> None:
-    """Read everything once, and leave out what cannot be; samples in no known episode become episodes again."""
+    """Read all samples once, mark unreadable ones as lost, and make episodes of samples outside known episodes."""
     flags, ended = end_flags(columns_of(old.space)), np.zeros(old.count, bool)
     unreadable: dict[str, list[np.ndarray]] = {}
     reader = PatientReader(old.read, lambda positions: old.blocks[positions])
     for start in range(0, old.count, old.rows_at_once):
         stop = min(start + old.rows_at_once, old.count)
         sound = start + np.flatnonzero(~old.is_lost[start:stop])
-        for positions, batch, why in reader.read(sound) if len(sound) else ():
-            if why:
-                unreadable.setdefault(why, []).append(positions)
+        for positions, batch, problem in reader.read(sound) if len(sound) else ():
+            if problem:
+                unreadable.setdefault(problem, []).append(positions)
                 continue
             for flag in flags:
                 values = flag.space.backend.to_numpy(flag.pick(batch))
                 ended[positions] |= by_sample(values).astype(bool).any(axis=1)
         progress(stop)
-    for why, groups in unreadable.items():
-        which = np.zeros(old.count, bool)
-        which[np.concatenate(groups)] = True
-        old.lose(which, why)
+    for problem, groups in unreadable.items():
+        mask = np.zeros(old.count, bool)
+        mask[np.concatenate(groups)] = True
+        old.lose(mask, problem)
     if len(old.gaps):
         old.notes.append(_recover_episodes(old, ended, has_flags=bool(flags)))
 
 
 def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> str:
-    """Make episodes of the samples in the gaps, which end where samples say so; what was done, in words."""
+    """Make episodes of the samples in the gaps, which end at marked samples, and return a note about them."""
     recovered = []
     for start, stop in old.gaps.tolist():
         positions = np.arange(start, stop, old.stride)
@@ -175,23 +175,23 @@ def _recover_episodes(old: Salvage, ended: np.ndarray, *, has_flags: bool) -> st
                 recovered.append((int(episode[0]), int(episode[-1]) + 1))
     known = as_ranges([]) if old.episodes is None else old.episodes
     old.episodes = np.concatenate([known, as_ranges(recovered)])
-    how = "split where samples are marked as the last" if has_flags else "each range of them is one episode now"
-    runs = "1 range" if len(old.gaps) == 1 else f"{len(old.gaps):,} ranges"
-    return f"{runs} of samples in no episode that is known; {how}"
+    method = "split where samples are marked as the last" if has_flags else "each range is one episode now"
+    ranges = "1 range" if len(old.gaps) == 1 else f"{len(old.gaps):,} ranges"
+    return f"{ranges} of samples in no known episode; {method}"
 
 
-# -- what is kept ------------------------------------------------------------------------------------------
+# -- kept samples ------------------------------------------------------------------------------------------
 
 
 class Piece(NamedTuple):
-    """Samples that become an episode of the new recording, and whether the end of the old one is not among them."""
+    """Samples that become an episode of the new recording, and whether they lack the end of the old episode."""
 
     positions: np.ndarray
     is_cut: bool
 
 
 def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[Piece], int]:
-    """The samples to keep, episode by episode, and how many episodes have lost some."""
+    """Return the samples to keep, episode by episode, and the number of split episodes."""
     if old.episodes is None:
         return [Piece(np.flatnonzero(~old.is_lost), False)], 0
     pieces, split, endless = [], 0, set(old.endless_stops.tolist())
@@ -210,9 +210,9 @@ def _pieces(old: Salvage, whole_episodes: bool) -> tuple[list[Piece], int]:
 
 
 def _batches(pieces: list[Piece], rows: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The samples of all pieces in batches of about `rows`.
+    """Yield the samples of all pieces in batches of about `rows`, with the episodes that end in them.
 
-    Each with the episodes [start, stop) that end in it, and which of these are cut.
+    Episodes are ranges [start, stop) in the new recording, with a mask of the cut ones.
     """
     waiting: list[np.ndarray] = []
     ends: list[tuple[int, int]] = []

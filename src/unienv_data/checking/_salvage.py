@@ -1,8 +1,8 @@
-"""Salvage: reading what is left of a recording, whatever happened to its files.
+"""Salvage: reading the sound samples of a damaged recording.
 
-Of a folder that does not open as usual, the description (metadata.json) says what a sample is, so without it another
-recording has to. Of the counters (header.bin) there are copies with checksums. The storage must open, as far as it is
-left. Everything else can be done without, at a price that the notes tell.
+A folder that does not open normally still needs a description of its samples (metadata.json), its own or of a similar
+recording, a sound copy of the counters (header.bin) or episodes to derive them from, and a storage that opens. All
+other files may be missing; notes report the consequences.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ from .reading import (
     tensor_backend,
 )
 
-_DAMAGED = "the bytes on disk are not those that were written"
-_ABSENT = "there is nothing on disk for them"
-_NOT_WRITTEN = "written after the last flush, and they have no checksum on disk"
+_DAMAGED = "the bytes on disk differ from the written ones"
+_ABSENT = "the files do not contain them"
+_NOT_WRITTEN = "written after the last flush, without a checksum on disk"
 
 
 @dataclass
 class Salvage:
-    """Samples by position from 0 to `count`, and what is known about them.
+    """The samples of a recording by position from 0 to `count`, and the known facts about them.
 
-    `episodes` has those that are known, closed or not, and `gaps` the samples between them; None where episodes are
-    not kept. `endless_stops` is where those stop whose end was not recorded. `lost` says why samples cannot be had,
-    `is_lost` which ones; `notes` what else there is to know.
-    Samples with the same number in `blocks` can all be read, or none of them can. With `shares_next_obs` each
-    observation is stored once.
+    `episodes` has the known episodes, closed or not (None if the recording keeps no episodes), and `gaps` the samples
+    between them. `endless_stops` has the stops of episodes whose end was not recorded. `is_lost` marks lost samples,
+    `lost` has the reasons, `notes` further remarks. Samples with the same number in `blocks` can be read all together
+    or not at all. With `shares_next_obs` each observation is stored once.
     """
 
     space: Space
@@ -63,59 +62,58 @@ class Salvage:
     gaps: np.ndarray
     blocks: np.ndarray = field(repr=False)
     is_lost: np.ndarray = field(repr=False)
-    columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # those that are kept as images or video
+    columns: Mapping[str, ColumnRule] = field(default_factory=dict)  # columns stored as images or video
     endless_stops: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     shares_next_obs: bool = False
 
     def lose(self, which: np.ndarray, why: str) -> None:
-        """Leave out the samples of a mask, those that are not left out yet."""
+        """Mark the samples of a mask as lost, with the reason, unless they are marked already."""
         new = which & ~self.is_lost
         for start, stop in runs(new):
-            what = f"sample {start}" if stop - start == 1 else f"samples {start} to {stop - 1}"
-            self.lost.append(f"{what}: {why}")
+            subject = f"sample {start}" if stop - start == 1 else f"samples {start} to {stop - 1}"
+            self.lost.append(f"{subject}: {why}")
         self.is_lost |= new
 
     def lose_damaged(
         self, storage: RowStorage, slots: np.ndarray, numbers: np.ndarray, flushed: int | None = None
     ) -> None:
-        """Leave out what does not match its checksum, unless reading it tells.
+        """Mark samples as lost whose row does not match its checksum, or is missing.
 
-        `slots` has where each sample lies, `numbers` which sample it is. Of those from `flushed` on the checksum may
-        not have reached the disk, nor the sample.
+        `slots` and `numbers` are the slot and the number of each sample. Samples from number `flushed` on, and their
+        checksums, may not have reached the disk.
         """
-        for part in inspection.storage_parts(storage):
-            length = len(part)
-            self.lose(_in_ranges(slots, part.absent_slots(), length), _ABSENT)
-            states = part.check_rows(slots, numbers)
+        for inner in inspection.storage_parts(storage):
+            self.lose(_in_ranges(slots, inner.absent_slots(), len(inner)), _ABSENT)
+            states = inner.check_rows(slots, numbers)
             self.lose(states == ROW_WRONG, _DAMAGED)
-            if flushed is not None and part.has_row_sums:
+            if flushed is not None and inner.has_row_sums:
                 self.lose((states == ROW_UNKNOWN) & (numbers >= flushed), _NOT_WRITTEN)
             unchecked = (states == ROW_UNKNOWN) & ~self.is_lost
             if unchecked.any():
-                self.notes.append(inspection.without_checksum(part, int(unchecked.sum())))
-            self.notes += inspection.unplaced_damage(part)
+                self.notes.append(inspection.without_checksum(inner, int(unchecked.sum())))
+            self.notes += inspection.unplaced_damage(inner)
 
 
 def runs(mask: np.ndarray) -> Ranges:
-    """The ranges [start, stop) in which a mask is true."""
+    """Return the ranges [start, stop) in which a mask is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
 def _in_ranges(slots: np.ndarray, ranges: Ranges, length: int) -> np.ndarray:
-    """Which of the slots, of a storage of that length, are in any of the ranges [start, stop)."""
-    inside = np.zeros(length + 1, bool)  # one more, for samples that lie behind the end
+    """Return which slots, of a storage with `length` slots, are in any of the ranges [start, stop)."""
+    inside = np.zeros(length + 1, bool)  # one more, for slots behind the end
     for start, stop in ranges:
         inside[start:stop] = True
     return inside[np.minimum(slots, length)]
 
 
 def salvage(path: Path, like: Path | None = None) -> Salvage:
-    """Open a recording for what is sound in it; a StorageCorruptedError if that cannot be told.
+    """Open a damaged recording; a StorageCorruptedError if no samples can be read.
 
-    What its description should say is taken from the recording `like`, if it cannot be read.
+    If its description cannot be read, the description of the recording `like` is used.
     """
     if not local_path(path).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
@@ -125,12 +123,12 @@ def salvage(path: Path, like: Path | None = None) -> Salvage:
         buffer = open_whole(path)
     except Exception as error:
         if not is_damage(error) or isinstance(error, inspection.UnfinishedEditError):
-            raise  # half of a removal would be kept as if it were right
+            raise  # samples of a half-finished removal would look sound
         return _of_folder(path, in_one_line(error), like)
     problems = inspection.episode_problems(buffer)
     if problems:
         buffer.close()
-        return _of_folder(path, problems[0], like)  # which goes by the records of episodes that are sound
+        return _of_folder(path, problems[0], like)  # uses the sound records of episodes
     return _of_buffer(buffer)
 
 
@@ -157,11 +155,11 @@ def _of_buffer(buffer: ReplayBuffer) -> Salvage:
     return salvaged
 
 
-# -- a folder that does not open as usual ----------------------------------------------------------------------
+# -- a folder that does not open normally ----------------------------------------------------------------------
 
 
 def _of_folder(path: Path, trouble: str, like: Path | None) -> Salvage:
-    """Open a folder that cannot be opened as usual because of `trouble`."""
+    """Open a folder that does not open normally because of `trouble`."""
     notes = [trouble]
     metadata, described_by = _description(path, like, notes)
     storage = _open_storage(path, metadata, described_by)
@@ -191,7 +189,7 @@ def _of_storage(
         closed, cut_stops, lost = inspection.closed_episodes(records, counters, metadata)
         table = table_of(closed - counters.tail, len(numbers), metadata.lanes, cut_stops - counters.tail)
         episodes, endless_stops, gaps = table.all, table.endless_stops, table.gaps
-        if lost:  # what looks like an episode that was never closed may be several whose records are lost
+        if lost:  # an apparently unfinished episode may be several episodes with lost records
             episodes, gaps = table.closed, np.concatenate([table.gaps, table.unfinished])
             notes.append(f"{EPISODE_FILE}: {lost:,} of {counters.segments:,} records of episodes are lost")
     space = storage.single_instance_space
@@ -217,7 +215,7 @@ def _of_storage(
 
 
 def _description(path: Path, like: Path | None, notes: list[str]) -> tuple[Metadata, Path | None]:
-    """What the folder says about its samples, or else the other recording; in that case with the path of that."""
+    """Return the folder's metadata and None, or else the metadata of the recording `like` and its path."""
     try:
         metadata = inspection.read_metadata(path)
         inspection.read_space(path, metadata, NumpyComputeBackend, None)
@@ -231,29 +229,29 @@ def _description(path: Path, like: Path | None, notes: list[str]) -> tuple[Metad
 
 
 def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> Metadata:
-    """The description of another recording."""
+    """Return the metadata of another recording."""
     if not (path / METADATA_FILE).exists() and not (path / HEADER_FILE).exists():
         raise FileNotFoundError(f"{path}: not a replay buffer, it has neither {METADATA_FILE} nor {HEADER_FILE}")
     if like is None:
         raise StorageCorruptedError(
-            f"{path}: nothing can be read without a sound {METADATA_FILE}, which says what a sample is ({trouble}); if "
-            f"there is another recording that was made in the same way, give it with --like (in Python: like=)"
+            f"{path}: nothing can be read without a sound {METADATA_FILE}, which describes the samples ({trouble}); "
+            f"give another recording that was made in the same way with --like (in Python: like=)"
         )
-    notes[:] = [trouble, f"what a sample is was taken from {like}"]
+    notes[:] = [trouble, f"the description of the samples was taken from {like}"]
     try:
         metadata = inspection.read_metadata(like)
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"like {like}: it has no sound {METADATA_FILE} either, {in_one_line(error)}") from error
     if metadata.version == 0:
-        raise ValueError(f"like {like}: it is of the reference implementation's format, which keeps no header")
+        raise ValueError(f"like {like}: it has the format of the reference implementation, which has no header")
     return metadata
 
 
 def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> RowStorage:
-    """What is left of the storage, on NumPy unless it wants PyTorch; a StorageCorruptedError if it does not open.
+    """Open the storage, on NumPy unless it needs PyTorch; a StorageCorruptedError if it does not open.
 
-    By a description of another recording it must be whole, since its sizes have to tell whether they fit; those of
-    packed rows are looked at later.
+    With the description of another recording it must be complete, since only its sizes tell whether the description
+    fits; sizes of packed rows are compared later.
     """
     accept_damaged = described_by is None or metadata.storage == "packed"
     for backend in (NumpyComputeBackend, tensor_backend(metadata.storage)):
@@ -261,30 +259,29 @@ def _open_storage(path: Path, metadata: Metadata, described_by: Path | None) -> 
             continue
         try:
             return inspection.open_storage(path, metadata, backend, accept_damaged=accept_damaged)
-        except (ValueError, RecursionError) as error:  # storages may lie in storages
+        except (ValueError, RecursionError) as error:  # storages may be nested
             trouble = in_one_line(error)
-    way_out = "if there is a copy of that file from before, put it there and repair the folder again"
+    way_out = "if you have an older copy of that file, put it there and repair the folder again"
     if described_by is not None:
         way_out = f"so it does not fit {described_by}: give a recording that was made in the same way"
     raise StorageCorruptedError(f"{path}: nothing can be read, the storage does not open: {trouble}; {way_out}")
 
 
 def _guess_counters(path: Path, metadata: Metadata, records: np.ndarray, notes: list[str]) -> Counters:
-    """Counters derived from the episodes; a StorageCorruptedError if these do not show where samples lie."""
+    """Derive the counters from the episodes; a StorageCorruptedError for a ring, whose order is unknown."""
     counters = None if metadata.capacity is not None else inspection.counters_from_records(records, metadata.lanes)
     if counters is None:
         raise StorageCorruptedError(
             f"{path / HEADER_FILE}: no copy of the counters is sound, so the order of the samples is lost"
         )
     notes.append(
-        f"{path / HEADER_FILE}: no copy of the counters is sound; what counts as recorded are samples up to the last "
-        f"of the {counters.segments:,} episodes in {EPISODE_FILE}, which may be older than the samples if any were "
-        f"removed"
+        f"{path / HEADER_FILE}: no copy of the counters is sound; samples up to the last of the {counters.segments:,} "
+        f"episodes in {EPISODE_FILE} count as recorded, and these may be older than the samples if any were removed"
     )
     return counters
 
 
-# -- whether the description of another recording fits ----------------------------------------------------------
+# -- check of the description of another recording --------------------------------------------------------------
 
 
 def _refuse_misfit(
@@ -298,7 +295,7 @@ def _refuse_misfit(
     )
     if wrong is not None:
         raise ValueError(f"{wrong}; so {path} does not fit {like}: give a recording that was made in the same way")
-    notes.append("columns that take as many bytes look alike: whether they mean the same there, nobody has checked")
+    notes.append("the description was compared by sizes only: columns of equal size may have another meaning")
 
 
 def _counters_misfit(header: Path, metadata: Metadata, storage: RowStorage, counters: Counters) -> str | None:
@@ -313,24 +310,24 @@ def _counters_misfit(header: Path, metadata: Metadata, storage: RowStorage, coun
 
 
 def _files_misfit(storage: RowStorage, metadata: Metadata, counters: Counters) -> str | None:
-    """The misfit of the files of packed rows, in words; None for other storages, which compare them when they open."""
+    """Describe a misfit of the files of packed rows; None for other storages, which compare files when they open."""
     files = inspection.row_files(storage)
     if files is None:
         return None
     folder = Path(str(storage.cache_filename))
     wanted = files.rows.keys() | files.others
     for name in sorted(wanted ^ set(os.listdir(folder))):
-        return f"{folder / name}: the file is {'missing' if name in wanted else 'one too many'}"
+        return f"{folder / name}: the file is {'missing' if name in wanted else 'not part of the storage'}"
     rows = metadata.capacity if counters.sizes is None else counters.sizes[0]
     if metadata.capacity not in (None, rows):
         return f"{folder.parent / HEADER_FILE}: {rows} slots, the capacity is {metadata.capacity}"
     for name, itemsize in files.rows.items():
         nbytes = (folder / name).stat().st_size
         if nbytes % max(1, itemsize) or (rows is not None and nbytes != rows * itemsize):
-            many = "a whole number of" if rows is None else str(rows)
-            return f"{folder / name}: {nbytes} bytes, it should be {many} rows of {itemsize} bytes"
+            number = "a whole number of" if rows is None else str(rows)
+            return f"{folder / name}: {nbytes} bytes, it must have {number} rows of {itemsize} bytes"
     if counters.sizes is not None and files.heap_bytes != counters.sizes[1]:
-        return f"{folder / 'heap.bin'}: {files.heap_bytes} bytes, it had {counters.sizes[1]}"
+        return f"{folder / 'heap.bin'}: {files.heap_bytes} bytes, it must have {counters.sizes[1]}"
     return None
 
 
@@ -339,7 +336,7 @@ def _checksum_misfit(storage: RowStorage, notes: list[str]) -> str | None:
         return None
     checksums, wrong = inspection.checksum_counts(storage)
     if checksums and wrong == checksums:
-        return f"{storage.cache_filename}: not one of {checksums} checksums matches"
+        return f"{storage.cache_filename}: none of {checksums} checksums matches"
     if not checksums:
-        notes.append(f"{storage.cache_filename}: there is no checksum yet that tells whether this fits")
+        notes.append(f"{storage.cache_filename}: no checksums to test whether the description fits")
     return None

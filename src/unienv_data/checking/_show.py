@@ -1,4 +1,4 @@
-"""The images of an episode as a video, or as a sheet of frames."""
+"""Writing the images of an episode as a video, or as a sheet of frames."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..storages.video_storage import Video
 from .reading import ProgressCallback, columns_of, open_folder, unwatched
 
 _CHUNK_FRAMES = 32
-# Pixels of a sheet: its width, the width of a tile, between two tiles, above them for the number.
+# Pixels of a sheet: its width, the width of a tile, the gap between tiles, the line of numbers above tiles.
 _SHEET_WIDTH, _TILE_WIDTH, _GAP, _LINE = 1600, 320, 4, 14
 
 
@@ -39,9 +39,9 @@ class ShowReport:
     path : str
         The folder of the recording.
     episode : int
-        The episode, as it was asked for.
+        The episode, as given to `show`.
     samples : int
-        How many samples it has.
+        The number of its samples.
     columns : list of str
         The columns of images that are shown.
     files : list of str
@@ -79,30 +79,30 @@ def show(
     path
         The folder of a replay buffer or of a LeRobot dataset.
     episode
-        Which episode, counted from 0; a negative one counts from the end.
+        The number of the episode, counted from 0; a negative number counts from the end.
     mp4, png
-        The files to write. They are replaced if they are there.
+        The files to write. Existing files are replaced.
     columns
         The columns of images to show side by side; by default all.
     fps
-        Frames per second of the video; by default those of the LeRobot dataset or of the columns of video, or 30.
+        Frames per second of the video; by default as in the LeRobot dataset or the columns of video, else 30.
     frames
-        How many frames the sheet has, spread over the episode.
+        The number of frames in the sheet, spread over the episode.
     progress
         Called as ``progress(done, total)`` with numbers of frames of the video.
 
     Returns
     -------
     ShowReport
-        What was written.
+        The episode and the written files.
 
     Raises
     ------
     ValueError
-        Neither `mp4` nor `png` is given, there are no images, a column holds none, there is no such episode, or
+        Neither `mp4` nor `png` is given, the recording or a column has no images, the episode does not exist, or
         `frames` is below 1.
     FileNotFoundError
-        There is no such folder, or no recording in it.
+        The folder does not exist, or has no recording.
     StorageCorruptedError
         The recording cannot be opened, or a frame cannot be read.
 
@@ -111,7 +111,7 @@ def show(
     >>> unienv_data.checking.show("data/", episode=-1, png="last_episode.png")  # doctest: +SKIP
     """
     if mp4 is None and png is None:
-        raise ValueError("nothing to write: give a file for the video, for the sheet of frames, or for both")
+        raise ValueError("nothing to write: give a file for the video (mp4), for the sheet of frames (png), or both")
     if frames < 1:
         raise ValueError(f"frames is {frames}, it must be at least 1")
     folder = Path(path)
@@ -130,7 +130,7 @@ def show(
 
 
 def _episode(batch: BatchBase, number: int) -> np.ndarray:
-    """The indices of an episode."""
+    """Return the indices of an episode."""
     bounds = batch.episodes_of(np.arange(len(batch)))
     if bounds is None:
         starts = np.zeros(min(1, len(batch)), np.int64)
@@ -144,7 +144,7 @@ def _episode(batch: BatchBase, number: int) -> np.ndarray:
 
 
 def _rate(batch: BatchBase, names: Sequence[str]) -> float:
-    """The frames per second that a recording was made with, 30 where it does not say."""
+    """Return the frames per second of a recording, 30 if it has none."""
     if isinstance(batch, LeRobotAsUniEnvDataset):
         return float(batch.fps)
     rules = column_rules(batch.storage) if isinstance(batch, ReplayBuffer) else {}
@@ -153,7 +153,7 @@ def _rate(batch: BatchBase, names: Sequence[str]) -> float:
 
 
 class _Cameras:
-    """Reads columns of images, those of a sample side by side."""
+    """Reads columns of images, and places the images of a sample side by side."""
 
     def __init__(self, batch: BatchBase, wanted: Sequence[str]) -> None:
         images = {
@@ -163,19 +163,21 @@ class _Cameras:
         }
         unknown = [name for name in wanted if name not in images]
         if unknown or not images:
-            what = f"column {unknown[0]!r} holds no images" if unknown else "there are no images"
+            problem = f"column {unknown[0]!r} holds no images" if unknown else "there are no images"
             raise ValueError(
-                f"{what}: images are uint8, grey or with 1, 3 or 4 channels, and those are: {sorted(images)}"
+                f"{problem}: images are uint8, grey or with 1, 3 or 4 channels; the columns of images are "
+                f"{sorted(images)}"
             )
         self.names = list(wanted) or list(images)
         keys = {column.name: column.keys for column in columns_of(batch.single_space)}
         self._batch, self._keys = batch, [keys[name] for name in self.names]
 
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Frames (N, height, width, 3), as high as the highest camera."""
-        parts = [_as_rgb(self._batch.backend.to_numpy(self._batch.get_column_at(keys, indices))) for keys in self._keys]
-        height = max(part.shape[1] for part in parts)
-        padded = [np.pad(part, ((0, 0), (0, height - part.shape[1]), (0, 0), (0, 0))) for part in parts]
+        """Read frames (N, height, width, 3), padded to the height of the highest camera."""
+        to_numpy, batch = self._batch.backend.to_numpy, self._batch
+        cameras = [_as_rgb(to_numpy(batch.get_column_at(keys, indices))) for keys in self._keys]
+        height = max(images.shape[1] for images in cameras)
+        padded = [np.pad(images, ((0, 0), (0, height - images.shape[1]), (0, 0), (0, 0))) for images in cameras]
         return np.concatenate(padded, axis=2)
 
 
@@ -231,8 +233,8 @@ def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) 
     pen = draw_module.Draw(sheet)
     for number, (step, tile) in enumerate(zip(steps.tolist(), tiles, strict=True)):
         x, y = number % columns * (width + _GAP), number // columns * (height + _LINE)
-        how = image_module.Resampling.NEAREST if tile.width <= width else image_module.Resampling.BICUBIC
-        sheet.paste(tile.resize((width, height), how), (x, y + _LINE))
+        resampling = image_module.Resampling.NEAREST if tile.width <= width else image_module.Resampling.BICUBIC
+        sheet.paste(tile.resize((width, height), resampling), (x, y + _LINE))
         pen.text((x + 2, y + 1), str(step), fill="black")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp.png")
@@ -244,8 +246,8 @@ def _write_sheet(path: Path, reader: _Cameras, indices: np.ndarray, count: int) 
 
 
 def _tile_size(width: int, height: int) -> tuple[int, int]:
-    """The size of the frames of a sheet: small ones are enlarged by a whole number, so that each pixel is seen."""
+    """Return the size of a sheet's tiles: small frames are enlarged by an integer, so that pixels stay sharp."""
     if width > _TILE_WIDTH:
         return _TILE_WIDTH, max(1, round(height * _TILE_WIDTH / width))
-    times = _TILE_WIDTH // width
-    return width * times, height * times
+    factor = _TILE_WIDTH // width
+    return width * factor, height * factor

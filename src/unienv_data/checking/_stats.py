@@ -16,24 +16,24 @@ from .reading import Column, ProgressCallback, chunks, columns_of, open_folder, 
 
 @dataclass(frozen=True)
 class ColumnStats:
-    """The numbers of a column, all entries of its arrays taken together.
+    """The statistics of a column, over all entries of its arrays together.
 
     Attributes
     ----------
     name : str
         The name of the column.
     dtype : str or None
-        The dtype of its values; None if they are no numbers.
+        The dtype of the values; None if they are no numbers.
     shape : list of int or None
-        The shape of its values; None if it differs from sample to sample, or if they are no numbers.
+        The shape of the values; None if it differs from sample to sample, or if they are no numbers.
     count, nan, infinite : int or None
-        How many numbers are finite, NaN and infinite; None if they are no numbers.
+        The numbers of finite, NaN and infinite entries; None if the values are no numbers.
     min, max, mean, std : float, int or None
-        Of the finite numbers; None if there is none, if a figure is beyond the range of floats, or if they are no real
+        Of the finite numbers; None without finite numbers, beyond the range of floats, or for values that are no real
         numbers.
     dimensions : dict or None
-        The figures and quantiles of each dimension as `column_stats` gives them, those of images by channel, as nested
-        lists; None where there are no arrays of one shape.
+        The statistics and quantiles of each dimension as in `column_stats` (of images by channel), as nested lists;
+        None if the column has no arrays of one shape.
 
     Examples
     --------
@@ -81,9 +81,9 @@ class StatsReport:
 
 
 def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsReport:
-    """Compute the statistics of all columns of the recording in a folder; memory stays bounded.
+    """Compute the statistics of all columns of the recording in a folder, with bounded memory.
 
-    The statistics by dimension are kept in the folder, if it is writable, and used again until the recording changes.
+    The statistics by dimension are cached in the folder, if it is writable, until the recording changes.
 
     Parameters
     ----------

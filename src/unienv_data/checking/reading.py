@@ -1,4 +1,4 @@
-"""Reading a recording from one end to the other, a bounded number of bytes at a time."""
+"""Reading a recording sequentially, in chunks of bounded size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATTEMPTS = 20
 #: Storages that open on NumPy; others may hold tensors.
 OF_HOST_ARRAYS = frozenset({"packed", "npz", "hdf5", "parquet"})
 
-#: Called with how much is done of how much in all.
+#: Called with the work done and the work in all.
 ProgressCallback = Callable[[int, int], object]
 
 
@@ -38,14 +38,14 @@ def unwatched(done: int, total: int) -> None:
 
 
 def open_folder(path: Path) -> ReplayBuffer:
-    """The buffer in a folder, to read; on NumPy unless its storage wants PyTorch.
+    """Open the buffer in a folder for reading, on NumPy unless its storage needs PyTorch.
 
     Raises
     ------
     FileNotFoundError
-        There is no such folder, or no buffer in it.
+        The folder does not exist, or has no buffer.
     StorageCorruptedError
-        It cannot be opened.
+        The buffer cannot be opened.
     """
     if not local_path(path).is_dir():
         raise FileNotFoundError(f"{path}: there is no such folder{did_you_mean_path(path)}")
@@ -66,7 +66,7 @@ def open_folder(path: Path) -> ReplayBuffer:
 
 
 def open_whole(path: Path) -> ReplayBuffer:
-    """`open_folder`, once no writer is changing samples in place; a StorageCorruptedError if one was killed then."""
+    """Open a folder after any edit of samples in place; a StorageCorruptedError if a writer was killed in an edit."""
     buffer = open_folder(path)
     try:
         wait_for_edit(buffer)
@@ -77,7 +77,7 @@ def open_whole(path: Path) -> ReplayBuffer:
 
 
 def tensor_backend(storage: str) -> ComputeBackend | None:
-    """The backend for a storage that does not open on NumPy; None if there is no other, or it is not installed."""
+    """Return the backend for a storage that does not open on NumPy; None if no other fits or is installed."""
     if storage in OF_HOST_ARRAYS:
         return None
     try:
@@ -87,15 +87,15 @@ def tensor_backend(storage: str) -> ComputeBackend | None:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The text of an error without line breaks, and without the traceback of a worker process."""
+    """Return the text of an error without line breaks, and without the traceback of a worker process."""
     text = " ".join((getattr(error, "in_words", "") or str(error)).split())
     return text or type(error).__name__
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether damaged files are the cause of an error, and not permissions, memory, or a missing package."""
+    """Whether damaged files caused an error, and not permissions, memory, or a missing package."""
     if isinstance(error, OSError):
-        return error.errno == errno.EIO  # a disk may fail in places
+        return error.errno == errno.EIO  # a defect of the disk
     return not isinstance(error, (ImportError, MemoryError))
 
 
@@ -106,32 +106,32 @@ def is_damage(error: Exception) -> bool:
 class Column:
     """One leaf of the samples."""
 
-    name: str  # the keys that lead to it, such as "obs/rgb"
+    name: str  # its path, such as "obs/rgb"
     keys: tuple[Any, ...]
     space: Space
 
     @property
     def is_array(self) -> bool:
-        """Whether its values are arrays of one shape; else they are texts, graphs and the like."""
+        """Whether the values are arrays of one shape, not texts, graphs and so on."""
         return isinstance(self.space, ArraySpace)
 
     @property
     def is_numbers(self) -> bool:
-        """Whether its values are arrays of numbers, of one shape or of several."""
+        """Whether the values are arrays of numbers, of one shape or of several."""
         return isinstance(self.space, (ArraySpace, DynamicBoxSpace))
 
     def pick(self, data: Any) -> Any:
-        """The values of this column in a sample or a batch of samples."""
+        """Return the values of this column in a sample or a batch of samples."""
         return nested_item(data, self.keys)
 
 
 def columns_of(space: Space) -> list[Column]:
-    """The leaves of a space in canonical order."""
+    """Return the leaves of a space in canonical order."""
     return [Column(leaf.name, leaf.path, leaf.space) for leaf in RowLayout(space).leaves]
 
 
 def by_sample(values: np.ndarray) -> np.ndarray:
-    """The entries of each sample side by side: an array of two axes."""
+    """Reshape values to two axes: samples and their entries."""
     return values.reshape(len(values), math.prod(values.shape[1:]))
 
 
@@ -140,10 +140,10 @@ def by_sample(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Samples one after the other.
+    """Consecutive samples.
 
-    The first `before` of them were the last ones of the chunk before. `episode` has for each sample where its episode
-    starts; None if episodes are not kept. Samples of an episode lie `stride` apart.
+    The first `before` samples repeat the last samples of the previous chunk. `episode` has the start of each sample's
+    episode; None if the recording keeps no episodes. The samples of an episode are `stride` apart.
     """
 
     start: int  # the index of the first sample
@@ -155,7 +155,7 @@ class Chunk:
     _arrays: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def array(self, column: Column) -> np.ndarray:
-        """The values of an array column on the host."""
+        """Return the values of an array column on the host."""
         if column.name not in self._arrays:
             values = column.pick(self.data)
             backend = column.space.backend
@@ -163,15 +163,15 @@ class Chunk:
         return self._arrays[column.name]
 
     def each(self, column: Column) -> list[np.ndarray]:
-        """The values of a column of arrays that differ in shape, one by one, without the samples in front."""
+        """Return the values of a column of arrays of several shapes, without the repeated samples."""
         return [np.asarray(column.space.backend.to_numpy(value)) for value in column.pick(self.data)[self.before :]]
 
     def fresh(self, column: Column) -> np.ndarray:
-        """The values of an array column without the samples in front."""
+        """Return the values of an array column without the repeated samples."""
         return self.array(column)[self.before :]
 
     def pairs(self) -> np.ndarray:
-        """For each sample from number `stride` on, whether the one `stride` before it is of the same episode."""
+        """Return for each sample from index `stride` on whether its predecessor is of the same episode."""
         if self.count <= self.stride:
             return np.zeros(0, bool)
         if self.episode is None:
@@ -182,39 +182,39 @@ class Chunk:
 class ChunkReader:
     """Reads a buffer in chunks.
 
-    Each chunk begins with the last `overlap` samples of the one before. A ring may be written meanwhile: samples that
-    are overwritten before they are read are left out.
+    Each chunk begins with the last `overlap` samples of the previous chunk. A ring may be written meanwhile: samples
+    that are overwritten before they are read are left out.
     """
 
     def __init__(self, buffer: ReplayBuffer, *, overlap: int = 0, with_episodes: bool = False) -> None:
         self._buffer, self._overlap, self._with_episodes = buffer, overlap, with_episodes
         self.numbers = buffer.sample_numbers
         lanes = buffer.lanes
-        self.rows = max(rows_per_chunk(buffer) // lanes, 2) * lanes  # whole vector steps
+        self.rows = max(rows_per_chunk(buffer) // lanes, 2) * lanes  # complete vector steps
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """The chunks as ranges [first, stop) of sample numbers."""
+        """Yield the chunks as ranges [first, stop) of sample numbers."""
         for first in range(self.numbers.start, self.numbers.stop, self.rows):
             yield first, min(first + self.rows, self.numbers.stop)
 
     def read(self, first: int, stop: int, *, after: int = 0) -> Chunk:
-        """The samples with these numbers, as far as they are there, and in front of them none before `after`."""
+        """Read the present samples with these numbers, and repeat no sample with a number below `after`."""
         buffer = self._buffer
         for _ in range(_ATTEMPTS):
             tail = buffer.sample_numbers.start
-            own = max(first, tail)
-            begin = max(min(own, max(own - self._overlap, after)), tail, self.numbers.start)
-            end = max(own, stop)
+            fresh = max(first, tail)
+            begin = max(min(fresh, max(fresh - self._overlap, after)), tail, self.numbers.start)
+            end = max(fresh, stop)
             positions = np.arange(begin, end) - tail
             data = buffer.get_at(slice(begin - tail, end - tail))
             episodes = buffer.episodes_of(positions) if self._with_episodes else None
             if buffer.sample_numbers.start == tail:
                 start = begin - self.numbers.start
                 episode = None if episodes is None else episodes.start + tail - self.numbers.start
-                return Chunk(start, end - begin, own - begin, data, episode, buffer.lanes)
+                return Chunk(start, end - begin, fresh - begin, data, episode, buffer.lanes)
         raise TimeoutError(
-            f"{buffer.cache_path}: samples are overwritten faster than they can be read; wait until nobody writes, or "
-            f"look at a copy (ReplayBuffer.dumps)"
+            f"{buffer.cache_path}: samples are overwritten faster than they can be read; wait until no process "
+            f"writes, or read a copy (ReplayBuffer.dumps)"
         )
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -223,10 +223,10 @@ class ChunkReader:
 
 
 class PatientReader:
-    """Reads all samples that can be read, and reports why the others cannot.
+    """Reads all readable samples by bisection, and reports the errors of the others.
 
-    `blocks` gives numbers for samples: all those of the same number can be read, or none of them can. After `tries`
-    failures no part of samples that fails is split any more.
+    `blocks` returns a block number for each sample; the samples of a block can be read all together or not at all.
+    After `tries` failures, ranges that fail are not split any more.
     """
 
     def __init__(
@@ -238,24 +238,24 @@ class PatientReader:
         self._read, self._blocks, self._tries = read, blocks, tries
 
     def read(self, samples: np.ndarray) -> Iterator[tuple[np.ndarray, Any, str]]:
-        """Samples with their data, in order; those that cannot be read with None, and why."""
+        """Yield samples with their data and an empty text, or with None and the error, in order."""
         try:
-            data, why = self._read(samples), ""
+            data, problem = self._read(samples), ""
         except Exception as error:
             if not is_damage(error):
                 raise
-            data, why, self._tries = None, in_one_line(error), self._tries - 1
-        is_split = bool(why) and self._tries > 0
+            data, problem, self._tries = None, in_one_line(error), self._tries - 1
+        is_split = bool(problem) and self._tries > 0
         edges = np.flatnonzero(np.diff(self._blocks(samples))) + 1 if is_split else np.zeros(0, int)
         if len(edges):
             for half in np.split(samples, edges[[len(edges) // 2]]):
                 yield from self.read(half)
         else:
-            yield samples, data, why
+            yield samples, data, problem
 
 
 def chunks(buffer: ReplayBuffer, progress: ProgressCallback = unwatched) -> Iterator[Chunk]:
-    """All samples of a buffer, chunk by chunk."""
+    """Yield all samples of a buffer, chunk by chunk."""
     reader = ChunkReader(buffer)
     done, total = 0, len(reader.numbers)
     progress(done, total)
@@ -266,15 +266,15 @@ def chunks(buffer: ReplayBuffer, progress: ProgressCallback = unwatched) -> Iter
 
 
 def rows_per_chunk(buffer: ReplayBuffer) -> int:
-    """How many samples take a few megabytes."""
+    """Return the number of samples in a few megabytes."""
     nbytes = RowLayout(buffer.single_space).nbytes
     if len(buffer) and buffer.capacity is None and buffer.storage.nbytes is not None:
-        nbytes = max(nbytes, buffer.storage.nbytes // len(buffer))  # with what lies in a heap
+        nbytes = max(nbytes, buffer.storage.nbytes // len(buffer))  # with the heap
     return rows_of_size(nbytes)
 
 
 def rows_of_size(nbytes: int) -> int:
-    """How many samples of `nbytes` each take a few megabytes."""
+    """Return the number of samples of `nbytes` each in a few megabytes."""
     return min(max(CHUNK_BYTES // nbytes, 1), MOST_ROWS)
 
 
@@ -283,10 +283,10 @@ def rows_of_size(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class EpisodeTable:
-    """The episodes of a buffer as arrays of [start, stop); each is the samples range(start, stop, stride).
+    """The episodes of a buffer as arrays of [start, stop); an episode is the samples range(start, stop, stride).
 
-    `unfinished` are the last ones, which were never closed; `gaps` are samples between episodes. `cut_stops` is where
-    those stop that were closed before they had ended.
+    `unfinished` are the last episodes, which were never closed; `gaps` are samples between episodes. `cut_stops` are
+    the stops of episodes that were closed before their end.
     """
 
     closed: np.ndarray
@@ -302,13 +302,13 @@ class EpisodeTable:
 
     @property
     def all(self) -> np.ndarray:
-        """Closed and unfinished ones, by their start."""
+        """Closed and unfinished episodes, by their start."""
         both = np.concatenate([self.closed, self.unfinished])
         return both[np.argsort(both[:, 0], kind="stable")]
 
 
 def episode_table(buffer: ReplayBuffer) -> EpisodeTable | None:
-    """The episodes of a buffer; None if they are not kept."""
+    """Return the episodes of a buffer; None if it keeps none."""
     segments = buffer.get_segments()
     if segments is None:
         return None
@@ -317,14 +317,14 @@ def episode_table(buffer: ReplayBuffer) -> EpisodeTable | None:
 
 
 def table_of(closed: np.ndarray, count: int, stride: int, cut_stops: np.ndarray) -> EpisodeTable:
-    """The table for the closed episodes among `count` samples."""
+    """Make the table for closed episodes among `count` samples."""
     unfinished: list[tuple[int, int]] = []
     gaps: list[tuple[int, int]] = []
     for lane in range(stride):
-        own = closed[closed[:, 0] % stride == lane]
-        own = own[np.argsort(own[:, 0], kind="stable")]
-        ends = np.concatenate([[lane], own[:, 1] - 1 + stride])  # where the next episode of the lane should start
-        starts = np.concatenate([own[:, 0], [count + lane]])
+        in_lane = closed[closed[:, 0] % stride == lane]
+        in_lane = in_lane[np.argsort(in_lane[:, 0], kind="stable")]
+        ends = np.concatenate([[lane], in_lane[:, 1] - 1 + stride])  # expected starts of the next episodes in the lane
+        starts = np.concatenate([in_lane[:, 0], [count + lane]])
         for start, stop in zip(ends.tolist(), starts.tolist(), strict=True):
             if start < min(stop, count):
                 (gaps if stop < count else unfinished).append((start, stop - stride + 1))
@@ -332,17 +332,17 @@ def table_of(closed: np.ndarray, count: int, stride: int, cut_stops: np.ndarray)
 
 
 def as_ranges(pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Pairs [start, stop) as an array, also if there are none."""
+    """Convert pairs [start, stop) to an array of shape (N, 2)."""
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def lengths_of(ranges: np.ndarray, stride: int) -> np.ndarray:
-    """How many samples episodes have."""
+    """Return the numbers of samples of episodes."""
     return -(-(ranges[:, 1] - ranges[:, 0]) // stride)
 
 
 def describe_range(ranges: Sequence[int], stride: int) -> str:
-    """A range of samples in words."""
+    """Describe a range of samples in words."""
     start, stop = (int(end) for end in ranges)
     if stop - start <= stride:
         return f"sample {start}"
