@@ -72,7 +72,7 @@ def test_repair_says_what_was_left_out_and_why(tmp_path: Path, run: Any) -> None
     why = "the bytes on disk differ from the written ones"
     assert split[0].startswith("left out: sample ")
     assert split[0].endswith(why)
-    assert split[1] == "note: samples of 1 episode are lost, the parts that are left are episodes of their own now"
+    assert split[1] == "note: samples of 1 episode are lost, the remaining samples were split into new episodes"
     assert whole[1].endswith("sound samples of the episode from 0 to 2999: not whole")
     assert whole[2] == f"{tmp_path / 'whole'}: 7 of 3,007 samples in 1 episode are kept"
 

@@ -122,7 +122,7 @@ def test_a_policy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, r
         ("best", "it must be 'random', 'zero' or 'module:function'"),
         ("no_such_module:act", "No module named 'no_such_module'"),
         ("math:no_such_function", "has no attribute 'no_such_function'"),
-        ("math:pi", "which cannot be called"),
+        ("math:pi", "it must be a function"),
     ],
 )
 def test_a_policy_that_is_none(tmp_path: Path, policy: str, words: str) -> None:
@@ -327,7 +327,7 @@ def test_infos_by_name_and_the_context(tmp_path: Path, monkeypatch: pytest.Monke
     assert check(path).findings == []
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "which is no JSON"), ("[1]", "it must be a JSON object, such as")])
+@pytest.mark.parametrize(("text", "words"), [("{", "which is not JSON"), ("[1]", "it must be a JSON object, such as")])
 def test_keywords_that_are_none(tmp_path: Path, run: Any, text: str, words: str) -> None:
     assert words in run("collect", CARTPOLE, "--out", tmp_path / "r", "--env-kwargs", text, status=2).stderr
 
@@ -337,8 +337,8 @@ def test_keywords_that_are_none(tmp_path: Path, run: Any, text: str, words: str)
     [
         (("--env-kwargs", '{"colour": 1}'), "unexpected keyword argument 'colour'"),
         (("--context",), "there is none to record"),
-        (("--info", "speed"), "info 'speed': not every environment gives it at every step (there are none)"),
-        (("--info", "speed", "--info", "_speed"), "info 'speed': not given in 500 random steps, where there are none"),
+        (("--info", "speed"), "info 'speed': missing in some environments or steps (present: none)"),
+        (("--info", "speed", "--info", "_speed"), "info 'speed': missing in 500 random steps, which have none"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 1])
@@ -354,7 +354,7 @@ def test_what_the_environment_does_not_have(
 
 def test_infos_that_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    for name, words in (("words", "info 'words' is list of"), ("odd", "if it comes and goes, add --info _odd")):
+    for name, words in (("words", "info 'words' is list of"), ("odd", "if it is optional, add --info _odd")):
         with pytest.raises(CommandError, match=words):
             collect(Plan(ODD_ID, 40, tmp_path / "r", num_envs=2, workers=0, info=[name]))
     assert not (tmp_path / "r").exists()
@@ -387,7 +387,7 @@ def test_errors_before_anything_is_made(tmp_path: Path, run: Any) -> None:
         (("NoSuchEnv-v0", "--out", tmp_path / "r"), "NoSuchEnv", 1),
         ((CARTPOLE, "--out", tmp_path / "there"), "it exists already; give another path", 1),
         ((CARTPOLE, "--out", tmp_path / "there" / "file"), "it exists already; give another path", 1),
-        ((CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to go on with", 1),
+        ((CARTPOLE, "--out", tmp_path / "r", "--resume"), "there is no recording to continue", 1),
         ((CARTPOLE, "--out", tmp_path / "there", "--resume"), "not made by `unienv collect`", 1),
         ((CARTPOLE, "--out", tmp_path / "r", "--storage", "csv"), "storage is 'csv'", 2),
         ((CARTPOLE, "--out", tmp_path / "r", "--policy", "best"), "policy is 'best'", 2),
@@ -405,7 +405,7 @@ def test_a_folder_that_is_there_and_empty_is_taken(tmp_path: Path, run: Any) -> 
     (tmp_path / "r").mkdir()
     assert collect(plan(tmp_path / "r", 40)).samples == 40
     options = (CARTPOLE, "--workers", 0, "--out", tmp_path / "r")
-    assert "--resume goes on with it, or give another path" in run("collect", *options, status=1).stderr
+    assert "continue it with --resume, or give another path" in run("collect", *options, status=1).stderr
 
 
 def test_two_recordings_into_one_folder(tmp_path: Path) -> None:
@@ -633,12 +633,12 @@ def test_one_that_was_killed_before_its_first_step_can_be_gone_on_with(tmp_path:
     assert (done.returncode, done.stderr) == (-9, b"")
     again = Plan(CARTPOLE, 40, path, num_envs=2, workers=0)
     if (path / "metadata.json").exists():
-        with pytest.raises(CommandError, match="it exists already; --resume goes on with it"):
+        with pytest.raises(CommandError, match="it exists already; continue it with --resume"):
             collect(again)
         assert collect(replace(again, resume=True)).samples == 40
         assert collect(replace(again, steps=60, resume=True)).samples == 60
     else:
-        with pytest.raises(CommandError, match="it is empty, record into it without --resume"):
+        with pytest.raises(CommandError, match="the folder is empty, record into it without --resume"):
             collect(replace(again, resume=True))
         assert collect(again).samples == 40
     assert check(path).findings == []

@@ -444,7 +444,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     state = saved(sampler)
     other = StepSampler(filled(5, capacity=10), 3)
     other.load_state_dict(state)
-    with pytest.raises(ValueError, match="an epoch over 10 samples and now there are 5"):
+    with pytest.raises(ValueError, match="the epoch began over 10 samples, 5 are left"):
         next(other.epoch_iter())
     assert len(list(other.epoch_iter())) == 2
     with pytest.raises(ValueError, match="the sampler state is of version 99"):

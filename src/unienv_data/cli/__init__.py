@@ -1,6 +1,6 @@
 """The `unienv` command: record environments; describe, check, repair and convert recordings.
 
-Each command is a plain function that returns a data class. `--json` prints all of it, and tables show it to people.
+A command calls a plain function that returns a data class, and prints the result as JSON (`--json`) or as tables.
 Only `app` and the modules that print import typer and rich.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process; the entry point of `unienv`."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller of the command has closed it
+        if getattr(sys, name) is None:  # the parent process has closed the stream
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     try:
         from .app import app
@@ -25,7 +25,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
-        if sys.argv[1:] == ["--version"]:  # which bug reports ask for
+        if sys.argv[1:] == ["--version"]:  # bug reports need it
             from unienv import __version__
 
             print(__version__)

@@ -1,4 +1,4 @@
-"""`python -m unienv_data.cli`, where the command itself is not on the path."""
+"""`python -m unienv_data.cli`, for environments without `unienv` on the path."""
 
 from . import main
 

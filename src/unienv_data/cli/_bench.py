@@ -22,7 +22,7 @@ _WARM_UP = 3
 
 @dataclass(frozen=True)
 class BenchReport:
-    """Rates, per second; the bytes are those of the samples that were handed out."""
+    """Rates per second; bytes count the sampled data."""
 
     path: str
     samples: int
@@ -45,10 +45,10 @@ def bench(
     seconds: float = 1.0,
     progress: ProgressCallback = unwatched,
 ) -> BenchReport:
-    """Draw random batches of samples, then of windows, then read all in order, each for so many seconds."""
+    """Draw random batches of samples, then of windows, then read all in order, each for `seconds`."""
     with open_folder(path) as buffer:
         if not len(buffer):
-            raise CommandError(f"{path}: there are no samples to draw")
+            raise CommandError(f"{path}: the recording has no samples to draw")
         nbytes = RowLayout(buffer.single_space).nbytes / _MEGABYTE
         progress(0, 3)
         single = _rate(StepSampler(buffer, batch_size, seed=0).sample, seconds) * batch_size
@@ -73,7 +73,7 @@ def bench(
 
 
 def _rate(work: Callable[[], Any], seconds: float) -> float:
-    """How often `work` is done in a second."""
+    """Return the number of calls of `work` per second."""
     for _ in range(_WARM_UP):
         work()
     done, begun = 0, time.perf_counter()
@@ -84,7 +84,7 @@ def _rate(work: Callable[[], Any], seconds: float) -> float:
 
 
 def _scan_rate(buffer: Any, seconds: float) -> float:
-    """How many samples a second are read in order, over and over if there are few."""
+    """Return the number of samples read in order per second; a short recording is read several times."""
     read, begun = 0, time.perf_counter()
     while True:
         for chunk in chunks(buffer):

@@ -29,20 +29,20 @@ from ..replay_buffer import ReplayBuffer, ReplayBufferCollectionWrapper, transit
 from ..replay_buffer.inspection import clear_killed_create
 from ..storages.registry import name_of, storage_by_name
 from ._environments import backend_for, env_factory, info_spaces
-from ._errors import THEIR_ERRORS, CommandError, Stopped, UsageError, reporting_user_errors, with_its_type
+from ._errors import USER_ERRORS, CommandError, Stopped, UsageError, reporting_user_errors, with_type
 from ._policies import Policy, make_policy
 
-#: The file beside the buffer with the arguments of the recording, which a later run must have in common.
+#: The file beside the buffer with the arguments of the recording, which a later run must share.
 ORIGIN_FILE = "collect.json"
-# Seconds between flushes, after which samples survive a power cut.
+# Seconds between flushes, which make samples survive a power cut.
 _FLUSH_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be recorded; `steps` in all, with those of earlier runs, rounded up to whole vector steps.
+    """The arguments of a recording; `steps` includes earlier runs, and is rounded up to complete vector steps.
 
-    What is None was left out: a run that goes on takes it from the one before it.
+    None stands for an argument that was left out: a run with --resume uses the value of the earlier run.
     """
 
     env_id: str
@@ -67,12 +67,12 @@ class Plan:
 
     def origin(self) -> dict[str, Any]:
         """The arguments that a run must share to continue the recording."""
-        names = ("env_id", "num_envs", "seed", "policy", "storage", *_LEFT_OUT)
+        names = ("env_id", "num_envs", "seed", "policy", "storage", *_DEFAULTS)
         return {name: getattr(self, name) for name in names}
 
 
 #: Defaults of the arguments.
-_LEFT_OUT: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "env_kwargs": {},
     "episode_id": False,
     "step": False,
@@ -84,9 +84,9 @@ _LEFT_OUT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CollectReport:
-    """What a run has recorded: `recorded` samples, `samples` with those of earlier runs.
+    """The result of a run: `recorded` samples in this run, `samples` in all runs.
 
-    `stopped_by` is the signal that ended it early; None if it went to the end.
+    `stopped_by` is the signal that ended the run early; None for a complete run.
     """
 
     path: str
@@ -100,24 +100,24 @@ class CollectReport:
 
 
 def collect(plan: Plan, progress: ProgressCallback = unwatched) -> CollectReport:
-    """Record until there are as many steps as planned, or until asked to stop.
+    """Record until the planned number of steps, or until a signal.
 
-    Episodes that are under way at the end are closed as they are. The same plan gives the same samples, whatever the
-    number of workers; a run that goes on draws other random numbers than those before it.
+    Open episodes are cut at the end. The same plan gives the same samples for any number of workers; a run with
+    --resume draws other random numbers than earlier runs.
     """
-    shown, plan = plan.out, replace(plan, out=plan.out.absolute())  # also if somebody's code changes to another folder
+    shown, plan = plan.out, replace(plan, out=plan.out.absolute())  # user code may change the current folder
     _check(plan)
-    plan = _settled(plan)
+    plan = _with_defaults(plan)
     with contextlib.ExitStack() as cleanup:
         envs = cleanup.enter_context(_environments(plan))
         policy = make_policy(plan.policy, envs)
         buffer, present = _open(plan, envs)
-        cleanup.enter_context(_not_in_the_way(plan))
+        cleanup.enter_context(_removed_if_empty(plan))
         cleanup.callback(buffer.close)
-        cleanup.callback(buffer.mark_segment_end)  # before it is closed
+        cleanup.callback(buffer.mark_segment_end)  # runs before `close`
         progress(present, plan.target)
         seed = run_seed(plan.seed, present)
-        is_moved = buffer.backend is not envs.backend  # the same is recorded, whatever the format
+        is_moved = buffer.backend is not envs.backend  # environments run on NumPy for every format
         env = ReplayBufferCollectionWrapper(
             ToBackendOrDeviceWrapper(envs, buffer.backend) if is_moved else envs, buffer
         )
@@ -127,7 +127,7 @@ def collect(plan: Plan, progress: ProgressCallback = unwatched) -> CollectReport
                 _record(env, policy, seed, plan, stop, progress)
             except KeyboardInterrupt as error:
                 raise Stopped(stop.signal, _kept(plan, len(buffer))) from error
-            except THEIR_ERRORS as error:
+            except USER_ERRORS as error:
                 raise CommandError(_kept_after(error, plan, len(buffer))) from error
         seconds = time.perf_counter() - begun
         buffer.mark_segment_end(cut=True)
@@ -157,7 +157,7 @@ def _record(
         action = policy(observations.data_to(observation, NumpyComputeBackend) if is_moved else observation, rng)
         try:
             result = env.step(actions.data_to(action, env.backend) if is_moved else action)
-        except THEIR_ERRORS as error:
+        except USER_ERRORS as error:
             finding = describe_mismatch(actions, action)
             if finding is None:
                 raise
@@ -175,15 +175,15 @@ def _record(
 
 
 def run_seed(seed: int, present: int) -> int:
-    """The seed of a run: the given one for the first run, another after `present` samples."""
+    """Return the seed of a run: the given seed for the first run, another seed after `present` samples."""
     if not present:
         return seed
     return int(np.random.SeedSequence([seed, present]).generate_state(1, np.uint32)[0])
 
 
 @contextlib.contextmanager
-def _not_in_the_way(plan: Plan) -> Iterator[None]:
-    """Remove the folder of a run that has failed before its first step: the next try could not begin there."""
+def _removed_if_empty(plan: Plan) -> Iterator[None]:
+    """Remove the folder of a run that fails before its first step, so that the next run can use the path."""
     try:
         yield
     except CommandError:
@@ -194,12 +194,12 @@ def _not_in_the_way(plan: Plan) -> Iterator[None]:
 
 def _kept_after(error: BaseException, plan: Plan, samples: int) -> str:
     if not samples:
-        return f"{with_its_type(error)}; nothing was recorded"
-    return f"{with_its_type(error)}; {_kept(plan, samples)}"
+        return f"{with_type(error)}; nothing was recorded"
+    return f"{with_type(error)}; {_kept(plan, samples)}"
 
 
 def _kept(plan: Plan, samples: int) -> str:
-    return f"the {samples:,} samples recorded until then are kept in {plan.out}, go on with --resume"
+    return f"the {samples:,} samples recorded until then are kept in {plan.out}, continue with --resume"
 
 
 def _check(plan: Plan) -> None:
@@ -209,18 +209,18 @@ def _check(plan: Plan) -> None:
     if plan.storage not in FORMATS:
         raise UsageError(f"storage is {plan.storage!r}, it must be one of {', '.join(FORMATS)}")
     if plan.resume and not plan.out.exists():
-        raise CommandError(f"{plan.out}: there is no recording to go on with")
+        raise CommandError(f"{plan.out}: there is no recording to continue")
     clear_killed_create(plan.out)
     if plan.resume and _is_empty_folder(plan.out):
-        raise CommandError(f"{plan.out}: it is empty, record into it without --resume")
+        raise CommandError(f"{plan.out}: the folder is empty, record into it without --resume")
     if not plan.resume and os.path.lexists(plan.out) and not _is_empty_folder(plan.out):
-        may_go_on = (plan.out / ORIGIN_FILE).exists() or _is_without_samples(plan.out)
-        goes_on = "--resume goes on with it, or " if may_go_on else ""
-        raise CommandError(f"{plan.out}: it exists already; {goes_on}give another path")
+        can_resume = (plan.out / ORIGIN_FILE).exists() or _is_without_samples(plan.out)
+        way_out = "continue it with --resume, or give another path" if can_resume else "give another path"
+        raise CommandError(f"{plan.out}: it exists already; {way_out}")
 
 
 def _is_without_samples(path: Path) -> bool:
-    """Whether a buffer is there that nothing was recorded into, as after a kill before its first step."""
+    """Whether a folder has a buffer without samples, as after a kill before the first step."""
     return ReplayBuffer.get_length_from_path(path) == 0
 
 
@@ -244,16 +244,16 @@ def _environments(plan: Plan) -> Iterator[VecEnv]:
 # -- the folder --------------------------------------------------------------------------------------------
 
 
-def _settled(plan: Plan) -> Plan:
-    """The plan with its defaults; a CommandError if it does not fit what was recorded before."""
+def _with_defaults(plan: Plan) -> Plan:
+    """Fill in the defaults of a plan; a CommandError if it does not fit the earlier run."""
     if plan.info is not None:
         plan = replace(plan, info=sorted(set(plan.info)))
-    recorded = {**_LEFT_OUT, **(_read_origin(plan) if plan.resume else {})}
-    left_out = {name: recorded[name] for name in _LEFT_OUT if getattr(plan, name) is None}
-    settled = replace(plan, **left_out)
+    recorded = {**_DEFAULTS, **(_read_origin(plan) if plan.resume else {})}
+    left_out = {name: recorded[name] for name in _DEFAULTS if getattr(plan, name) is None}
+    plan = replace(plan, **left_out)
     if plan.resume:
-        _check_goes_on(settled, recorded)
-    return settled
+        _check_same_origin(plan, recorded)
+    return plan
 
 
 def _read_origin(plan: Plan) -> dict[str, Any]:
@@ -265,18 +265,18 @@ def _read_origin(plan: Plan) -> dict[str, Any]:
     return read_json(path, checksum=True)
 
 
-def _check_goes_on(plan: Plan, recorded: Mapping[str, Any]) -> None:
+def _check_same_origin(plan: Plan, recorded: Mapping[str, Any]) -> None:
     for name, wanted in plan.origin().items():
         if recorded.get(name) != wanted:
             option = name.replace("_", "-")
             raise CommandError(
-                f"{plan.out} was recorded with {option} {recorded.get(name)!r}, not {wanted!r}: give the same, or "
-                f"another folder"
+                f"{plan.out} was recorded with {option} {recorded.get(name)!r}, not {wanted!r}: give the same value, "
+                f"or another folder"
             )
 
 
 def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
-    """The buffer to record into, and how many samples it has."""
+    """Open the buffer to record into, and return it with the number of its samples."""
     if plan.resume:
         buffer = _reopen(plan, envs)
         return buffer, len(buffer)
@@ -287,11 +287,11 @@ def _open(plan: Plan, envs: VecEnv) -> tuple[ReplayBuffer, int]:
     capacity = plan.target if plan.storage == "pt" else None
     options: Any = {"capacity": capacity, "lanes": plan.num_envs, "maintain_segment_metadata": True}
     if _is_empty_folder(plan.out):
-        plan.out.rmdir()  # the buffer makes its own
+        plan.out.rmdir()  # the buffer creates the folder
     buffer = ReplayBuffer.create(cls, space, cache_path=plan.out, **options)
     try:
         _write_origin(plan)
-    except BaseException:  # without it, nobody could go on
+    except BaseException:  # without this file, no run could continue the recording
         buffer.close()
         shutil.rmtree(plan.out, ignore_errors=True)
         raise
@@ -333,9 +333,9 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
             raise CommandError(
                 f"{plan.out} has room for {buffer.capacity:,} steps, and its storage ({kind}) cannot grow"
             )
-        if not (plan.out / ORIGIN_FILE).exists():  # the run before was killed between the buffer and this file
+        if not (plan.out / ORIGIN_FILE).exists():  # the earlier run was killed before it wrote this file
             _write_origin(plan)
-        buffer.mark_segment_end(cut=True)  # of an episode that was cut when the run before was
+        buffer.mark_segment_end(cut=True)  # the open episodes of an earlier run that was killed
     except BaseException:
         buffer.close()
         raise
@@ -346,9 +346,9 @@ def _reopen(plan: Plan, envs: VecEnv) -> ReplayBuffer:
 
 
 class StopRequest:
-    """While a `with` block runs, Ctrl-C or a request to end only sets `signal`; a second one is a KeyboardInterrupt.
+    """During a `with` block, SIGINT and SIGTERM only set `signal`; a second signal raises a KeyboardInterrupt.
 
-    So that work is stopped where it can be gone on with. Outside the main thread signals are left as they are.
+    The caller can thus stop between two steps. Outside of the main thread signal handlers do not change.
     """
 
     def __init__(self) -> None:

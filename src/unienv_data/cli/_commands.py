@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, 
 _FORMATS, _TARGETS, _KINDS = (", ".join(names) for names in (checking.FORMATS, checking.TARGETS, checking.KINDS))
 
 
-# -- that only read ------------------------------------------------------------------------------------------
+# -- commands that only read ---------------------------------------------------------------------------------
 
 
 @command()
@@ -156,11 +156,11 @@ def bench(
     _render.show(report, as_json=as_json)
 
 
-# -- that write a new folder ---------------------------------------------------------------------------------
+# -- commands that write a new folder ------------------------------------------------------------------------
 
 
 def _column(name: str, text: str, metavar: str | None = None) -> Any:
-    """An option that adds a column; None where it is left out, since --resume then takes what was recorded."""
+    """Make an option that adds a column. Its default is None: --resume then uses the value of the earlier run."""
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel="Columns", show_default=False)
 
 
@@ -230,7 +230,7 @@ def collect(
 
 
 def _end_as_asked(report: CollectReport, way_on: str = "") -> None:
-    """After a signal has ended the recording, print how to continue, and exit with the status of that signal."""
+    """After a signal, print how to continue the recording, and exit with the status of the signal."""
     if report.stopped_by is not None:
         kept = f"{many(report.samples, 'sample')} in {many(report.episodes, 'episode')} are kept in {report.path}"
         complain(f"unienv: interrupted; {kept}{way_on}")

@@ -1,4 +1,4 @@
-"""The whole path from environments to batches, in one go."""
+"""The demonstration: record environments, open the recording, and sample batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ._bench import BenchReport, bench
 from ._collect import CollectReport, Plan
 
 ENV_ID, STEPS, NUM_ENVS, WORKERS, WINDOW = "CartPole-v1", 50_000, 8, 2, 16
-#: How long each rate is measured.
+#: The duration of each measurement.
 SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What was recorded, what lies on disk, and how fast it is read back."""
+    """The reports of recording, of the folder, and of sampling."""
 
     collected: CollectReport
     info: InfoReport
@@ -25,12 +25,12 @@ class DemoReport:
 
 
 def demo_plan(out: Path, steps: int = STEPS) -> Plan:
-    """What the demonstration records."""
+    """Return the plan of the demonstration's recording."""
     return Plan(ENV_ID, steps, out, num_envs=NUM_ENVS, workers=WORKERS, seed=0)
 
 
 def read_back(collected: CollectReport, progress: ProgressCallback = unwatched) -> DemoReport:
-    """Open what was recorded as another program would, and sample from it."""
+    """Open the recording again and sample from it."""
     path = Path(collected.path)
     rates = bench(path, window=WINDOW, seconds=SECONDS, progress=progress)
     return DemoReport(collected, info(path), rates)

@@ -1,4 +1,4 @@
-"""Environments by their Gymnasium id, and the spaces of their infos, which they do not declare."""
+"""Environments by their Gymnasium id, and the spaces of their infos, which Gymnasium does not declare."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _STEPS_TO_LOOK = 500
 
 
 def backend_for(fmt: str) -> ComputeBackend:
-    """The backend of samples that are recorded in a format."""
+    """Return the backend of samples in a format."""
     return deserialize_backend("pytorch") if fmt == "pt" else NumpyComputeBackend
 
 
 def parse_env_kwargs(text: str) -> dict[str, Any]:
-    """Keywords for `gymnasium.make` as they are given on the command line."""
+    """Parse the keyword arguments of `gymnasium.make` from the command line."""
     way_out = """it must be a JSON object, such as '{"gravity": 5.0}'"""
     try:
         kwargs = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"env-kwargs is {text!r}, which is no JSON ({error}): {way_out}") from None
+        raise UsageError(f"env-kwargs is {text!r}, which is not JSON ({error}): {way_out}") from None
     if not isinstance(kwargs, dict):
         raise UsageError(f"env-kwargs is {text!r}: {way_out}")
     return kwargs
 
 
 def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: bool) -> Callable[[], Env]:
-    """A function that makes an environment, in whatever process; a CommandError if there is none of that id.
+    """Return a function that makes an environment, in any process; a CommandError for an unknown id.
 
-    `with_context` tells the context from the observation, where there is one.
+    `with_context` separates the context from the observation.
     """
     gymnasium: Any = need("gymnasium", extra="gymnasium")
     module, _, name = env_id.rpartition(":")
     if module:
-        import_module(module, f"environment {env_id!r}")  # which registers it
+        import_module(module, f"environment {env_id!r}")  # registers the environment
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
@@ -58,29 +58,29 @@ def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: boo
         from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
         if multiprocessing.parent_process() is not None:
-            # A signal to the group reaches each process, but the command itself ends its workers.
+            # A signal to the process group reaches workers too, but the parent ends them.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            made = gymnasium.make(env_id, **env_kwargs)
+            gym_env = gymnasium.make(env_id, **env_kwargs)
         except (TypeError, ValueError, gymnasium.error.Error) as error:
             given = f" with env-kwargs {env_kwargs}" if env_kwargs else ""
             raise CommandError(f"environment {env_id!r}{given}: {in_one_line(error)}") from error
-        env = FromGymnasiumEnv(made)
+        env = FromGymnasiumEnv(gym_env)
         return ContextWrapper(env) if with_context else env
 
     return make
 
 
 class ContextWrapper(Wrapper):
-    """An environment whose context was made part of its observation, as `ToGymnasiumEnv` does, with both apart."""
+    """Separates the context from the observation, which `ToGymnasiumEnv` has put into one dict."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, DictSpace) or set(space.spaces) != {"context", "observation"}:
             raise CommandError(
-                f"context: the observation is {space}, so there is none to record; an environment of UniEnv that has "
-                f"one gives Gymnasium a dict of 'context' and 'observation'"
+                f"context: the observation is {space}, it must be a dict of 'context' and 'observation', as "
+                f"ToGymnasiumEnv makes it"
             )
         self.context_space, self.observation_space = space["context"], space["observation"]
 
@@ -97,10 +97,10 @@ class ContextWrapper(Wrapper):
 
 
 def info_spaces(env: Env, names: Sequence[str]) -> dict[str, Space]:
-    """The spaces of infos of a batched environment, after the values that it gives when it is stepped at random.
+    """Determine the spaces of infos of a batched environment from the values in random steps.
 
-    With "_x" beside "x", the info x may be missing, and "_x" says where it is there. The environment has to be reset
-    afterwards.
+    If "_x" is requested beside "x", the info x may be missing, and "_x" marks the environments that have it. Reset the
+    environment afterwards.
     """
     flags = {name for name in names if name.startswith("_") and name[1:] in names}
     values = _first_values(env, [name for name in names if name not in flags], {name[1:] for name in flags})
@@ -109,7 +109,7 @@ def info_spaces(env: Env, names: Sequence[str]) -> dict[str, Space]:
 
 
 def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> Mapping[str, Any]:
-    """The infos of these names in the first step that has them; an error where one is missing that may not be."""
+    """Return the infos in the first step that has them; a CommandError if a required info is missing in a step."""
     env.reset(seed=0)
     values: dict[str, Any] = {}
     seen: set[str] = set()
@@ -120,31 +120,30 @@ def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> M
         for name in names:
             if name not in may_be_missing and (name not in info or f"_{name}" in info):
                 raise CommandError(
-                    f"info {name!r}: not every environment gives it at every step (there are "
-                    f"{', '.join(sorted(seen)) or 'none'}); if it comes and goes, add --info _{name}, which records "
-                    f"where it is there"
+                    f"info {name!r}: missing in some environments or steps (present: "
+                    f"{', '.join(sorted(seen)) or 'none'}); if it is optional, add --info _{name}, which records the "
+                    f"steps that have it"
                 )
         if len(values) == len(names):
             return values
         if np.any(env.backend.to_numpy(terminated | truncated)):
             env.reset()
     missing = ", ".join(repr(name) for name in names if name not in values)
-    given = ", ".join(sorted(seen)) or "none"
-    raise CommandError(f"info {missing}: not given in {_STEPS_TO_LOOK} random steps, where there are {given}")
+    present = ", ".join(sorted(seen)) or "none"
+    raise CommandError(f"info {missing}: missing in {_STEPS_TO_LOOK} random steps, which have {present}")
 
 
 def _space_of(env: Env, name: str, values: Any) -> Space:
-    """The space of one of these values."""
+    """Return the space of one entry of batched values."""
     backend, device = env.backend, env.device
     if not backend.is_backendarray(values) or backend.dtype_is_complex(values.dtype):
         raise CommandError(
-            f"info {name!r} is {type(values).__name__} of {values!r:.60}, not a number or an array of one shape, which "
-            f"can be recorded"
+            f"info {name!r} is {type(values).__name__} of {values!r:.60}, it must be a number or an array of one shape"
         )
     shape = tuple(values.shape[1:])
     if backend.dtype_is_boolean(values.dtype):
         return BinarySpace(backend, shape, device=device)
-    # A whole number may be followed by a fraction.
+    # An integer may be a float in later steps.
     is_float = backend.dtype_is_real_floating(values.dtype)
     dtype = values.dtype if is_float else backend.dtype_from_name("float64")
     return BoxSpace(backend, -float("inf"), float("inf"), dtype, device, shape)

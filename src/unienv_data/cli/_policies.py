@@ -1,4 +1,4 @@
-"""What chooses the actions of a recording."""
+"""Policies, which choose the actions of a recording."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from unienv_interface.env_base.env import Env
 from unienv_interface.space import BoxSpace, DictSpace, Space
 from unienv_interface.space.spaces import ArraySpace, TupleSpace
 
-from ._errors import THEIR_ERRORS, CommandError, UsageError, import_module, with_its_type
+from ._errors import USER_ERRORS, CommandError, UsageError, import_module, with_type
 
-#: A batch of actions for a batch of observations; the generator is for a policy that draws random numbers.
+#: Returns a batch of actions for a batch of observations; the generator is for random policies.
 Policy = Callable[[Any, np.random.Generator], Any]
 
 
 def make_policy(name: str, env: Env) -> Policy:
-    """The policy of that name.
+    """Return the policy of a name.
 
-    `random` draws from the action space by the environment's own generator, `zero` does nothing (or the least that the
-    bounds allow), and `module:function` is that function.
+    `random` draws from the action space with the environment's generator, `zero` returns zeros (or the nearest action
+    within the bounds), and `module:function` is a function of the user.
     """
     if name == "random":
         return lambda observation, rng: env.sample_action()
@@ -32,13 +32,13 @@ def make_policy(name: str, env: Env) -> Policy:
 
 
 def zero_action(space: Space) -> Any:
-    """The value of an action space that is nearest to zeros."""
+    """Return the action that is nearest to zeros."""
     if isinstance(space, DictSpace):
         return {key: zero_action(child) for key, child in space.spaces.items()}
     if isinstance(space, TupleSpace):
         return tuple(zero_action(child) for child in space.spaces)
     if not isinstance(space, ArraySpace):
-        raise CommandError(f"policy 'zero': {space} has no zero, use 'random' or a function of your own")
+        raise CommandError(f"policy 'zero': {space} has no zero, use 'random' or 'module:function'")
     zeros = space.backend.zeros(space.shape, dtype=space.dtype, device=space.device)
     if not isinstance(space, BoxSpace):
         return zeros
@@ -54,12 +54,12 @@ def _function(name: str) -> Policy:
     except AttributeError as error:
         raise CommandError(f"policy {name!r}: {error}") from error
     if not callable(function):
-        raise CommandError(f"policy {name!r}: {type(function).__name__}, which cannot be called")
+        raise CommandError(f"policy {name!r}: {type(function).__name__}, it must be a function")
 
     def act(observation: Any, rng: np.random.Generator) -> Any:
         try:
             return function(observation, rng)
-        except THEIR_ERRORS as error:
-            raise CommandError(f"policy {name!r}: {with_its_type(error)}") from error
+        except USER_ERRORS as error:
+            raise CommandError(f"policy {name!r}: {with_type(error)}") from error
 
     return act

@@ -1,4 +1,4 @@
-"""Bars for what takes longer than a moment."""
+"""Progress bars."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing_extensions import Self
 
 from ._errors import printable
 
-# A bar that flashes by is worse than none.
+# Seconds of work before the bar appears: quick commands show none.
 _PATIENCE = 0.5
 
 
 class ProgressBar:
-    """A bar on standard error while a `with` block runs; call it with how much is done of how much.
+    """A progress bar on standard error during a `with` block; called as ``bar(done, total)``.
 
-    It shows up once the work has gone on for half a second, and never where there is no terminal. Work whose length
-    is not known from the start may be silent for long, so a thread brings up its bar; otherwise no thread is started
-    before the first call, and processes can be forked until then.
+    The bar appears after half a second of work, and never without a terminal. With a `total` of None the first call may
+    be late, so a thread shows the bar. Otherwise no thread starts before the first call, and processes can fork until
+    then.
     """
 
     def __init__(self, title: str, total: int | None, unit: str = "samples") -> None:
@@ -57,7 +57,7 @@ class ProgressBar:
         unit = self._unit
 
         class DoneColumn(ProgressColumn):
-            """How much is done, of how much if that is known."""
+            """The work done, and the total if known."""
 
             def render(self, task: Task) -> Text:
                 total = "" if task.total is None else f" of {task.total:,.0f}"
@@ -73,8 +73,8 @@ class ProgressBar:
         )
         self._task = bar.add_task(printable(self._title), total=self._total, completed=self._done)
         bar.start()
-        self._bar = bar  # from here on calls update it
-        bar.update(self._task, completed=self._done, total=self._total)  # a call may have come meanwhile
+        self._bar = bar  # from here on, calls update the bar
+        bar.update(self._task, completed=self._done, total=self._total)  # for a call before this line
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""How results are printed: tables and trees for people, JSON for programs."""
+"""Printing of results: tables and trees for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from ._demo import DemoReport
 from ._errors import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
-_PLAIN_BARS = "_.-~=+*#"  # where the output has no other characters
+_PLAIN_BARS = "_.-~=+*#"  # for an output in ASCII
 _UNITS = ("B", "kB", "MB", "GB", "TB")
-# Wide enough that nothing is cut where there is no terminal to fit.
+# The width without a terminal, so that nothing is cut.
 _UNBOUNDED = 1000
 _MOST_ENTRIES = 16
-# Of columns with more dimensions only the figures of all of them are shown; --json has each.
+# Columns with more dimensions are printed in one row; --json has all dimensions.
 _MOST_DIMENSIONS = 64
 _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
 
 
 def console() -> Console:
-    """Standard output; made anew each time, since what it is may change."""
+    """Make a console for standard output, which may be redirected between calls."""
     width = None if sys.stdout.isatty() else _UNBOUNDED
     return Console(highlight=False, width=width)
 
 
-def words(*parts: str | tuple[str, str]) -> Text:
-    """Parts of a line, each with a style or without; all lines are made here, so that a terminal acts on no part."""
-    styled = [(part, "") if isinstance(part, str) else part for part in parts]
+def words(*spans: str | tuple[str, str]) -> Text:
+    """Make a line from texts with or without a style, and escape characters that a terminal would interpret."""
+    styled = [(span, "") if isinstance(span, str) else span for span in spans]
     return Text.assemble(*((printable(text), style) for text, style in styled))
 
 
@@ -71,10 +71,10 @@ def say(*lines: str) -> None:
 
 @contextlib.contextmanager
 def output_for_the_result() -> Iterator[None]:
-    """Have all that is printed meanwhile, by environments and their libraries, on standard error."""
+    """Redirect standard output to standard error, for the output of environments and their libraries."""
     sys.stdout.flush()
     with contextlib.ExitStack() as undo:
-        with contextlib.suppress(OSError):  # there may be no such files
+        with contextlib.suppress(OSError):  # the descriptors may be closed
             kept = os.dup(1)
             undo.callback(os.close, kept)
             os.dup2(2, 1)
@@ -84,7 +84,7 @@ def output_for_the_result() -> Iterator[None]:
 
 
 def show(report: Any, *, as_json: bool) -> None:
-    """Print what a command returns, which is a data class: as JSON for programs, or for people."""
+    """Print the data class that a command returns: as JSON for programs, or as text for people."""
     if as_json:
         _print_json(report)
     else:
@@ -102,7 +102,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def _jsonable_numbers(value: Any) -> Any:
-    """Nested lists of numbers, in which those that JSON has not stand in words."""
+    """Convert numbers without a JSON form, such as NaN, to texts in nested lists."""
     if isinstance(value, list):
         return [_jsonable_numbers(item) for item in value]
     is_number = isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
@@ -113,7 +113,7 @@ def _jsonable_numbers(value: Any) -> Any:
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes with a unit."""
+    """Format a number of bytes with a unit."""
     unit = 0
     while count >= 1000 and unit < len(_UNITS) - 1:
         count, unit = count / 1000, unit + 1
@@ -121,25 +121,25 @@ def in_bytes(count: float) -> str:
 
 
 def number(value: float | int | None) -> str:
-    """A number in a few characters; nothing for None."""
+    """Format a number in a few characters; empty for None."""
     if value is None:
         return ""
-    if isinstance(value, int) or abs(value) >= 1e6:  # six digits would not tell one timestamp from another
+    if isinstance(value, int) or abs(value) >= 1e6:  # six digits are too few for timestamps
         return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.6g}"
     return f"{value:.6g}"
 
 
-def many(count: int, what: str) -> str:
-    """So many of something, in words."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+def many(count: int, noun: str) -> str:
+    """Format a count with its noun in the singular or plural."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A curve in one line of text."""
+    """Draw a curve in one line of text."""
     bars = _BARS if _can_print(_BARS) else _PLAIN_BARS
     low, high = min(values), max(values)
     span = high - low
-    if not math.isfinite(span):  # as far apart as floats can be
+    if not math.isfinite(span):  # the difference overflows
         return ""
     top = len(bars) - 1
     return "".join(bars[round((value - low) / span * top) if span else top // 2] for value in values)
@@ -154,7 +154,7 @@ def _can_print(text: str) -> bool:
 
 
 def print_facts(rows: Iterable[tuple[str, str]], out: Console) -> None:
-    """Names and values in two columns."""
+    """Print names and values in two columns."""
     pairs = [(printable(name), value) for name, value in rows]
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -162,7 +162,7 @@ def print_facts(rows: Iterable[tuple[str, str]], out: Console) -> None:
 
 
 def print_columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]], out: Console) -> None:
-    """Rows of words, the first to the left and the others to the right."""
+    """Print a table, the first column aligned to the left and the others to the right."""
     table = [[printable(cell) for cell in row] for row in [*([] if header is None else [header]), *rows]]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for number, row in enumerate(table):
@@ -176,8 +176,8 @@ def print_columns(header: Sequence[str] | None, rows: Sequence[Sequence[str]], o
 
 @functools.singledispatch
 def print_report(report: Any) -> None:
-    """Print a data class for people. Each kind registers a function with this one."""
-    raise TypeError(f"{type(report).__name__}: nothing is registered with `print_report` that prints it")
+    """Print a data class for people, by the function that is registered for its class."""
+    raise TypeError(f"{type(report).__name__}: no function is registered with `print_report`")
 
 
 @print_report.register
@@ -195,7 +195,7 @@ def _info_rows(info: InfoReport) -> Iterable[tuple[str, str]]:
         yield "episodes", "not kept"
     else:
         unfinished = f", and {info.unfinished_episodes} unfinished" if info.unfinished_episodes else ""
-        lanes = "" if info.lanes == 1 else f", of {info.lanes} environments side by side"
+        lanes = "" if info.lanes == 1 else f", of {info.lanes} environments in parallel"
         yield "episodes", f"{info.episodes:,}{unfinished}{lanes}"
     for name, summary in (("lengths", info.lengths), ("returns", info.returns)):
         if summary is not None:
@@ -251,7 +251,7 @@ def _value_words(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)
     if value.ndim == 0:
-        return str(value)  # all digits: of a timestamp the last ones matter
+        return str(value)  # with all digits, for timestamps
     if value.size > _MOST_ENTRIES:
         shape = "x".join(map(str, value.shape))
         if value.dtype.kind in "biuf":
@@ -269,7 +269,7 @@ def print_stats(stats: StatsReport) -> None:
 
 
 def _stats_rows(column: ColumnStats) -> list[tuple[Any, ...]]:
-    """A row for the column, and if there are several, but not too many, one for each dimension or channel."""
+    """Make a row for the column, and one for each dimension or channel up to `_MOST_DIMENSIONS`."""
     figures = column.dimensions or {}
     whole = (number(value) for value in (column.min, column.max, column.mean, column.std))
     flat = {name: np.array(values).reshape(-1).tolist() for name, values in figures.items()}
@@ -278,11 +278,11 @@ def _stats_rows(column: ColumnStats) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = [(column.name, *whole, *quantiles, number(column.nan), number(column.infinite))]
     if 1 < count <= _MOST_DIMENSIONS:
         shape = np.array(figures["mean"]).shape
-        for place in range(count):
-            index = [i for i, size in zip(np.unravel_index(place, shape), shape, strict=True) if size > 1]
+        for entry in range(count):
+            index = [i for i, size in zip(np.unravel_index(entry, shape), shape, strict=True) if size > 1]
             name = f"  [{', '.join(map(str, index))}]"
             names = ("min", "max", "mean", "std", *_QUANTILES)
-            rows.append((name, *(number(flat[figure][place]) for figure in names), "", ""))
+            rows.append((name, *(number(flat[figure][entry]) for figure in names), "", ""))
     return rows
 
 
@@ -293,10 +293,10 @@ def print_findings(report: CheckReport) -> None:
         out.print(words((finding.kind, "bold red"), f": {finding.text}"), soft_wrap=True)
     if report.cut_episodes:
         start, stop = report.cut_episodes[0]
-        which = (
+        position = (
             f"samples {start} to {stop - 1}" if len(report.cut_episodes) == 1 else f"the first from sample {start} on"
         )
-        say(f"cut episodes: {len(report.cut_episodes):,} closed before they had ended, {which}")
+        say(f"cut episodes: {len(report.cut_episodes):,} closed before they had ended, {position}")
     if report.is_sound:
         say(f"{report.path}: no findings in {report.samples:,} samples")
 
@@ -330,9 +330,9 @@ def print_collected(report: CollectReport) -> None:
 
 @print_report.register
 def print_shown(report: ShowReport) -> None:
-    what = f"episode {report.episode}, {many(report.samples, 'sample')}, {', '.join(report.columns)}"
+    content = f"episode {report.episode}, {many(report.samples, 'sample')}, {', '.join(report.columns)}"
     for file in report.files:
-        say(f"{file}: {what}")
+        say(f"{file}: {content}")
 
 
 @print_report.register
@@ -350,7 +350,7 @@ def print_repaired(report: RepairReport) -> None:
         say(f"left out: {text}")
     if report.split_episodes:
         split = many(report.split_episodes, "episode")
-        say(f"note: samples of {split} are lost, the parts that are left are episodes of their own now")
+        say(f"note: samples of {split} are lost, the remaining samples were split into new episodes")
     episodes = "" if report.episodes is None else f" in {many(report.episodes, 'episode')}"
     kept = f"{report.samples:,} of {many(report.samples_before, 'sample')}{episodes} are kept"
     say(f"{report.target}: {kept}{'' if report.left_out else ', nothing was left out'}")
@@ -392,7 +392,7 @@ def print_demo(report: DemoReport) -> None:
 
 
 def _where_the_command_is() -> str:
-    """Said where `unienv` alone would not be found, as in an environment that is not activated."""
+    """Return the path of the command if `unienv` is not on the path, as in an inactive environment."""
     if shutil.which("unienv") is not None:
         return ""
     return f" (here `unienv` is {os.path.relpath(Path(sys.executable).parent / 'unienv')})"

@@ -1,4 +1,4 @@
-"""The app that the commands of `unienv` register with, and how their errors end it."""
+"""The typer app of the `unienv` commands, and their exit status after errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED, WRONG_USAGE = 130, 2
 
 @dataclass
 class Settings:
-    """What holds for all commands."""
+    """The options of all commands."""
 
     traceback: bool = False
 
@@ -37,7 +37,7 @@ app = typer.Typer(
 
 
 def show_version(wanted: bool) -> None:
-    """Print the version and end."""
+    """Print the version and exit."""
     if wanted:
         from unienv import __version__
 
@@ -60,7 +60,7 @@ def start(
 
 
 def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Make a function a command. Errors of the user are reported in one line and end it with the status `failure`."""
+    """Register a function as a command. Known errors are printed in one line; the exit status is then `failure`."""
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(function)
@@ -68,7 +68,7 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
             try:
                 function(*args, **kwargs)
             except (typer.Exit, BrokenPipeError):
-                raise  # with its status; or the reader of the output has gone, and typer ends quietly
+                raise  # an exit status, or a closed pipe, after which typer exits silently
             except KNOWN_ERRORS as error:
                 if settings.traceback:
                     for line in traceback.format_exc().splitlines():
@@ -85,8 +85,8 @@ def command(*, failure: int = 1) -> Callable[[Callable[P, None]], Callable[P, No
 
 
 def _reflowed(text: str) -> str:
-    """Paragraphs of one line each, to be broken where the terminal ends."""
+    """Join the lines of each paragraph; the terminal wraps them."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
-from . import _commands  # noqa: E402, F401 - it registers the commands
+from . import _commands  # noqa: E402, F401 - registers the commands
