@@ -199,7 +199,7 @@ def test_what_makes_an_environment() -> None:
         (("CartPol-v1",), gymnasium.error.NameNotFound, "Did you mean: `CartPole`"),
         ((CARTPOLE, 0), ValueError, "num_envs is 0, it must be at least 1, or None for a single environment"),
         ((CARTPOLE, 2, -1), ValueError, "workers is -1, it must not be negative"),
-        ((CARTPOLE, None, 2), ValueError, "workers is 2 without num_envs: say how many environments they share"),
+        ((CARTPOLE, None, 2), ValueError, "workers is 2 without num_envs: give the number of environments"),
         ((CARTPOLE, 2, 0, "trch"), ValueError, "unknown backend 'trch', .* numpy, torch, jax, did you mean 'torch'?"),
         (("envpol:" + CARTPOLE,), ModuleNotFoundError, "there is no module 'envpol', did you mean 'envpool'?"),
         ((CARTPOLE, "8"), TypeError, "num_envs is '8', it wants an integer"),
@@ -214,7 +214,7 @@ def test_what_cannot_be_made(arguments: tuple[Any, ...], error: type[Exception],
 
 
 def test_one_that_is_made_already_has_its_size() -> None:
-    with pytest.raises(ValueError, match="is made already, with 1 environments: give a function that makes one"):
+    with pytest.raises(ValueError, match="exists already, with 1 environments: to choose num_envs"):
         unienv.make(gymnasium.make(CARTPOLE), num_envs=2)
 
 
@@ -355,7 +355,7 @@ def other_slots(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("act", "text"),
     [
-        (other_slots, "was recorded with slots 2, not 3: give the same, or another path"),
+        (other_slots, "was recorded with slots 2, not 3: give the same value, or another path"),
         (lambda path: unienv.record(batch(), path, 10, capacity=8), "with capacity None, not 8"),
         (lambda path: unienv.record(batch(), path, 10, storage="hdf5"), "with storage packed, not hdf5"),
         (lambda path: unienv.record(batch(), path, 10, durable=True), "with durable False, not True"),
@@ -461,10 +461,10 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"of files .npz, .h5, .hdf5 and .parquet can be read, not .csv"):
         unienv.load(tmp_path / "a.csv")
     np.savez(tmp_path / "b.npz", a=np.zeros(2), b=np.zeros(3))
-    with pytest.raises(ValueError, match=r"arrays of one length are wanted, and these have {'a': 2, 'b': 3}"):
+    with pytest.raises(ValueError, match=r"the arrays must have the same length, they have {'a': 2, 'b': 3}"):
         unienv.load(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", a=np.zeros((0, 2)))
-    with pytest.raises(ValueError, match="its arrays are empty"):
+    with pytest.raises(ValueError, match="the arrays are empty"):
         unienv.load(tmp_path / "c.npz")
 
 

@@ -59,7 +59,7 @@ def make(
     ModuleNotFoundError
         The module before the colon of an id does not exist.
     TypeError
-        This is no environment, and nothing makes one.
+        `source` is no environment, and does not make one.
     ImportError
         The backend, Gymnasium or EnvPool is not installed.
 
@@ -85,7 +85,7 @@ def make(
     if backend is not env.backend or device is not None:
         env = ToBackendOrDeviceWrapper(env, backend, device)
     if seed is not None and not isinstance(env.unwrapped, (SyncVecEnv, AsyncVecEnv)):
-        env.reset(seed=seed)  # those two have taken the seed already
+        env.reset(seed=seed)  # vector environments got the seed in their constructor
     return env
 
 
@@ -94,12 +94,12 @@ def _is_factory(source: Any) -> bool:
 
 
 def _by_id(env_id: str, env_kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """A function that makes the environment of an id, which is known to be there."""
+    """Return a function that makes the environment of an id; raises if Gymnasium does not know the id."""
     gymnasium: Any = need("gymnasium", extra="gymnasium")
     module, _, name = env_id.rpartition(":")
     if module:
         try:
-            importlib.import_module(module)  # which registers it
+            importlib.import_module(module)  # registers the environment
         except ModuleNotFoundError as error:
             if error.name != module.partition(".")[0] and error.name != module:
                 raise
@@ -110,20 +110,20 @@ def _by_id(env_id: str, env_kwargs: dict[str, Any]) -> Callable[[], Any]:
 
 
 def _as_env(factory: Callable[[], Any]) -> Env:
-    """What a function makes, as an environment of ours; this also runs in the workers."""
-    made = factory()
-    if isinstance(made, Env):
-        return made
+    """Call a function and wrap its result as a UniEnv environment; also runs in workers."""
+    env = factory()
+    if isinstance(env, Env):
+        return env
     from unienv_interface.wrapper.gym_compat import FromGymnasiumEnv
 
-    return FromGymnasiumEnv(made)
+    return FromGymnasiumEnv(env)
 
 
 def _made(factory: Callable[[], Env], num_envs: int | None, workers: int | None, seed: int | None) -> Env:
     is_parallel = workers is not None and workers > 1
     if num_envs is None:
         if is_parallel:
-            raise ValueError(f"workers is {workers} without num_envs: say how many environments they share")
+            raise ValueError(f"workers is {workers} without num_envs: give the number of environments as num_envs")
         return factory()
     if is_parallel:
         return AsyncVecEnv([factory] * num_envs, seed=seed, num_workers=workers)
@@ -131,15 +131,15 @@ def _made(factory: Callable[[], Env], num_envs: int | None, workers: int | None,
 
 
 def _given(source: Any, num_envs: int | None, workers: int | None, env_kwargs: dict[str, Any]) -> Env:
-    """An environment that is there already."""
+    """Return an existing environment, wrapped if needed."""
     try:
         env = _as_env(lambda: source)
     except TypeError as error:
-        raise TypeError(f"source: {error}; an id or a function that makes an environment will do, too") from error
+        raise TypeError(f"source: {error}; it may also be an id or a function that makes an environment") from error
     if env_kwargs or workers or num_envs not in (None, env.batch_size):
         raise ValueError(
-            f"{env!r} is made already, with {env.batch_size or 1} environments: give a function that makes one to "
-            f"choose num_envs, workers or env_kwargs, such as make(lambda: MyEnv(), num_envs=8)"
+            f"{env!r} exists already, with {env.batch_size or 1} environments: to choose num_envs, workers or "
+            f"env_kwargs, give a function that makes one, such as make(lambda: MyEnv(), num_envs=8)"
         )
     return env
 

@@ -32,7 +32,7 @@ from unienv_interface.space.space_utils import construct_space_from_data
 
 PathLike = str | os.PathLike[str]
 _MINARI_ID = re.compile(r"^[\w./-]+-v\d+$")
-#: Flags that say that the episode ends with a sample.
+#: Flags of the last sample of an episode.
 _ENDS = ("terminated", "truncated", "done")
 
 
@@ -83,7 +83,7 @@ class Data:
     def sampler(
         self, batch_size: int, seed: int | None = None, *, sampler: IndexSampler | None = None, prefetch: int = 0
     ) -> StepSampler:
-        """A sampler of mini-batches.
+        """Make a sampler of mini-batches.
 
         Parameters
         ----------
@@ -93,17 +93,17 @@ class Data:
         Returns
         -------
         StepSampler
-            Its `sample`, `sample_with_metadata` and `epoch_iter` return mini-batches.
+            A sampler, whose `sample`, `sample_with_metadata` and `epoch_iter` return mini-batches.
         """
         return StepSampler(self.batch, batch_size, seed, sampler=sampler, prefetch=prefetch)
 
     def windows(self, before: int = 0, after: int = 0) -> Data:
-        """A view in which each sample is a window: the sample, those before and those after it, along a new axis.
+        """Make a view in which each sample is a window of the samples before and after it, along a new axis.
 
         Parameters
         ----------
         before, after
-            How many samples before and after each sample belong to its window.
+            The numbers of samples before and after each sample in its window.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Data:
         Raises
         ------
         ValueError
-            The data have no episodes, so windows would reach from one into the next; or a number is negative.
+            The data have no episodes, so windows would reach from one episode into the next; or a number is negative.
         """
         for name, frames in (("before", before), ("after", after)):
             if parse_integer(frames, name) < 0:
@@ -190,14 +190,14 @@ def _open_recording(path: Path, backend: ComputeBackend, device: Any) -> Data:
     if ReplayBuffer.is_loadable_from(path):
         try:
             buffer = ReplayBuffer.load_from(path, backend=backend, device=device)
-        except StorageCorruptedError:  # or its storage opens on another backend alone
+        except StorageCorruptedError:  # or the storage opens only on another backend
             return _moved(open_folder(path), backend, device)
         return Data(buffer, buffer)
     return _moved(open_folder(path), backend, device)
 
 
 def _open_file(path: Path) -> ReplayBuffer:
-    """A buffer over a file of arrays, on NumPy."""
+    """Open a buffer over a file of arrays, on NumPy."""
     if path.suffix == ".npz":
         return _read_npz(path)
     if path.suffix in (".h5", ".hdf5"):
@@ -209,21 +209,21 @@ def _open_file(path: Path) -> ReplayBuffer:
 
         return ParquetStorage.load_replay_buffer_from_raw_parquet(path)
     raise ValueError(
-        f"{path}: a recording is a folder, and of files .npz, .h5, .hdf5 and .parquet can be read, "
-        f"not {path.suffix or 'one without an ending'}"
+        f"{path}: must be the folder of a recording, or a file .npz, .h5, .hdf5 or .parquet, "
+        f"not {path.suffix or 'a file without an ending'}"
     )
 
 
 def _read_npz(path: Path) -> ReplayBuffer:
-    """The arrays of a file, in memory, in episodes if there are flags that say where these end."""
+    """Read the arrays of a file into memory, in episodes if the file has flags of their ends."""
     with np.load(path, allow_pickle=False) as archive:
         columns = {name: archive[name] for name in archive.files}
     lengths = {name: len(column) if column.shape else None for name, column in columns.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
-        raise ValueError(f"{path}: arrays of one length are wanted, and these have {lengths}")
+        raise ValueError(f"{path}: the arrays must have the same length, they have {lengths}")
     (length,) = set(lengths.values())
     if not length:
-        raise ValueError(f"{path}: its arrays are empty, a space wants at least one sample to be found from")
+        raise ValueError(f"{path}: the arrays are empty, at least one sample is needed to determine the space")
     flags = [columns[name].astype(bool).reshape(length) for name in _ENDS if name in columns]
     space = construct_space_from_data({name: column[0, ...] for name, column in columns.items()}, "numpy")
     buffer = ReplayBuffer.create(space, capacity=length, keep_episodes=bool(flags))

@@ -60,7 +60,7 @@ class Recording:
         self._width = env.batch_size or 1
         self.observation: Any
         self.context: Any
-        self.reset(seed=_seed_to_go_on_with(env, self.steps) if self.steps else None)
+        self.reset(seed=_next_seed(env, self.steps) if self.steps else None)
 
     @property
     def steps(self) -> int:
@@ -117,14 +117,14 @@ class Recording:
         steps = parse_integer(steps, "steps")
         if steps < 1:
             raise ValueError(f"steps is {steps}, it must be at least 1")
-        hidden = None if progress else True  # None: where there is no terminal
+        hidden = None if progress else True  # None: hidden without a terminal
         with tqdm(total=steps, initial=min(self.steps, steps), unit=" steps", disable=hidden) as bar:
             while self.steps < steps:
                 self.step(self._env.sample_action() if policy is None else policy(self.observation))
                 bar.update(self._width)
 
     def close(self) -> None:
-        """End the episodes under way and close the buffer. May be called more than once."""
+        """End the open episodes and close the buffer. May be called more than once."""
         if not self.buffer.is_closed:
             self.buffer.mark_segment_end(cut=True)
             self.buffer.close()
@@ -204,17 +204,17 @@ def record(
             f"{env!r} restarts by itself, as a recording does: record the environment under its AutoresetWrapper"
         )
     if policy is not None and steps is None:
-        raise ValueError("policy without steps: say how many steps to record, or call `step` of the recording yourself")
+        raise ValueError("policy without steps: give the number of steps to record, or call `step` of the recording")
     folder, space = local_path(path), transition_space(env) if space is None else space
     lanes = env.batch_size or 1
     clear_killed_create(folder)
     if _is_empty_folder(folder):
-        folder.rmdir()  # the buffer makes its own
+        folder.rmdir()  # the buffer creates the folder
     if os.path.lexists(folder):
         buffer = _reopened(folder, space)
         try:
-            _check_goes_on(folder, buffer, space, lanes, capacity, storage, durable)
-            buffer.mark_segment_end(cut=True)  # of episodes that were cut when the run before was
+            _check_same_settings(folder, buffer, space, lanes, capacity, storage, durable)
+            buffer.mark_segment_end(cut=True)  # the open episodes of an earlier run that was killed
         except BaseException:
             buffer.close()
             raise
@@ -242,7 +242,7 @@ def _reopened(folder: Path, space: Space) -> ReplayBuffer:
     return ReplayBuffer.load_from(folder, backend=space.backend, device=space.device, read_only=False)
 
 
-def _check_goes_on(
+def _check_same_settings(
     folder: Path,
     buffer: ReplayBuffer,
     space: Space,
@@ -251,7 +251,7 @@ def _check_goes_on(
     storage: type[SpaceStorage] | str | None,
     durable: bool,
 ) -> None:
-    """A ValueError if what is recorded now is not what was recorded before; None and False were left out."""
+    """Raise a ValueError if an argument differs from the recording; None and False stand for omitted arguments."""
     recorded = buffer.single_space
     if recorded != space:
         raise ValueError(
@@ -266,11 +266,13 @@ def _check_goes_on(
         ("durable", buffer.is_durable, durable or None),
     ):
         if now is not None and before != now:
-            raise ValueError(f"{folder} was recorded with {name} {before}, not {now}: give the same, or another path")
+            raise ValueError(
+                f"{folder} was recorded with {name} {before}, not {now}: give the same value, or another path"
+            )
 
 
-def _seed_to_go_on_with(env: Env, present: int) -> int | None:
-    """A seed of its own for a run that finds so many transitions; None if the environment has no generator."""
+def _next_seed(env: Env, present: int) -> int | None:
+    """Draw a seed that depends on the number of present transitions; None if the environment has no generator."""
     if env.rng is None:
         return None
     env.rng, drawn = next_seed_rng(env.rng, env.backend)

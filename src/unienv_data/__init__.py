@@ -1,6 +1,6 @@
 """Storages, replay buffers, samplers and datasets over the spaces of `unienv_interface`.
 
-The names here are those of the packages below, which are imported when a name is first used.
+Subpackages are imported when one of their names is first used.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def test_a_restart_is_told_of_once(cluster: Any, tmp_path: Path) -> None:
         replay.extend(numbers(1, 2))
         kill(replay._handle)
         _generation(replay, 1)
-        with pytest.raises(ReplayRestartedError, match="all samples are lost, for nothing was saved"):
+        with pytest.raises(ReplayRestartedError, match="all samples are lost, since nothing was saved"):
             replay.extend(numbers(3))
         assert replay.extend(numbers(4)).tolist() == [0]
         assert replay["x"].tolist() == [4]
@@ -260,7 +260,7 @@ def test_a_restart_is_told_of_once(cluster: Any, tmp_path: Path) -> None:
         replay.extend(numbers(5))
         kill(replay._handle)
         _generation(replay, 2)
-        with pytest.warns(ReplayRestartedWarning, match=r"goes on from what was saved in .*saved: what came after"):
+        with pytest.warns(ReplayRestartedWarning, match=r"continues with the samples saved in .*saved: later"):
             assert replay["x"].tolist() == [4]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -336,7 +336,7 @@ def test_what_goes_wrong_in_the_constructor_is_not_taken_for_a_death() -> None:
 def test_an_actor_that_knows_nothing_says_so() -> None:
     actor = ReplayActor(None)  # as after its keeper has died with it
     for ask in (lambda: actor.call("__len__", (), {}), lambda: actor.get("batch_size"), actor.about):
-        with pytest.raises(RemoteReplayError, match="make the replay again, and load what was saved"):
+        with pytest.raises(RemoteReplayError, match="make the replay again, and load the last save"):
             ask()
 
 

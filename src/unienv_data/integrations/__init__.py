@@ -1,1 +1,1 @@
-"""Other libraries' datasets as batches, and batches as theirs. Each module needs the library it is named after."""
+"""Conversions between batches and datasets of other libraries. A module needs the library of its name."""

@@ -1,6 +1,7 @@
-"""Parquet files that were never finished: the pages are there, and the footer that says where they lie is not.
+"""Recovery of unfinished Parquet files, which have pages but no footer with their positions.
 
-The pages are walked from the beginning of the file, and a footer is made of that of a table with the same columns.
+The pages are parsed from the beginning of the file, and a new footer is made from the footer of a table with the same
+columns.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _BOOLEAN = 0
 
 
 def restore_footer(path: Path, target: Path, table: Any) -> int:
-    """Copy the whole row groups of an unfinished file to `target`, with a footer; how many rows they have.
+    """Copy the complete row groups of an unfinished file to `target`, with a footer; return the number of rows.
 
-    `table` is a table with one row, or more, and the columns that the file has.
+    `table` is a table with at least one row and the columns of the file.
     """
     template = _template(table)
     columns = template[4][1][1][0][1][1][1]
@@ -46,7 +47,7 @@ def restore_footer(path: Path, target: Path, table: Any) -> int:
 
 
 def _template(table: Any) -> Fields:
-    """The footer of a file that holds this table."""
+    """Return the footer of a Parquet file with this table."""
     pq = need("pyarrow.parquet", extra="lerobot")
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="snappy", use_dictionary=True)
@@ -56,7 +57,7 @@ def _template(table: Any) -> Fields:
 
 
 class _Chunk:
-    """The pages of one column in a row group: where they are, and how many bytes and values they have."""
+    """The pages of one column in a row group: their positions, bytes and number of values."""
 
     def __init__(self) -> None:
         self.start = self.data_start = -1
@@ -65,7 +66,7 @@ class _Chunk:
 
 
 def _walk_groups(path: Path, per_row: list[int], is_boolean: list[bool]) -> tuple[list[tuple[int, list[_Chunk]]], int]:
-    """The row groups that are there as a whole, each with its rows and columns, and where the last one ends."""
+    """Find the complete row groups, each with its number of rows and its columns; return them with their end."""
     groups: list[tuple[int, list[_Chunk]]] = []
     size, position, end = os.path.getsize(path), len(_MAGIC), 0
     chunks: list[_Chunk] = []
@@ -86,7 +87,7 @@ def _walk_groups(path: Path, per_row: list[int], is_boolean: list[bool]) -> tupl
             is_dictionary = kind == _DICTIONARY_PAGE
             current = chunks[-1] if chunks else None
             is_full = current is not None and rows is not None and current.values == rows * per_row[len(chunks) - 1]
-            # the first column ends where the next one begins: with a dictionary, which booleans do not have
+            # The first column ends where the next column begins: with a dictionary page, except for booleans.
             if current is not None and rows is None and current.values and len(chunks) < len(per_row):
                 is_full = is_dictionary or (is_boolean[len(chunks)] and not _has_dictionary_codes(header))
                 if is_full:
@@ -118,11 +119,11 @@ def _has_dictionary_codes(header: Fields) -> bool:
 
 
 def _footer(template: Fields, groups: list[tuple[int, list[_Chunk]]]) -> Fields:
-    """The template's footer with the places of these row groups."""
+    """Make a footer from the template, with the positions of these row groups."""
     columns = template[4][1][1][0][1][1][1]
     row_groups = []
     for rows, chunks in groups:
-        placed = []
+        columns_of_group = []
         for column, chunk in zip(columns, chunks, strict=True):
             known = column[3][1]
             meta: Fields = {field: known[field] for field in (1, 2, 3, 4)}
@@ -131,9 +132,9 @@ def _footer(template: Fields, groups: list[tuple[int, list[_Chunk]]]) -> Fields:
             meta[9] = (I64, chunk.data_start)
             if chunk.dictionary_start is not None:
                 meta[11] = (I64, chunk.dictionary_start)
-            placed.append({2: (I64, 0), 3: (STRUCT, meta)})
+            columns_of_group.append({2: (I64, 0), 3: (STRUCT, meta)})
         total = sum(chunk.uncompressed for chunk in chunks)
-        row_groups.append({1: (LIST, (STRUCT, placed)), 2: (I64, total), 3: (I64, rows)})
+        row_groups.append({1: (LIST, (STRUCT, columns_of_group)), 2: (I64, total), 3: (I64, rows)})
     footer = dict(template)
     footer[3] = (I64, sum(rows for rows, _ in groups))
     footer[4] = (LIST, (STRUCT, row_groups))
@@ -141,7 +142,7 @@ def _footer(template: Fields, groups: list[tuple[int, list[_Chunk]]]) -> Fields:
 
 
 def one_row_of(features: dict[str, dict[str, Any]]) -> dict[str, np.ndarray]:
-    """One row of zeros for features, in their order, without videos, which are in no table."""
+    """Make one row of zeros for features, in their order, without videos, which are in no table."""
     columns: dict[str, np.ndarray] = {}
     for name, feature in features.items():
         if feature["dtype"] == "string":

@@ -21,23 +21,23 @@ datasets: Any = need("datasets", extra="huggingface")
 pa: Any = need("pyarrow", extra="huggingface")
 need("pyarrow.compute", extra="huggingface")
 
-# How many rows the space is found from, spread over the dataset.
-_LOOKED_AT = 32
-_TEXTS_AT_A_TIME = 100_000
+# The number of rows, spread over the dataset, that determine the space.
+_SAMPLED_ROWS = 32
+_TEXTS_PER_CHUNK = 100_000
 
 
 class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A Hugging Face dataset as a read-only batch of dicts, one entry a column.
+    """A Hugging Face dataset as a read-only batch of dicts, with one entry per column.
 
-    Columns are read from Arrow with the dtype they are stored in; what is decoded on the way (images, audio) comes as
-    the dataset's own NumPy format gives it. Reading a column reads only that.
+    Columns are read from Arrow with their stored dtype; decoded columns (images, audio) are as in the dataset's NumPy
+    format. Single columns can be read without the others.
 
     Parameters
     ----------
     hf_dataset
         The dataset.
     space
-        The space of one row; `create` finds it.
+        The space of one row; `create` determines it.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
     (4, 2)
     """
 
-    #: What the dataset calls the format of a backend; `hf_dataset` has it.
+    #: The dataset's name for the format of a backend, which is set on `hf_dataset`.
     BACKEND_TO_FORMAT_MAP = {"numpy": "numpy", "pytorch": "torch", "jax": "jax"}  # noqa: RUF012
     is_mutable = False
 
@@ -59,14 +59,14 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
 
     @staticmethod
     def create(hf_dataset: Any, backend: BackendLike, device: Any = None) -> HFAsUniEnvDataset:
-        """A batch over the dataset, its space found from rows spread over it, and from all texts for their length.
+        """Make a batch over a dataset; some rows determine its space, and all texts their length.
 
         Parameters
         ----------
         hf_dataset
             The dataset.
         backend, device
-            Where the arrays of samples are to be.
+            The backend and device of the samples.
 
         Returns
         -------
@@ -79,16 +79,16 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
             The dataset is empty.
         """
         if not len(hf_dataset):
-            raise ValueError("the dataset is empty: its space is found from its rows")
-        looked_at = np.unique(np.linspace(0, len(hf_dataset) - 1, _LOOKED_AT).astype(np.int64))
-        columns = _read_columns(hf_dataset, looked_at)
-        rows = (_row(columns, place) for place in range(len(looked_at)))
+            raise ValueError("the dataset is empty: rows are needed to determine the space")
+        sampled = np.unique(np.linspace(0, len(hf_dataset) - 1, _SAMPLED_ROWS).astype(np.int64))
+        columns = _read_columns(hf_dataset, sampled)
+        rows = (_row(columns, index) for index in range(len(sampled)))
         inferred: Any = construct_space_from_data_stream(rows, NumpyComputeBackend, add_bounds=False)
         longest = {key: child.max_length for key, child in inferred.items() if isinstance(child, TextSpace)}
-        for start in range(0, len(hf_dataset), _TEXTS_AT_A_TIME) if longest else ():
-            part = hf_dataset.select_columns(list(longest)).with_format("arrow")[start : start + _TEXTS_AT_A_TIME]
+        for start in range(0, len(hf_dataset), _TEXTS_PER_CHUNK) if longest else ():
+            chunk = hf_dataset.select_columns(list(longest)).with_format("arrow")[start : start + _TEXTS_PER_CHUNK]
             for key, known in longest.items():
-                longest[key] = max(known, pa.compute.max(pa.compute.utf8_length(part[key])).as_py() or 0)
+                longest[key] = max(known, pa.compute.max(pa.compute.utf8_length(chunk[key])).as_py() or 0)
         texts = {key: TextSpace(NumpyComputeBackend, length) for key, length in longest.items()}
         space = DictSpace(NumpyComputeBackend, {**dict(inferred.items()), **texts})
         return HFAsUniEnvDataset(hf_dataset, space.to(backend, device))
@@ -120,17 +120,17 @@ class HFAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, B
         return _batch(space, columns, len(positions))
 
 
-# -- columns as they are stored ----------------------------------------------------------------------------
+# -- reading columns ---------------------------------------------------------------------------------------
 
 
 def _read_columns(source: Any, positions: np.ndarray) -> dict[str, Any]:
-    """The columns of some rows, each an array, a dict of such, or a list where sizes vary from row to row."""
-    places = positions.tolist()
-    table = source.with_format("arrow")[places]
+    """Read the columns of some rows as arrays, dicts of arrays, or lists if sizes differ from row to row."""
+    indices = positions.tolist()
+    table = source.with_format("arrow")[indices]
     columns: dict[str, Any] = {}
     for key, feature in source.features.items():
         if isinstance(feature, (datasets.Image, datasets.Audio, datasets.Video)):
-            columns[key] = list(source.select_columns([key]).with_format("numpy")[places][key])
+            columns[key] = list(source.select_columns([key]).with_format("numpy")[indices][key])
         else:
             columns[key] = _from_arrow(table[key].combine_chunks(), key)
     return columns
@@ -138,13 +138,13 @@ def _read_columns(source: Any, positions: np.ndarray) -> dict[str, Any]:
 
 def _from_arrow(column: Any, name: str) -> Any:
     if column.null_count:
-        raise ValueError(f"column {name!r} has rows without a value, which no space holds: fill or drop them")
+        raise ValueError(f"column {name!r} has rows without a value: fill or drop them")
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     kind = column.type
     if pa.types.is_struct(kind):
-        parts = zip(kind, column.flatten(), strict=True)
-        return {field.name: _from_arrow(part, f"{name}/{field.name}") for field, part in parts}
+        children = zip(kind, column.flatten(), strict=True)
+        return {field.name: _from_arrow(child, f"{name}/{field.name}") for field, child in children}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
         values = _from_arrow(column.flatten(), name)
@@ -156,17 +156,17 @@ def _from_arrow(column: Any, name: str) -> Any:
     return values.astype(object) if values.dtype.kind == "U" else values
 
 
-def _row(columns: Any, place: int) -> Any:
+def _row(columns: Any, index: int) -> Any:
     if isinstance(columns, dict):
-        return {key: _row(column, place) for key, column in columns.items()}
-    return columns[place]
+        return {key: _row(column, index) for key, column in columns.items()}
+    return columns[index]
 
 
-# -- and as values of the space ----------------------------------------------------------------------------
+# -- conversion to values of the space ---------------------------------------------------------------------
 
 
 def _value(space: Space, value: Any) -> Any:
-    """One value of the space, of what a row holds."""
+    """Convert the content of one row to a value of the space."""
     if isinstance(space, DictSpace):
         return {key: _value(child, value[key]) for key, child in space.items()}
     if isinstance(space, TextSpace):
@@ -176,7 +176,7 @@ def _value(space: Space, value: Any) -> Any:
 
 
 def _batch(space: Space, column: Any, count: int) -> Any:
-    """A batch of values of the space, of what a column holds."""
+    """Convert a column to a batch of values of the space."""
     if not count:
         return batch_space(space, 0).create_empty()
     if isinstance(space, DictSpace):

@@ -36,34 +36,34 @@ class Collated(NamedTuple):
 
 
 def collate_batch(items: Sequence[Collated], **_: Any) -> Any:
-    """The collate function of a `DataLoader` over a `UniEnvAsPyTorchDataset`, which has collated the batch already.
+    """Collate function of a `DataLoader` over a `UniEnvAsPyTorchDataset`, which returns collated batches.
 
     Parameters
     ----------
     items
         One `Collated`.
     **_
-        Ignored; the default collate function passes a table of its own.
+        Ignored; PyTorch's default collate function passes its table of functions.
 
     Returns
     -------
     batch
-        The batch as it is.
+        The batch, unchanged.
     """
     (item,) = items
     return item.batch
 
 
-# So that the collate function which every `DataLoader` has by default passes such a batch on as it is.
+# The default collate function of a `DataLoader` now returns a `Collated` batch unchanged.
 collate.default_collate_fn_map[Collated] = collate_batch
 
 
 class UniEnvAsPyTorchDataset(Dataset):
-    """The samples of a batch for a `torch.utils.data.DataLoader`, as tensors whatever their backend.
+    """The samples of a batch for a `torch.utils.data.DataLoader`, as tensors for any backend.
 
-    A batch of the loader is one read (`__getitems__`), which the loader's default collate function does not take apart
-    and stack again. With workers the data goes to them by fork or by pickling, lambdas among it; a replay buffer whose
-    samples they are to see as they are added is one with `multiprocessing=True`, or on disk.
+    A batch of the loader is one read (`__getitems__`), without stacking single samples. Workers get the data by fork or
+    by pickling (lambdas are supported). They see samples that are added later if the replay buffer has
+    `multiprocessing=True` or is on disk.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class UniEnvAsPyTorchDataset(Dataset):
         return self._read(index, None)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Collated]:
-        """The samples at these indices as one batch, in the wrapping that the default collate function unwraps."""
+        """Read the samples at these indices as one `Collated` batch."""
         positions = np.asarray(indices, np.int64)
         return [Collated(self._read(positions, len(positions)))]
 
@@ -102,7 +102,7 @@ class UniEnvAsPyTorchDataset(Dataset):
         space = self.batch.single_metadata_space
         if metadata is not None and space is not None:
             metadata = _as_tensors(space, metadata, count)
-        # the default collate function knows no None
+        # PyTorch's default collate function does not accept None.
         return _as_tensors(self.batch.single_space, data, count), {} if metadata is None else metadata
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _as_tensors(space: Space, data: Any, count: int | None) -> Any:
 
 
 def _apart(data: Any) -> Any:
-    """Tensors with memory of their own: columns of one block of rows would each take the whole block to the parent."""
+    """Copy tensors to separate memory: a worker would send the whole block of rows with each column."""
     if isinstance(data, Mapping):
         return {key: _apart(value) for key, value in data.items()}
     if isinstance(data, tuple):
@@ -131,8 +131,8 @@ def _apart(data: Any) -> Any:
 class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
     """A map-style PyTorch dataset as a read-only batch of tensors.
 
-    Its space is found from the first item: dicts and tuples of tensors, arrays, numbers and texts, as the default
-    collate function of a `DataLoader` has them. An item of another shape is an error when it is read with others.
+    The first item determines the space: dicts and tuples of tensors, arrays, numbers and texts, as PyTorch's default
+    collate function supports them. Reading an item of another shape together with others is an error.
 
     Parameters
     ----------
@@ -142,9 +142,9 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
     Raises
     ------
     TypeError
-        The dataset has no items by index or no length, or its items are none that PyTorch collates.
+        The dataset has no items by index or no length, or PyTorch cannot collate its items.
     ValueError
-        The dataset is empty, or no space holds its first item.
+        The dataset is empty, or no space fits its first item.
 
     Examples
     --------
@@ -159,9 +159,9 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
 
     def __init__(self, dataset: Any) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise TypeError(f"{type(dataset).__name__} has no items by index, a map-style dataset has: list it first")
+            raise TypeError(f"{type(dataset).__name__} is no map-style dataset, with items by index: make a list of it")
         if not len(dataset):
-            raise ValueError("the dataset is empty: its space is found from its first item")
+            raise ValueError("the dataset is empty: the first item is needed to determine the space")
         self.dataset = dataset
         super().__init__(construct_space_from_data(_first(_collated([dataset[0]])), PyTorchComputeBackend))
 
@@ -174,11 +174,11 @@ class PyTorchAsUniEnvDataset(BatchBase[BatchT, Any, Any, Any, Any]):
             return _first(_collated([self.dataset[positions]]))
         if not len(positions):
             return batch_space(self.single_space, 0).create_empty()
-        places = positions.tolist()
+        indices = positions.tolist()
         if hasattr(self.dataset, "__getitems__"):
-            items = self.dataset.__getitems__(places)
+            items = self.dataset.__getitems__(indices)
         else:
-            items = [self.dataset[place] for place in places]
+            items = [self.dataset[index] for index in indices]
         return _collated(items)
 
     def get_at_with_metadata(self, idx: Any) -> tuple[Any, dict[str, Any] | None]:
@@ -190,7 +190,7 @@ def _collated(items: Any) -> Any:
 
 
 def _as_batch(data: Any) -> Any:
-    """What PyTorch makes of items as a batch of ours: tuples are tuples, and texts an array."""
+    """Convert a batch of PyTorch's collate function: lists of columns to tuples, and texts to an array."""
     if isinstance(data, Mapping):
         return {key: _as_batch(value) for key, value in data.items()}
     if not isinstance(data, (list, tuple)):

@@ -1,8 +1,8 @@
 """Experience replays in Ray actors.
 
-A batch travels as one contiguous buffer. The methods of a proxy block until their result is there; several processes of
-the cluster may use one replay, whose actor serves them one after the other. A Ray cluster is one trust domain: whoever
-can reach an actor can run code in it.
+A batch is sent as one contiguous buffer. The methods of a proxy block until their result arrives. Several processes of
+the cluster may use one replay, whose actor handles calls one after the other. A Ray cluster is one trust domain: a
+process that can reach an actor can run code in it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 else:
     ray = need("ray", extra="ray")
 
-# The key of a tensor that travels by itself.
-_ALONE = "__tensor__"
-# Methods that return the replay itself; those of a proxy return the proxy.
+# The key of a single tensor that is sent as a TensorDict.
+_SINGLE = "__tensor__"
+# Methods that return the replay; a proxy returns itself.
 _CHAINED = ("set_", "set_at_", "update_", "append_transform", "insert_transform")
-# What must not happen twice if Ray repeats a call whose answer was lost.
+# Methods that must not run twice if Ray repeats a call whose answer was lost.
 _ONCE = ("add", "extend")
-# Values that Ray hands over as they are. All others are pickled by us: Ray would make their arrays read-only.
+# Values that Ray sends unchanged. UniEnv pickles all others: Ray would make their arrays read-only.
 _PLAIN = (type(None), bool, int, float, str, bytes, slice, np.ndarray)
 
 
 class RemoteReplayError(RuntimeError):
-    """The actor of a replay is gone; the text says which, and what can be done.
+    """The actor of a replay is gone; the message has its name and the way out.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class RemoteReplayError(RuntimeError):
 
 
 class ReplayRestartedError(RemoteReplayError):
-    """The actor of a replay has died and was restarted, and all samples are lost. Raised once for each proxy.
+    """The actor of a replay has died and was restarted, and all samples are lost. Raised once per proxy.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class ReplayRestartedError(RemoteReplayError):
 
 
 class ReplayRestartedWarning(UserWarning):
-    """The actor of a replay has died and was restarted; the text says what it has now. Issued once for each proxy.
+    """The actor of a replay has died and was restarted; the message says with which samples. Issued once per proxy.
 
     Examples
     --------
@@ -78,40 +78,40 @@ class ReplayRestartedWarning(UserWarning):
 
 
 class Packed(NamedTuple):
-    """A TensorDict on its way: what it is built like, and all its tensors in one array of bytes."""
+    """A TensorDict to send: its description, and all its tensors in one array of bytes."""
 
     description: dict[str, Any]
     buffer: np.ndarray
 
 
 class Pickled(NamedTuple):
-    """An object on its way, such as a sampler."""
+    """A pickled object to send, such as a sampler."""
 
     content: bytes
 
 
 class OnDisk(NamedTuple):
-    """A storage on its way: its folder, which both sides must be able to read."""
+    """A storage to send: its folder, which both processes must be able to read."""
 
     path: str
 
 
 class Ticket(NamedTuple):
-    """Tells one call from all others."""
+    """Identifies a call."""
 
     client: str
     number: int
 
 
 class Answer(NamedTuple):
-    """What a call has returned, and how often the actor had begun anew by then."""
+    """The result of a call, and the number of restarts of the actor before it."""
 
     generation: int
     result: Any
 
 
 class About(NamedTuple):
-    """What a proxy needs to know of an actor."""
+    """The data about an actor that a proxy needs."""
 
     cls: type
     generation: int
@@ -120,7 +120,7 @@ class About(NamedTuple):
 
 
 def packed(value: Any) -> Any:
-    """Convert a value to what travels: TensorDicts in one buffer each, numbers as they are, other objects pickled."""
+    """Convert a value for sending: a TensorDict to one buffer, numbers unchanged, other objects pickled."""
     if isinstance(value, TensorDictBase):
         return Packed(*to_buffer(value))
     if isinstance(value, torch.Tensor):
@@ -136,10 +136,10 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Convert back what `packed` has made; what it returns belongs to the caller."""
+    """Invert `packed`; the result belongs to the caller."""
     if isinstance(value, Packed):
         data = from_buffer(value.description, value.buffer)
-        return data[_ALONE] if set(data.keys()) == {_ALONE} else data
+        return data[_SINGLE] if set(data.keys()) == {_SINGLE} else data
     if isinstance(value, Pickled):
         return cloudpickle.loads(value.content)
     if isinstance(value, OnDisk):
@@ -154,14 +154,14 @@ def unpacked(value: Any) -> Any:
 def _boxed(tensor: torch.Tensor) -> Any:
     from tensordict import TensorDict
 
-    return TensorDict({_ALONE: tensor}, [])
+    return TensorDict({_SINGLE: tensor}, [])
 
 
 class ReplayActor:
-    """Runs in the actor: the replay, and whose calls have been answered.
+    """The actor's object: the replay, and the last answer to each client.
 
-    An actor that Ray restarts finds its record with a keeper. Ray itself would not do: it warns that it may lose what a
-    constructor was given, and that a restart then fails.
+    A restarted actor gets its record from a keeper. Ray's own restart is not reliable: Ray warns that it may lose the
+    arguments of the constructor, and that the restart then fails.
 
     Parameters
     ----------
@@ -180,27 +180,27 @@ class ReplayActor:
         self._restart_text = ""
         if keeper_name is not None and ray.get_runtime_context().was_current_actor_reconstructed:
             record = ray.get(ray.get_actor(keeper_name, namespace).get.remote())
-            if record.made_of is not None:  # else it has died before it was made, and whoever makes it is told so
+            if record.made_of is not None:  # else it died before `make`, whose caller gets the error
                 self._restart(record)
 
     def _restart(self, record: ReplayRecord) -> None:
-        """Make the replay again, with what is left of its samples."""
+        """Make the replay again, with its remaining samples."""
         self._make(record.made_of)
         replay = self._replay
         if len(replay) and replay.storage.is_mutable:
             self._restart_text = f"its storage has kept {len(replay)} samples"
         elif record.saved is not None:
             replay.loads(record.saved)
-            self._restart_text = f"it goes on from what was saved in {record.saved}: what came after that is lost"
+            self._restart_text = f"it continues with the samples saved in {record.saved}: later samples are lost"
         else:
             self._lost_all = not len(replay)
-            self._restart_text = "it is as it was made, for nothing was saved"
+            self._restart_text = "it is in its initial state, since it was never saved"
         self._keep(record._replace(generation=record.generation + 1))
 
     def make(self, made_of: bytes) -> About:
-        """Make the replay of its pickled class and arguments, unless it is there.
+        """Make the replay from its pickled class and arguments, unless it exists.
 
-        Not with the actor, since an error there would be reported as the actor's death.
+        A separate method, because Ray reports an error in the constructor as the death of the actor.
         """
         if self._replay is None:
             self._make(made_of)
@@ -219,22 +219,22 @@ class ReplayActor:
             ray.get(ray.get_actor(self._keeper_name, self._namespace).keep.remote(record))
 
     def record(self) -> ReplayRecord:
-        """Give the record to a keeper that has lost it."""
+        """Return the record to a keeper that has lost it."""
         return self._record
 
     def about(self) -> About:
-        """Say what a proxy needs to know."""
+        """Return the data that a proxy needs."""
         self._check(None)
         return About(type(self._replay), self._record.generation, self._keeper_name, self._namespace)
 
     def restart_text(self) -> str:
-        """Say what the replay has since its last restart."""
+        """Return a description of the samples after the last restart."""
         return self._restart_text
 
     def call(
         self, method: str, args: Any, kwargs: Any, ticket: Ticket | None = None, generation: int | None = None
     ) -> Answer:
-        """Call a method of the replay, unless the caller must be told first that all samples are lost."""
+        """Call a method of the replay; a ReplayRestartedError if the caller does not know that all samples are lost."""
         self._check(generation)
         if ticket is not None and self._answered.get(ticket.client, (-1, None))[0] == ticket.number:
             return Answer(self._record.generation, self._answered[ticket.client][1])
@@ -256,15 +256,15 @@ class ReplayActor:
     def _check(self, generation: int | None) -> None:
         if self._replay is None:
             raise RemoteReplayError(
-                "the replay's actor has begun anew, and its keeper died at the same time: make the replay again, and "
-                "load what was saved"
+                "the replay's actor was restarted, and its keeper died at the same time: make the replay again, and "
+                "load the last save"
             )
-        if self._is_closed:  # Ray ends an actor some time after it was told to
-            raise RemoteReplayError("the replay is gone: one of those who use it has closed it")
+        if self._is_closed:  # Ray ends an actor some time after the kill
+            raise RemoteReplayError("the replay is gone: another process has closed it")
         if self._lost_all and generation is not None and generation < self._record.generation:
             raise ReplayRestartedError(
-                "the replay's actor has died and begun anew, and all samples are lost, for nothing was saved. This "
-                "call did nothing. The next ones work on the empty replay; dumps() and a storage on disk keep samples"
+                "the replay's actor has died and was restarted, and all samples are lost, since nothing was saved. "
+                "This call did nothing. The next calls use the empty replay; dumps() and a storage on disk keep samples"
             )
 
 
@@ -276,8 +276,7 @@ def remote_class(cls: type[ExperienceReplay], remote_config: dict[str, Any] | No
 class RemoteClass:
     """Makes replays of a class in actors: a call with the arguments of the class returns a proxy.
 
-    With `get_if_exists` in the options, the proxy is of the replay that has the name already, if there is one: the
-    replay stays as it is.
+    With `get_if_exists` in the options, the proxy is for the existing replay of the name, if any, unchanged.
 
     Examples
     --------
@@ -297,7 +296,7 @@ class RemoteClass:
             number = uuid.uuid4().hex
             keeper_name = f"keeper of a replay, {number}"
             options.setdefault("name", f"{self._cls.__name__} {number[:8]}")
-            # restarted by Ray, and asked again while it is: a keeper that dies must not take the replay with it
+            # Ray restarts the keeper and repeats calls to it, so that the death of a keeper does not affect the replay.
             keeper_options = {"max_restarts": -1, "max_task_retries": -1, "namespace": namespace, "num_cpus": 0}
             keeper_options |= {"lifetime": options.get("lifetime"), "name": keeper_name}
             keeper = ray.remote(Keeper).options(**keeper_options).remote(options["name"], namespace)
@@ -313,7 +312,7 @@ class RemoteClass:
                 ray.kill(keeper)
             raise
         if keeper is not None and about.keeper_name != keeper_name:
-            ray.kill(keeper)  # the actor was there, and has one
+            ray.kill(keeper)  # the actor existed, with its own keeper
             keeper = None
         return RemoteReplay(handle, name, about, keeper)
 
@@ -327,18 +326,18 @@ def _answer_of(reference: Any, name: str) -> Any:
         raise (error.cause if isinstance(error.cause, Exception) else error) from error
     except ray.exceptions.RayActorError as error:
         raise RemoteReplayError(
-            f"the replay {name!r} is gone. With max_restarts in its options it is started again, as often as that "
-            f"says, from where it was last saved. Ray says: {error}"
+            f"the replay {name!r} is gone. With max_restarts in its options, Ray restarts it that often, with the "
+            f"samples of the last save. Ray says: {error}"
         ) from error
 
 
 class RemoteReplay:
     """A replay in an actor, with the methods and properties of its class.
 
-    It can be handed to other processes of the cluster. When the actor has died, calls raise a `RemoteReplayError`; with
-    `max_restarts` in the actor's options Ray starts it again. The replay then has what its storage on disk has, or what
-    was last saved, which the next call says with a `ReplayRestartedWarning`. If there is neither, that call raises a
-    `ReplayRestartedError` and does nothing else.
+    A proxy can be passed to other processes of the cluster. After the death of the actor, calls raise a
+    `RemoteReplayError`; with `max_restarts` in the actor's options Ray restarts it. The replay then has the samples of
+    its storage on disk, or of its last save, and the next call issues a `ReplayRestartedWarning`. Without either, the
+    next call raises a `ReplayRestartedError` and has no other effect.
 
     Examples
     --------
@@ -348,29 +347,28 @@ class RemoteReplay:
 
     def __init__(self, handle: Any, name: str, about: About, keeper: Any = None) -> None:
         self._handle, self._name, self._about = handle, name, about
-        self._keeper = keeper  # Ray ends an actor that nobody holds, unless it is detached
+        self._keeper = keeper  # Ray ends an actor without references, unless it is detached
         self._known_generation = about.generation
         self._client, self._numbers = uuid.uuid4().hex, itertools.count()
         self._is_closed = False
 
     @classmethod
     def connect(cls, name: str, namespace: str | None = None) -> RemoteReplay:
-        """Connect to a replay that another driver, or another process, has made.
+        """Connect to a replay of another driver or process.
 
         Parameters
         ----------
         name
-            The `name` in the options of the replay's actor. Its `lifetime` is "detached" if the driver that made it may
-            end.
+            The `name` in the options of the replay's actor. Its `lifetime` must be "detached" if its driver may end.
         namespace
-            The namespace of the name; that of this process by default.
+            The namespace of the name, by default of this process.
 
         Raises
         ------
         RemoteReplayError
-            If there is no such replay.
+            If the replay does not exist.
         TypeError
-            The actor of this name is none of a replay.
+            If the actor of this name is no replay.
         """
         try:
             handle: Any = ray.get_actor(name, namespace)
@@ -380,7 +378,7 @@ class RemoteReplay:
                 f"give the replay this name, lifetime='detached' if its driver ends, and here the namespace of the name"
             ) from error
         if not hasattr(handle, "restart_text"):
-            raise TypeError(f"the actor {name!r} is none of a replay")
+            raise TypeError(f"the actor {name!r} is no replay")
         return cls(handle, name, _answer_of(handle.about.remote(), name))
 
     def __reduce__(self) -> tuple[type[RemoteReplay], tuple[Any, ...]]:
@@ -389,7 +387,7 @@ class RemoteReplay:
 
     @property
     def generation(self) -> int:
-        """How often the actor has died and begun anew."""
+        """The number of restarts of the actor."""
         return int(_answer_of(self._handle.about.remote(), self._name).generation)
 
     def _result(self, reference: Any) -> Any:
@@ -401,14 +399,14 @@ class RemoteReplay:
         if answer.generation > self._known_generation:
             self._known_generation = answer.generation
             text = _answer_of(self._handle.restart_text.remote(), self._name)
-            what = f"the actor of the replay {self._name!r} has died and begun anew: {text}"
-            warnings.warn(what, ReplayRestartedWarning, stacklevel=4)
+            message = f"the actor of the replay {self._name!r} has died and was restarted: {text}"
+            warnings.warn(message, ReplayRestartedWarning, stacklevel=4)
         return unpacked(answer.result)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         ticket = Ticket(self._client, next(self._numbers)) if method in _ONCE else None
-        given = (method, packed(args), packed(kwargs), ticket, self._known_generation)
-        result = self._result(self._handle.call.remote(*given))
+        request = (method, packed(args), packed(kwargs), ticket, self._known_generation)
+        result = self._result(self._handle.call.remote(*request))
         return self if result is None and method in _CHAINED else result
 
     def __getattr__(self, name: str) -> Any:
@@ -421,7 +419,7 @@ class RemoteReplay:
         return self._result(self._handle.get.remote(name, self._known_generation))
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Give the samples of a batch the priorities in it; only what that takes of the batch is sent."""
+        """Set the priorities of a batch's samples; only the needed entries of the batch are sent."""
         self._call("update_tensordict_priority", data.select("index", "number", self._priority_key, strict=False))
 
     @functools.cached_property
@@ -438,12 +436,12 @@ class RemoteReplay:
         self._call("__setitem__", index, data)
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of one iteration, which all who use the replay share."""
+        """Iterate over batches; all users of the replay share one iteration."""
         while (batch := self._call("next")) is not None:
             yield batch
 
     def close(self) -> None:
-        """Close the replay and end its actor, for all who use it. Closing it again does nothing."""
+        """Close the replay and end its actor, for all users. A second call does nothing."""
         if self._is_closed:
             return
         try:

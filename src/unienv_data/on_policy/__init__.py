@@ -1,4 +1,4 @@
-"""What on-policy learners need: rollouts of a policy, and the advantages and returns of their steps."""
+"""Rollouts of a policy, and the advantages and returns of their steps, for on-policy learning."""
 
 from ._advantages import Advantages, discounted_returns, gae
 from ._rollout import Rollout, rollout

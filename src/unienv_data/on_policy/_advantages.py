@@ -1,8 +1,8 @@
-"""Advantages and returns of steps that lie time first, on NumPy, PyTorch and JAX.
+"""Advantages and returns of steps in arrays with time first, on NumPy, PyTorch and JAX.
 
 Both are sums that run backwards through an episode: x[t] = increment[t] + decay[t] * x[t + 1], where the decay is zero
-at the end of an episode. They are computed by doubling: each pass joins neighbouring spans of steps into one of twice
-the length, so that T steps take log2(T) passes of whole arrays, and JAX has as little to compile.
+at the end of an episode. They are computed by doubling: each pass joins neighbouring spans of steps to spans of twice
+the length, so that T steps take log2(T) passes over whole arrays, and JAX compiles little code.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ def gae(
 ) -> Advantages:
     """Generalized advantage estimates of steps, and the returns to fit values to.
 
-    An episode that was terminated is worth nothing more. One that was truncated, or that goes on after the last step,
-    is worth what `next_values` says.
+    A terminated episode has no further value. A truncated episode, or an episode that continues after the last step,
+    has the value in `next_values`.
 
     Parameters
     ----------
     rewards, values
-        Of each step, and of the observation that it was taken at. All arrays have the same shape: (T, N), or (T,) for a
-        single environment, time first; they are of one backend and may be traced by `jax.jit`.
+        The reward of each step, and the value of the observation before it. All arrays have the same shape: (T, N), or
+        (T,) for a single environment, time first. They are of one backend and may be traced by `jax.jit`.
     terminated, truncated
         Booleans: whether and how the step ended its episode.
     next_values
-        Of the observation that each step led to (`next_obs`), at the end of an episode its last one and not the first
-        of the next. Where a step was terminated, it does not count.
+        The value of the observation after each step (`next_obs`): at the end of an episode of its last observation, not
+        of the first one of the next episode. Ignored for terminated steps.
     gamma, lam
-        The discount of rewards, and that of later advantages.
+        The discount of rewards, and of later advantages.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def gae(
     Raises
     ------
     ValueError
-        An array has another shape than `values`, or there are no steps.
+        An array has another shape than `values`, or no steps.
     TypeError
         `values` are no floats, the flags are no booleans, or the arrays are of different libraries.
 
@@ -84,22 +84,22 @@ def gae(
     backend = _check(
         values=values, rewards=rewards, terminated=terminated, truncated=truncated, next_values=next_values
     )
-    nothing = backend.zeros_like(values)
-    expected = backend.where(terminated, nothing, backend.astype(next_values, values.dtype))
-    surprise = backend.astype(rewards, values.dtype) + gamma * expected - values
-    decay = backend.where(terminated | truncated, nothing, nothing + gamma * lam)
-    advantages = _sum_backwards(backend, surprise, decay)
+    zeros = backend.zeros_like(values)
+    expected = backend.where(terminated, zeros, backend.astype(next_values, values.dtype))
+    td_errors = backend.astype(rewards, values.dtype) + gamma * expected - values
+    decay = backend.where(terminated | truncated, zeros, zeros + gamma * lam)
+    advantages = _sum_backwards(backend, td_errors, decay)
     return Advantages(advantages, advantages + values)
 
 
 def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_values: Any, gamma: float) -> Any:
-    """The discounted sum of rewards from each step to the end of its episode.
+    """Compute the discounted sum of rewards from each step to the end of its episode.
 
     Parameters
     ----------
     rewards, terminated, truncated, next_values
-        Of shapes as for `gae`. Where an episode was truncated, or goes on after the last step, `next_values` stands for
-        the rewards to come; pass zeros to leave them out.
+        As for `gae`. If an episode was truncated, or continues after the last step, `next_values` replaces the later
+        rewards; pass zeros to leave them out.
     gamma
         The discount of one step.
 
@@ -111,7 +111,7 @@ def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_value
     Raises
     ------
     ValueError
-        An array has another shape than `next_values`, or there are no steps.
+        An array has another shape than `next_values`, or no steps.
     TypeError
         `next_values` are no floats, the flags are no booleans, or the arrays are of different libraries.
 
@@ -125,15 +125,15 @@ def discounted_returns(rewards: Any, terminated: Any, truncated: Any, next_value
     (128, 8)
     """
     backend = _check(next_values=next_values, rewards=rewards, terminated=terminated, truncated=truncated)
-    nothing = backend.zeros_like(next_values)
-    goes_on = ~(terminated | truncated)
+    zeros = backend.zeros_like(next_values)
+    continues = ~(terminated | truncated)
     is_cut = backend.concat([truncated[:-1] & ~terminated[:-1], ~terminated[-1:]])
-    increment = backend.astype(rewards, next_values.dtype) + gamma * backend.where(is_cut, next_values, nothing)
-    return _sum_backwards(backend, increment, backend.where(goes_on, nothing + gamma, nothing))
+    increment = backend.astype(rewards, next_values.dtype) + gamma * backend.where(is_cut, next_values, zeros)
+    return _sum_backwards(backend, increment, backend.where(continues, zeros + gamma, zeros))
 
 
 def _sum_backwards(backend: ComputeBackend, increment: Any, decay: Any) -> Any:
-    """x[t] = increment[t] + decay[t] * x[t + 1], with nothing after the last step."""
+    """Solve x[t] = increment[t] + decay[t] * x[t + 1], with x = 0 after the last step."""
     span = 1
     while span < increment.shape[0]:
         joined = increment[:-span] + decay[:-span] * increment[span:]
@@ -144,19 +144,19 @@ def _sum_backwards(backend: ComputeBackend, increment: Any, decay: Any) -> Any:
 
 
 def _check(**arrays: Any) -> ComputeBackend:
-    """The backend of arrays that have the shape of the first, which is of floats; by the names of the arguments."""
+    """Check that all arrays have the shape of the first, which has floats; return their backend."""
     (first, model), *_ = arrays.items()
     backend = get_backend_from_tensor(model)
     if not backend.dtype_is_real_floating(model.dtype):
-        raise TypeError(f"{first}: dtype {backend.dtype_name(model.dtype)}, it must be of floats")
+        raise TypeError(f"{first}: dtype {backend.dtype_name(model.dtype)}, it must be floats")
     if not (model.shape and model.shape[0]):
-        raise ValueError(f"{first}: shape {tuple(model.shape)}, its first axis must be time, with one step at least")
+        raise ValueError(f"{first}: shape {tuple(model.shape)}, its first axis must be time, with at least one step")
     for name, array in arrays.items():
         other = get_backend_from_tensor(array)
         if other is not backend:
-            raise TypeError(f"{name}: an array of {other}, {first} is one of {backend}; convert one of them")
+            raise TypeError(f"{name}: an array of {other}, {first} is of {backend}; convert one of the arrays")
         if tuple(array.shape) != tuple(model.shape):
-            raise ValueError(f"{name}: shape {tuple(array.shape)}, it must be that of {first}, {tuple(model.shape)}")
+            raise ValueError(f"{name}: shape {tuple(array.shape)}, it must be {tuple(model.shape)} as of {first}")
         if name in ("terminated", "truncated") and not backend.dtype_is_boolean(array.dtype):
-            raise TypeError(f"{name}: dtype {backend.dtype_name(array.dtype)}, it must be of booleans")
+            raise TypeError(f"{name}: dtype {backend.dtype_name(array.dtype)}, it must be booleans")
     return backend

@@ -1,4 +1,4 @@
-"""Steps of a policy in an environment, as arrays with time first."""
+"""Rollouts: steps of a policy in an environment, as arrays with time first."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def rollout(
 
 
 def _begin_ended(env: Env, context: Any, next_obs: Any, terminated: Any, truncated: Any) -> tuple[Any, Any]:
-    """Context and observation to act on next, once what has ended is reset."""
+    """Reset the ended episodes; return context and observation for the next step."""
     ended = terminated | truncated
     if env.batch_size is None:
         return env.reset()[:2] if ended else (context, next_obs)
@@ -150,7 +150,7 @@ def _begin_ended(env: Env, context: Any, next_obs: Any, terminated: Any, truncat
 
 
 def _stack(values: list[Any], name: str, backend: ComputeBackend, device: Any) -> Any:
-    """Numbers, arrays or dicts of these, one of each step, with time as a new first axis."""
+    """Stack the numbers, arrays or dicts of all steps along a new first axis, time."""
     if isinstance(values[0], Mapping):
         keys = values[0].keys()
         for step, value in enumerate(values):

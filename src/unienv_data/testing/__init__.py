@@ -1,4 +1,4 @@
-"""The storage contract as tests, to run on a storage of your own. Nothing here needs pytest, and pytest runs all."""
+"""The storage contract as tests for your own storage, with or without pytest."""
 
 from .storage_contract import StorageContract, StorageContractError, check_storage
 

@@ -1,4 +1,4 @@
-"""The clauses of the storage contract, each a function of a maker of storages."""
+"""The clauses of the storage contract: functions that check storages from a `Maker`."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def every_kind_of_index_reads_the_same(maker: Maker) -> None:
             require_same(samples, maker.batch([values[slot] for slot in slots]), f"what {index!r} reads")
         else:
             require(batch_size_data(samples) == 0, f"{samples!r:.80} for {index!r}", "an empty batch")
-    for one, slot in ((-1, 4), (np.int64(2), 2)):
-        require_same(storage.get(one), values[slot], f"what {one!r} reads")
+    for single, slot in ((-1, 4), (np.int64(2), 2)):
+        require_same(storage.get(single), values[slot], f"what {single!r} reads")
 
 
 @clause
@@ -196,13 +196,13 @@ def segments_are_appended(maker: Maker) -> None:
 def encoding_changes_nothing_and_writing_does(maker: Maker) -> None:
     filled, values = maker.filled()
     storage, others = rows_of(filled), maker.values(4, seed=1)
-    one, some = storage.encode(others[0], None), storage.encode(maker.batch(others[1:]), 3)
+    sample, batch = storage.encode(others[0], None), storage.encode(maker.batch(others[1:]), 3)
     require_error(lambda: storage.encode(None, None), ValueError, "encoding None")
     require_error(lambda: storage.encode(maker.batch(others), 3), ValueError, "encoding 4 samples as 3")
     _require_samples(storage, values, "a sample after encoding")
     storage.reserve(0, 3)
-    storage.write(0, one, 0)
-    storage.write(slice(1, 3), storage.part(some, 3, 1, 3), 1)
+    storage.write(0, sample, 0)
+    storage.write(slice(1, 3), storage.part(batch, 3, 1, 3), 1)
     _require_samples(storage, [others[0], others[2], others[3], *values[3:]], "a sample")
     require_same(storage.gather(2, SLOTS), others[3], "a gathered sample")
     ring = storage.ring or SLOTS
@@ -264,7 +264,7 @@ def a_dump_is_loaded_equal(maker: Maker) -> None:
     _require_samples(storage, values, "a sample after dumps")
     loaded = maker.load(path)
     _require_samples(loaded, values, "a loaded sample")
-    loaded.close()  # there are formats that let nobody write while somebody reads
+    loaded.close()  # some formats do not allow a writer beside a reader
     other = maker.load(path, read_only=False)
     changed = maker.values(1, seed=1)[0]
     other.set(0, changed)

@@ -1,4 +1,4 @@
-"""Helpers of the clauses of the storage contract, which make storages and check values."""
+"""Helpers for the clauses of the storage contract: making storages and comparing values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOTS = 5
 
 
 class StorageContractError(AssertionError):
-    """A storage breaks a clause; the text says which one, what was found and what is wanted.
+    """A storage breaks a clause; the message has its name, the result and the rule.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class StorageContractError(AssertionError):
 
 
 class Maker:
-    """Makes storages of one class for one space, and closes them."""
+    """Makes storages of one class for one space, and closes them at the end of a `with` block."""
 
     _numbers = itertools.count()
 
@@ -60,7 +60,7 @@ class Maker:
         return self._folder / f"{next(self._numbers)}{self.storage_cls.single_file_ext or ''}"
 
     def make(self, capacity: int | None = SLOTS, path: Path | None = None) -> SpaceStorage:
-        """A new storage, its files at a path of its own unless one is given."""
+        """Create a storage, by default at a new path."""
         path = self.new_path() if path is None else path
         self._made.append(self.storage_cls.create(self.space, capacity=capacity, cache_path=path, **self._options))
         return self._made[-1]
@@ -70,13 +70,13 @@ class Maker:
         return self._made[-1]
 
     def filled(self, path: Path | None = None) -> tuple[SpaceStorage, list[Any]]:
-        """A storage with a sample in every slot, and the samples."""
+        """Create a storage with a sample in every slot; return it with the samples."""
         storage, values = self.make(path=path), self.values(SLOTS)
         storage.set(slice(0, SLOTS), self.batch(values))
         return storage, values
 
     def values(self, count: int, seed: int = 0) -> list[Any]:
-        """Samples, no two of them alike."""
+        """Draw samples, all different."""
         rng, values = self.space.backend.random.random_number_generator(seed), []
         for _ in range(count):
             rng, value = self.space.sample(rng)
@@ -87,13 +87,13 @@ class Maker:
         return concatenate(self.space, values)
 
 
-# By name, in the order in which they are checked: a later one relies on what an earlier one has found.
+# By name, in the order of the checks: later clauses rely on earlier ones.
 CLAUSES: dict[str, Clause] = {}
 clause = registering_in(CLAUSES, StorageContractError)
 
 
 def require_same(value: Any, wanted: Any, what: str) -> None:
-    """Compare data to the bit."""
+    """Raise unless values are equal bit by bit."""
     differs = difference(snapshot(wanted), snapshot(value))
     require(differs is None, f"{what} that differs ({differs})", "what was written")
 

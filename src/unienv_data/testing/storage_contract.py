@@ -1,11 +1,11 @@
-"""The contract of a storage as tests that anyone can run on one of theirs.
+"""The contract of a storage as tests that you can run on your own storage.
 
-    check_storage(MyStorage, folder)          # raises a StorageContractError at the first clause that is broken
+    check_storage(MyStorage, folder)          # raises a StorageContractError at the first broken clause
 
     class TestMyStorage(StorageContract):     # or with pytest, one test a clause
         storage_cls = MyStorage
 
-The contract itself is in `unienv_data.base.storage`; each clause here is a function of a maker of storages.
+The contract itself is in `unienv_data.base.storage`. A clause is a function that checks storages from a `Maker`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["StorageContract", "StorageContractError", "check_storage"]
 
 
 def default_spaces(backend: Any = NumpyComputeBackend) -> list[Space]:
-    """A plain array, and a nested dictionary."""
+    """Return the default spaces: an array, and a nested dict."""
     box = BoxSpace(backend, -1.0, 1.0, "float32", shape=(3,))
     pixels = BoxSpace(backend, 0, 255, "uint8", shape=(2, 2))
     return [box, DictSpace(backend, {"obs": {"pose": box, "rgb": pixels}, "done": BinarySpace(backend, ())})]
@@ -51,7 +51,7 @@ def check_storage(
     folder
         An empty folder to work in.
     spaces
-        The spaces of samples to check it with; by default a catalogue of all kinds.
+        The spaces of samples; by default an array and a nested dict.
     grows
         Whether a capacity of None is possible.
     skip
@@ -62,9 +62,9 @@ def check_storage(
     Raises
     ------
     StorageContractError
-        The storage breaks a clause: which one, what was found, and what the contract wants.
+        The storage breaks a clause; the message has its name, the result, and the rule.
     ValueError
-        `skip` has a name that is no clause.
+        `skip` contains a name that is no clause.
 
     Examples
     --------
@@ -81,9 +81,9 @@ def check_storage(
 
 
 class StorageContract:
-    """A pytest class for a storage: derive from it, name it `Test...` and say which class it is.
+    """A pytest class for a storage: derive a class `Test...` and set `storage_cls`.
 
-    A storage that cannot do with the default spaces, or wants more arguments, says so with the attributes.
+    Set `spaces` if the storage does not support the default spaces, and `options` for further arguments of `create`.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""The documented path of transformations of data; they are in `unienv_interface.transformations`."""
+"""The documented path of transformations, which are defined in `unienv_interface.transformations`."""
