@@ -119,10 +119,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "counter": (
         lambda root: edit_table(root / DATA, "frame_index", lambda v: v.__setitem__(4, 44)),
         "episodes",
-        "frame 4: frame_index is 44, it should be 4",
+        "frame 4: frame_index is 44, it must be 4",
     ),
     "statistics": (_wrong_stats, "statistics", "the mean of 'action'"),
-    "total": (_wrong_total, "episodes", "total_frames is 99, and there are 60"),
+    "total": (_wrong_total, "episodes", "total_frames is 99, the dataset has 60"),
     "index": (
         lambda root: edit_table(root / DATA, "index", lambda v: np.add(v, 1, out=v)),
         "unreadable-samples",
@@ -132,10 +132,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "span": (
         lambda root: edit_table(root / EPISODES, FROM, lambda v: v.__setitem__(1, v[1] + 0.5)),
         "videos",
-        "from 2.500000 s to 3.300000 s there is no room for exactly 13 frames at 10 fps",
+        "from 2.500000 s to 3.300000 s is not the length of 13 frames at 10 fps",
     ),
     "no_video": (lambda root: (root / TOP).unlink(), "videos", "there is no such file"),
-    "short_video": (_swap_videos, "videos", "frames of it, and there are"),
+    "short_video": (_swap_videos, "videos", "frames for "),
     "cut_video": (lambda root: os.truncate(root / TOP, 900), "videos", "cannot be opened"),
     "no_footer": (lambda root: drop_footer(root / DATA), "unreadable", "no footer"),
     "no_episodes": (lambda root: (root / EPISODES).unlink(), "unfinished-episode", "ended before finalize"),

@@ -190,13 +190,13 @@ def test_lanes_are_episodes_one_after_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "options", "why"),
     [
-        ({}, {"task": "lift"}, "fps is None, it must say how many samples a second has"),
+        ({}, {"task": "lift"}, "fps is None, it must be the number of samples per second"),
         ({}, {"fps": 30}, "task is None and there is no text column 'task'"),
         ({}, {"fps": 30, "task": ["lift"]}, "task has 1 texts, and there are 3 episodes"),
-        ({}, {"fps": 30, "task": "lift", "codec": "gif"}, "codec is 'gif', videos are encoded as one of"),
-        ({}, {"fps": 30, "task": "lift", "codec": "av1"}, "AV1 wants even sides: give codec='h264'"),
+        ({}, {"fps": 30, "task": "lift", "codec": "gif"}, "codec is 'gif', it must be one of"),
+        ({}, {"fps": 30, "task": "lift", "codec": "av1"}, "AV1 needs even sides: give codec='h264'"),
         ({}, {"fps": 30, "task": "lift", "mapping": {"action": "act"}}, "there is no column 'act', only"),
-        ({}, {"fps": 30, "task": "lift", "mapping": {"index": "level"}}, "feature 'index': LeRobot keeps"),
+        ({}, {"fps": 30, "task": "lift", "mapping": {"index": "level"}}, "feature 'index': "),
         (
             {"cloud": DynamicBoxSpace(NUMPY, 0, 1, (0, 3), (4, 3), "float32")},
             {"fps": 30, "task": "lift"},

@@ -1,4 +1,4 @@
-"""Episodes that are video already go to a LeRobot dataset as they are: streams are copied, not encoded again."""
+"""Copying the video streams of episodes to a LeRobot dataset, without encoding them again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from unienv_interface.utils.optional import need
 from ..base.common import BatchBase
 from ..base.encoded_frames import EncodedFrames
 from ._lerobot_meta import V3_VIDEO
-from ._lerobot_writing import Cursor, Place, video_info
+from ._lerobot_writing import Cursor, FilePosition, video_info
 
 
 class Piece(NamedTuple):
-    """Frames that follow one another in a video: from which second of it, and how many."""
+    """Consecutive frames of a video: the path, the first second, and the number of frames."""
 
     path: Path
     start: float
@@ -31,8 +31,8 @@ class Piece(NamedTuple):
 def encoded_episodes(
     batch: BatchBase, keys: Sequence[Any], episodes: Sequence[np.ndarray], fps: float
 ) -> list[list[Piece]] | None:
-    """The pieces of video that each episode consists of; None unless all frames of a column can be copied."""
-    found = []
+    """Find the pieces of video of each episode; None unless all frames of a column can be copied."""
+    by_episode = []
     for indices in episodes:
         frames = batch.encoded_frames(keys, indices)
         if frames is None or frames.fps != fps or any(path.suffix != ".mp4" for path in frames.paths):
@@ -40,14 +40,14 @@ def encoded_episodes(
         pieces = _pieces(frames)
         if len(pieces) > 1 and not _can_be_joined(pieces, fps):
             return None
-        found.append(pieces)
-    return found
+        by_episode.append(pieces)
+    return by_episode
 
 
 def _pieces(frames: EncodedFrames) -> list[Piece]:
-    goes_on = np.abs(np.diff(frames.seconds) * frames.fps - 1) < 0.5
-    goes_on &= np.array([path == after for path, after in itertools.pairwise(frames.paths)], bool)
-    starts = np.flatnonzero(np.append(True, ~goes_on)).tolist()
+    continues = np.abs(np.diff(frames.seconds) * frames.fps - 1) < 0.5
+    continues &= np.array([path == after for path, after in itertools.pairwise(frames.paths)], bool)
+    starts = np.flatnonzero(np.append(True, ~continues)).tolist()
     ends = [*starts[1:], len(frames.paths)]
     return [
         Piece(frames.paths[start], float(frames.seconds[start]), end - start)
@@ -56,7 +56,7 @@ def _pieces(frames: EncodedFrames) -> list[Piece]:
 
 
 def _can_be_joined(pieces: Sequence[Piece], fps: float) -> bool:
-    """Whether videos of one kind follow one another, of which each is wanted to its end and the next from its start."""
+    """Whether videos have equal encodings, and each piece ends with its video and the next begins with its video."""
     av, kinds = need("av", extra="lerobot"), set()
     for number, piece in enumerate(pieces):
         with av.open(os.fspath(piece.path)) as container:
@@ -72,18 +72,18 @@ def _can_be_joined(pieces: Sequence[Piece], fps: float) -> bool:
 
 
 class VideoCopier:
-    """Copies the videos of one camera as they are; of one that is wanted in part, or not alone, the packets."""
+    """Copies the videos of one camera: a complete video as a file, else the packets of its pieces."""
 
     def __init__(self, root: Path, key: str, episodes: Sequence[Sequence[Piece]], fps: float) -> None:
         self._cursor = Cursor(root, V3_VIDEO, video_key=key)
         self._episodes, self._fps = iter(episodes), fps
-        self._wanted: Counter[Path] = Counter()  # frames
+        self._wanted: Counter[Path] = Counter()  # the number of frames
         for piece in itertools.chain.from_iterable(episodes):
             self._wanted[piece.path] += piece.length
-        self._copied: dict[Path, Place] = {}
+        self._copied: dict[Path, FilePosition] = {}
         self._info: dict[str, Any] = {}
 
-    def end_episode(self, count: int) -> Place:
+    def end_episode(self, count: int) -> FilePosition:
         pieces = next(self._episodes)
         path = pieces[0].path
         if len(pieces) == 1 and path in self._copied:
@@ -97,12 +97,12 @@ class VideoCopier:
             self._info = video_info(shape, self._fps, context.codec.canonical_name, context.pix_fmt)
         if len(pieces) == 1 and is_whole:
             shutil.copyfile(path, target)
-            self._copied[path] = self._cursor.place()
-            return self._cursor.place(pieces[0].start)
-        return self._cursor.place(_copy_packets(pieces, target, self._fps))
+            self._copied[path] = self._cursor.position()
+            return self._cursor.position(pieces[0].start)
+        return self._cursor.position(_copy_packets(pieces, target, self._fps))
 
     def close(self) -> None:
-        """Nothing is open between two episodes."""
+        """Do nothing: no file is open between two episodes."""
 
     abandon = close
 
@@ -111,9 +111,9 @@ class VideoCopier:
 
 
 def _copy_packets(pieces: Sequence[Piece], target: Path, fps: float) -> float:
-    """Write a video of pieces of others, one after the other; the second of it at which the first one begins.
+    """Concatenate pieces of videos in a new video; return the second at which the first piece begins.
 
-    A piece that does not begin with a key frame brings the frames from the last one on.
+    A piece that does not begin with a key frame is copied from the previous key frame on.
     """
     av = need("av", extra="lerobot")
     begin, end = 0.0, 0
@@ -127,10 +127,10 @@ def _copy_packets(pieces: Sequence[Piece], target: Path, fps: float) -> float:
                 container.seek(round(piece.start / source.time_base), stream=source)
                 key, found, start = None, list[int](), end
                 for packet in container.demux(source):
-                    if packet.pts is None or len(found) == piece.length:  # nothing refers to what comes later
+                    if packet.pts is None or len(found) == piece.length:  # later packets are not needed
                         break
                     key = packet.pts if key is None else key
-                    if packet.pts < key:  # of the group before
+                    if packet.pts < key:  # of the previous group of pictures
                         continue
                     if packet.pts > first:
                         found.append(packet.pts)

@@ -1,4 +1,4 @@
-"""Batches written as LeRobot datasets, in the layout v3.0."""
+"""Export of batches as LeRobot datasets, in the layout v3.0."""
 
 from __future__ import annotations
 
@@ -84,15 +84,14 @@ def export_lerobot(
 ) -> LeRobotExport:
     """Write the episodes of a batch as a LeRobot dataset of v3.0: tables, videos, tasks and statistics.
 
-    Images (uint8 with three channels, first or last) are encoded as videos. What is video already is copied without
-    encoding it again, if it has this `fps`: columns of `Video` with H.264, HEVC or AV1, and the videos of a LeRobot
-    dataset, also through `select`, `split` and `CombinedBatch`.
-    The folder is there when all of it is, or not at all; memory stays bounded.
+    Images (uint8 with three channels, first or last) are encoded as videos. Existing videos of this `fps` are copied
+    without encoding: columns of `Video` with H.264, HEVC or AV1, and the videos of a LeRobot dataset, also through
+    `select`, `split` and `CombinedBatch`. The folder appears when it is complete, or not at all. Memory is bounded.
 
     Parameters
     ----------
     batch
-        A batch that knows its episodes. An episode that was never closed is written, too.
+        A batch that knows its episodes. Open episodes are written, too.
     path
         The new folder.
     mapping
@@ -102,13 +101,13 @@ def export_lerobot(
     fps
         Samples per second; by default those of the LeRobot dataset, or of the buffer's columns of `Video`.
     task
-        What is done, in words, in all episodes or in each; by default what the text column `task` says.
+        The task in words, one for all episodes or one for each; by default the text column `task`.
     robot_type
         The name of the robot.
     codec
-        What encodes images that are not video yet: "h264" or "av1".
+        The codec for images: "h264" or "av1".
     progress
-        Called with how many samples are written of how many in all.
+        Called as ``progress(done, total)`` with numbers of samples.
 
     Returns
     -------
@@ -137,21 +136,21 @@ def export_lerobot(
     remove_leftovers(target)
     try:
         _write(source, temporary, robot_type, codec, progress or (lambda done, total: None))
-        there = load_meta(temporary).episodes
-        if (len(there.numbers), there.starts[-1]) != (len(source.episodes), source.total):
-            raise RuntimeError(f"{target}: the episodes that were written do not read back")
+        written = load_meta(temporary).episodes
+        if (len(written.numbers), written.starts[-1]) != (len(source.episodes), source.total):
+            raise RuntimeError(f"{target}: the written episodes do not read back")
         replace_folder(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return LeRobotExport(str(target), len(source.episodes), source.total, list(source.features))
 
 
-# -- what is exported --------------------------------------------------------------------------------------
+# -- features, episodes and tasks --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Feature:
-    """One feature, and the column it comes from."""
+    """One feature, and its column in the batch."""
 
     name: str
     keys: tuple[Any, ...]
@@ -174,7 +173,7 @@ class _Feature:
         return VIDEO if self.is_image else self.space.backend.dtype_name(self.space.dtype)
 
     def on_host(self, values: Any) -> np.ndarray:
-        """Values of the column as LeRobot keeps them: images with the channels last, numbers with an axis."""
+        """Convert values of the column to LeRobot's form: images with the channels last, numbers with an axis."""
         if self.dtype == STRING:
             return np.asarray(values, object)
         array = self.space.backend.to_numpy(values)
@@ -195,7 +194,7 @@ def _rate_of(batch: BatchBase) -> float | None:
 
 
 class _Source:
-    """The batch to be exported: its features, episodes and tasks."""
+    """The batch to export: its features, episodes and tasks."""
 
     def __init__(
         self,
@@ -207,7 +206,7 @@ class _Source:
         self.batch = batch
         rate = _rate_of(batch) if fps is None else fps
         if rate is None or not rate > 0:
-            raise ValueError(f"fps is {rate}, it must say how many samples a second has: give fps (--fps)")
+            raise ValueError(f"fps is {rate}, it must be the number of samples per second: give fps (--fps)")
         self.fps = int(rate) if float(rate).is_integer() else float(rate)
         leaves = {leaf.name: leaf for leaf in RowLayout(batch.single_space).leaves}
         if mapping is None:
@@ -216,7 +215,7 @@ class _Source:
             }
         self.features = {name: _feature(name, column, leaves) for name, column in mapping.items()}
         if not self.features:
-            raise ValueError("there is no column to be exported")
+            raise ValueError("there is no column to export")
         self.episodes = _episodes(batch)
         self.total = sum(len(indices) for indices in self.episodes)
         self.task_keys: tuple[Any, ...] | None = None
@@ -231,24 +230,24 @@ class _Source:
             self.task_keys = leaves[TASK].path
         else:
             raise ValueError(
-                "task is None and there is no text column 'task': say what is done, such as 'pick the cube'"
+                "task is None and there is no text column 'task': describe the task, such as 'pick the cube'"
             )
 
     def tasks_of(self, episode: int) -> list[str]:
-        """The task of each sample of an episode."""
+        """Return the task of each sample of an episode."""
         indices = self.episodes[episode]
         if self.task_keys is None:
             return [self._tasks[episode]] * len(indices)
         return [str(text) for text in self.batch.get_column_at(self.task_keys, indices)]
 
     def chunks(self, feature: _Feature, episode: int) -> Iterator[np.ndarray]:
-        """The values of a feature in an episode, a bounded number of bytes at a time."""
+        """Yield the values of a feature in an episode, in chunks of bounded size."""
         indices = self.episodes[episode]
         nbytes = 8 * int(np.prod(feature.shape)) if not feature.is_image else int(np.prod(feature.shape))
         rows = max(1, _CHUNK_BYTES // max(nbytes, 1))
         for start in range(0, len(indices), rows):
-            part = indices[start : start + rows]
-            values = self.batch.get_column_at(feature.keys, part) if feature.keys else self.batch.get_at(part)
+            chunk = indices[start : start + rows]
+            values = self.batch.get_column_at(feature.keys, chunk) if feature.keys else self.batch.get_at(chunk)
             yield feature.on_host(values)
 
 
@@ -270,7 +269,7 @@ def _feature_name(path: tuple[Any, ...], space: Space) -> str:
 
 def _feature(name: str, column: str | Sequence[Any], leaves: Mapping[str, Any]) -> _Feature:
     if "/" in name or name in RESERVED or name == TASK or not name:
-        raise ValueError(f"feature {name!r}: LeRobot keeps {[*RESERVED, TASK]} to itself, and names have no slash")
+        raise ValueError(f"feature {name!r}: {[*RESERVED, TASK]} are reserved, and names must not have a slash")
     leaf = leaves.get(column) if isinstance(column, str) else None
     if leaf is None:
         leaf = next(
@@ -290,7 +289,7 @@ def _feature(name: str, column: str | Sequence[Any], leaves: Mapping[str, Any]) 
 
 
 def _is_image(space: Space) -> bool:
-    """Whether a column goes to a video: colour images of uint8."""
+    """Whether a column is exported as video: colour images of uint8."""
     if not isinstance(space, ArraySpace) or isinstance(space, BinarySpace):
         return False
     shape = space.shape
@@ -298,7 +297,7 @@ def _is_image(space: Space) -> bool:
 
 
 def _episodes(batch: BatchBase) -> list[np.ndarray]:
-    """The indices of each episode, by their first."""
+    """Return the indices of each episode, in the order of their starts."""
     bounds = batch.episodes_of(np.arange(len(batch)))
     if bounds is None:
         raise ValueError(
@@ -307,7 +306,7 @@ def _episodes(batch: BatchBase) -> list[np.ndarray]:
         )
     starts, first = np.unique(bounds.start, return_index=True)
     if not len(starts):
-        raise ValueError("there is no episode to be exported")
+        raise ValueError("there is no episode to export")
     strides = np.broadcast_to(bounds.stride, len(bounds.start))[first]
     ranges = zip(starts.tolist(), bounds.stop[first].tolist(), strides.tolist(), strict=True)
     return [np.arange(*ends) for ends in ranges]
@@ -353,23 +352,25 @@ def _write(source: _Source, root: Path, robot_type: str | None, codec: str, prog
                 columns[name] = np.concatenate(list(source.chunks(feature, number)))
                 if feature.dtype != STRING:
                     stats[name] = _as_dict(summarize(columns[name]), columns[name].dtype, count)
-            own: dict[str, np.ndarray] = {
+            counters: dict[str, np.ndarray] = {
                 "timestamp": (np.arange(count) / source.fps).astype(np.float32),
                 "frame_index": np.arange(count),
                 "episode_index": np.full(count, number),
                 "index": np.arange(done, done + count),
                 "task_index": np.array([tasks.setdefault(text, len(tasks)) for text in texts], np.int64),
             }
-            for name, values in own.items():
+            for name, values in counters.items():
                 stats[name] = _as_dict(summarize(values[:, None]), values.dtype, count)
-            place = tables.add({**columns, **own})
-            row |= {"data/chunk_index": place.chunk, "data/file_index": place.file}
+            position = tables.add({**columns, **counters})
+            row |= {"data/chunk_index": position.chunk, "data/file_index": position.file}
             row |= {
-                f"stats/{name}/{key}": value.tolist() for name, part in stats.items() for key, value in part.items()
+                f"stats/{name}/{key}": value.tolist()
+                for name, figures in stats.items()
+                for key, value in figures.items()
             }
             table.add(row)
-            for name, part in stats.items():
-                by_feature.setdefault(name, []).append(part)
+            for name, figures in stats.items():
+                by_feature.setdefault(name, []).append(figures)
             done += count
             progress(done, source.total)
         for video in videos.values():
@@ -381,49 +382,49 @@ def _write(source: _Source, root: Path, robot_type: str | None, codec: str, prog
             writer.abandon()
         raise
     write_tasks(root / TASKS, tasks)
-    merged = {name: merge_stats(parts) for name, parts in by_feature.items()}
-    _write_json(root / STATS, {name: {k: v.tolist() for k, v in part.items()} for name, part in merged.items()})
+    merged = {name: merge_stats(stats) for name, stats in by_feature.items()}
+    _write_json(root / STATS, {name: {k: v.tolist() for k, v in stats.items()} for name, stats in merged.items()})
     _write_json(root / INFO, _info(source, robot_type, videos, len(tasks)))
 
 
 def _write_video(
     source: _Source, feature: _Feature, number: int, video: VideoWriter | VideoCopier
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Write an episode of a camera: its statistics, and what the table of episodes says of it."""
+    """Write an episode of a camera; return its statistics, and its entries in the table of episodes."""
     count = len(source.episodes[number])
-    looked_at = np.unique(np.linspace(0, count - 1, min(count, _MOST_IMAGES)).astype(np.int64))
+    sampled = np.unique(np.linspace(0, count - 1, min(count, _MOST_IMAGES)).astype(np.int64))
     step = max(1, max(feature.shape[:2]) // _IMAGE_SIZE)
     kept = []
     if isinstance(video, VideoWriter):
         first = 0
         for frames in source.chunks(feature, number):
             video.add(frames)
-            here = looked_at[(looked_at >= first) & (looked_at < first + len(frames))] - first
-            kept.append(frames[here, ::step, ::step])
+            in_chunk = sampled[(sampled >= first) & (sampled < first + len(frames))] - first
+            kept.append(frames[in_chunk, ::step, ::step])
             first += len(frames)
     else:
-        frames = source.batch.get_column_at(feature.keys, source.episodes[number][looked_at])
+        frames = source.batch.get_column_at(feature.keys, source.episodes[number][sampled])
         kept.append(feature.on_host(frames)[:, ::step, ::step])
-    place = video.end_episode(count)
+    position = video.end_episode(count)
     pixels = np.concatenate(kept).reshape(-1, 3)
-    figures = _as_dict(summarize(pixels), np.dtype(np.float64), len(looked_at))
+    figures = _as_dict(summarize(pixels), np.dtype(np.float64), len(sampled))
     stats = {key: value if key == "count" else value.reshape(3, 1, 1) / 255 for key, value in figures.items()}
     prefix = f"videos/{feature.name}"
     return stats, {
-        f"{prefix}/chunk_index": place.chunk,
-        f"{prefix}/file_index": place.file,
-        f"{prefix}/from_timestamp": place.start,
-        f"{prefix}/to_timestamp": place.start + count / source.fps,
+        f"{prefix}/chunk_index": position.chunk,
+        f"{prefix}/file_index": position.file,
+        f"{prefix}/from_timestamp": position.start,
+        f"{prefix}/to_timestamp": position.start + count / source.fps,
     }
 
 
 def _as_dict(stats: ColumnStatistics, dtype: np.dtype, count: int) -> dict[str, np.ndarray]:
-    """Statistics as LeRobot keeps them, with one count for all dimensions."""
-    ends = {name: getattr(stats, name) for name in ("min", "max")}
+    """Convert statistics to LeRobot's form, with one count for all dimensions."""
+    extremes = {name: getattr(stats, name) for name in ("min", "max")}
     if dtype == np.bool_:
-        ends = {name: value.astype(bool) for name, value in ends.items()}
+        extremes = {name: value.astype(bool) for name, value in extremes.items()}
     figures = {name: getattr(stats, name) for name in ("mean", "std")}
-    return {**ends, **figures, "count": np.array([count]), **{name: getattr(stats, name) for name in QUANTILES}}
+    return {**extremes, **figures, "count": np.array([count]), **{name: getattr(stats, name) for name in QUANTILES}}
 
 
 def _info(

@@ -1,4 +1,4 @@
-"""What the `meta` folder of a LeRobot dataset says: features, episodes, tasks, statistics; v2.0, v2.1, v3.0."""
+"""The `meta` folder of a LeRobot dataset: features, episodes, tasks, statistics; v2.0, v2.1, v3.0."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VIDEO, IMAGE, STRING = "video", "image", "string"
 
 @dataclass(frozen=True)
 class VideoSpans:
-    """Where the episodes lie in the videos of one camera: the file of each, and the second it starts at."""
+    """The positions of episodes in the videos of one camera: the file of each episode, and its first second there."""
 
     paths: list[Path]
     starts: np.ndarray
@@ -33,11 +33,10 @@ class VideoSpans:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes in their order, and where their rows lie.
+    """The episodes in order, and the positions of their rows.
 
-    `starts` has one entry more than there are episodes: the samples of episode i are [starts[i], starts[i + 1]). They
-    are rows of the file `files[file_of[i]]`, from the one whose `index` is `from_index[i]` on; with `from_index` None
-    from the first row on.
+    The samples of episode i are [starts[i], starts[i + 1]). They are rows of the file `files[file_of[i]]`, from the row
+    with the `index` `from_index[i]` on, or from the first row on if `from_index` is None.
     """
 
     numbers: np.ndarray
@@ -55,7 +54,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class DatasetMeta:
-    """All that is known of a LeRobot dataset before its data is read."""
+    """The metadata of a LeRobot dataset."""
 
     root: Path
     info: Mapping[str, Any]
@@ -68,14 +67,14 @@ class DatasetMeta:
 
 
 def load_meta(root: Path) -> DatasetMeta:
-    """The metadata of the dataset in a folder.
+    """Load the metadata of the dataset in a folder.
 
     Raises
     ------
     FileNotFoundError
-        A file of `meta` is missing: there is no dataset, or its recording was never finalized.
+        A file of `meta` is missing: the folder has no dataset, or its recording was never finalized.
     ValueError
-        The version is not known, or the metadata contradicts itself.
+        The version is unknown, or the metadata contradicts itself.
     """
     info = read_json_of(root, INFO)
     version = str(info.get("codebase_version", ""))
@@ -114,7 +113,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
     template = info.get("data_path") or V3_DATA
 
     def file_at(prefix: str, template: str, row: Mapping[str, Any], **names: str) -> Path:
-        indices = {f"{part}_index": row[f"{prefix}/{part}_index"] for part in ("chunk", "file")}
+        indices = {f"{level}_index": row[f"{prefix}/{level}_index"] for level in ("chunk", "file")}
         return inside(root, template, **indices, **names)
 
     files, file_of = _unique([file_at("data", template, row) for row in rows])
@@ -130,7 +129,7 @@ def _episodes_v3(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
 
 
 def load_tasks(root: Path) -> dict[int, str]:
-    """The tasks of a dataset of v3.0 in words, by their index."""
+    """Load the tasks of a v3.0 dataset in words, by their index."""
     pq = need("pyarrow.parquet", extra="lerobot")
     if not (root / TASKS).exists():
         return {}
@@ -163,7 +162,7 @@ def _episodes_v2(root: Path, info: Mapping[str, Any], videos: Sequence[str]) -> 
 
 
 def load_stats(root: Path) -> dict[str, dict[str, np.ndarray]]:
-    """The statistics of the whole dataset by feature; those of v2.1, kept by episode, are merged."""
+    """Load the statistics of the whole dataset by feature; the statistics per episode of v2.1 are merged."""
     if (root / STATS).exists():
         return _as_arrays(read_json_of(root, STATS))
     rows = [_as_arrays(row["stats"]) for row in _read_lines(root, "meta/episodes_stats.jsonl", needed=False)]
@@ -171,25 +170,25 @@ def load_stats(root: Path) -> dict[str, dict[str, np.ndarray]]:
     return {key: merge_stats([stats[key] for stats in rows if key in stats]) for key in features}
 
 
-def merge_stats(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The statistics of several episodes taken together; quantiles are their weighted mean, as LeRobot merges them."""
-    counts = np.array([np.asarray(part["count"]).reshape(-1)[0] for part in parts], np.float64)
+def merge_stats(episodes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Merge the statistics of several episodes; a quantile becomes the weighted mean, as in LeRobot."""
+    counts = np.array([np.asarray(stats["count"]).reshape(-1)[0] for stats in episodes], np.float64)
     shares = counts / counts.sum()
 
     def weighted(values: Iterable[Any]) -> np.ndarray:
         return np.tensordot(shares, np.stack([np.asarray(value, np.float64) for value in values]), axes=1)
 
-    mean = weighted(part["mean"] for part in parts)
-    squares = weighted(np.square(part["std"]) + np.square(part["mean"] - mean) for part in parts)
+    mean = weighted(stats["mean"] for stats in episodes)
+    squares = weighted(np.square(stats["std"]) + np.square(stats["mean"] - mean) for stats in episodes)
     merged = {
-        "min": np.min(np.stack([part["min"] for part in parts]), axis=0),
-        "max": np.max(np.stack([part["max"] for part in parts]), axis=0),
+        "min": np.min(np.stack([stats["min"] for stats in episodes]), axis=0),
+        "max": np.max(np.stack([stats["max"] for stats in episodes]), axis=0),
         "mean": mean,
         "std": np.sqrt(squares),
         "count": np.array([int(counts.sum())]),
     }
-    kept = [name for name in QUANTILES if all(name in part for part in parts)]
-    return {**merged, **{name: weighted(part[name] for part in parts) for name in kept}}
+    kept = [name for name in QUANTILES if all(name in stats for stats in episodes)]
+    return {**merged, **{name: weighted(stats[name] for stats in episodes) for name in kept}}
 
 
 def _as_arrays(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
@@ -200,7 +199,7 @@ def _as_arrays(stats: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np
 
 
 def inside(root: Path, template: str, **names: Any) -> Path:
-    """The path that a template of `info.json` means; it must stay inside the dataset's folder."""
+    """Fill in a path template of `info.json`; the path must stay inside the dataset's folder."""
     try:
         relative = PurePosixPath(template.format(**names))
     except (KeyError, IndexError, ValueError, AttributeError) as error:
@@ -224,7 +223,7 @@ def _read_lines(root: Path, name: str, *, needed: bool = True) -> list[dict[str,
     path = root / name
     if not path.exists():
         if needed:
-            raise FileNotFoundError(f"{path}: there is no such file, which a dataset of v2 has")
+            raise FileNotFoundError(f"{path}: there is no such file, a v2 dataset needs it")
         return []
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -251,7 +250,7 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def _unique(paths: Sequence[Path]) -> tuple[list[Path], np.ndarray]:
-    """Each path once, and which of them each entry is."""
+    """Return the unique paths, and for each entry the index of its path."""
     numbers: dict[Path, int] = {}
-    places = [numbers.setdefault(path, len(numbers)) for path in paths]
-    return list(numbers), np.array(places, np.int64)
+    indices = [numbers.setdefault(path, len(numbers)) for path in paths]
+    return list(numbers), np.array(indices, np.int64)

@@ -1,4 +1,4 @@
-"""Columns of Parquet files by row, with a bounded cache of what was decoded."""
+"""Reading columns of Parquet files by row, with a bounded cache of decoded columns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_FOOTERS = 4096
 
 
 class TableFile:
-    """What is known of one Parquet file from its footer: where row groups start, and which row has which `index`."""
+    """The footer of one Parquet file: the starts of its row groups, its columns, and the `index` of its first row."""
 
     def __init__(self, path: Path, first_index: int | None, rows_wanted: int) -> None:
         pq = need("pyarrow.parquet", extra="lerobot")
         try:
             footer = pq.read_metadata(path)
         except FileNotFoundError:
-            raise FileNotFoundError(f"{path}: there is no such file, although the episodes lie in it") from None
+            raise FileNotFoundError(f"{path}: there is no such file, although episodes refer to it") from None
         except (OSError, ValueError, NotImplementedError) as error:
             raise ValueError(f"{path}: not a Parquet file, or one that was never finished: {error}") from None
         counts = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
@@ -38,13 +38,13 @@ class TableFile:
             if "index" in self.names and footer.num_rows:
                 self.first_index = int(_decode(path, 0, "index")[0])
             elif footer.num_rows == rows_wanted:
-                self.first_index = first_index  # nothing else lies in the file
+                self.first_index = first_index  # the file has no other rows
 
 
 class Tables:
     """Reads columns of the samples of all episodes.
 
-    A column of a row group is decoded once and kept until `cache_bytes` are used by others.
+    A decoded column of a row group stays in a cache of `cache_bytes`.
     """
 
     def __init__(self, episodes: Episodes, cache_bytes: int = _CACHE_BYTES) -> None:
@@ -64,17 +64,17 @@ class Tables:
         self.__init__(*state)  # type: ignore[misc]
 
     def close(self) -> None:
-        """Drop what was decoded; the next read decodes it again."""
+        """Drop the cache; the next read decodes again."""
         with self._lock:
             self._forget()
 
     def read(self, name: str, positions: np.ndarray) -> np.ndarray:
-        """A column of some samples; texts and images come as an array of objects."""
+        """Read a column of some samples; texts and images are arrays of objects."""
         with self._lock:
             return self._read(name, positions)
 
     def longest_text(self, name: str) -> int:
-        """How many characters the longest text of a column has."""
+        """Return the number of characters of the longest text of a column."""
         return max((len(text) for text in self.read(name, np.arange(self._episodes.starts[-1]))), default=0)
 
     def _read(self, name: str, positions: np.ndarray) -> np.ndarray:
@@ -84,34 +84,34 @@ class Tables:
         file_of = episodes.file_of[number]
         out: np.ndarray | None = None
         for index in np.unique(file_of).tolist():
-            places = np.flatnonzero(file_of == index)
+            in_file = np.flatnonzero(file_of == index)
             file = self._file(index)
             if name not in file.names:
                 raise KeyError(f"{file.path}: there is no column {name!r}, although the features name it")
-            wanted = rows[places]
+            wanted = rows[in_file]
             if episodes.from_index is not None:
-                wanted = wanted + episodes.from_index[number[places]] - file.first_index
+                wanted = wanted + episodes.from_index[number[in_file]] - file.first_index
             if wanted.min() < 0 or wanted.max() >= file.starts[-1]:
                 raise ValueError(
                     f"{file.path}: {file.starts[-1]} rows, and the episodes want row {wanted.max()}: the file is "
-                    "incomplete, or another than the one that the episodes were recorded to"
+                    "incomplete, or was replaced by another file"
                 )
             group_of = np.searchsorted(file.starts, wanted, side="right") - 1
             for group in np.unique(group_of).tolist():
-                inside = group_of == group
+                in_group = group_of == group
                 values = self._column(index, group, name)
                 if out is None:
                     out = np.empty((len(positions), *values.shape[1:]), values.dtype)
-                out[places[inside]] = values[wanted[inside] - file.starts[group]]
+                out[in_file[in_group]] = values[wanted[in_group] - file.starts[group]]
         return np.empty(0) if out is None else out
 
     def _file(self, index: int) -> TableFile:
         file = self._files.get(index)
         if file is None:
             episodes = self._episodes
-            here = np.flatnonzero(episodes.file_of == index)
-            first = None if episodes.from_index is None else int(episodes.from_index[here].min())
-            file = TableFile(episodes.files[index], first, int(episodes.lengths[here].sum()))
+            in_file = np.flatnonzero(episodes.file_of == index)
+            first = None if episodes.from_index is None else int(episodes.from_index[in_file].min())
+            file = TableFile(episodes.files[index], first, int(episodes.lengths[in_file].sum()))
             self._files[index] = file
             if len(self._files) > _MOST_FOOTERS:
                 self._files.popitem(last=False)
@@ -141,7 +141,7 @@ def _decode(path: Path, group: int, name: str) -> np.ndarray:
 
 
 def _as_array(column: Any, name: str) -> np.ndarray:
-    """An Arrow column as an array, of objects where it holds texts or images."""
+    """Convert an Arrow column to an array; texts and images to an array of objects."""
     pa = need("pyarrow", extra="lerobot")
     if column.null_count:
         raise ValueError(f"{name} has rows without a value: fill them or leave the feature out")
@@ -154,7 +154,7 @@ def _as_array(column: Any, name: str) -> np.ndarray:
             raise ValueError(f"{name} has lists of different lengths, a feature has one shape")
         values = _as_array(column.flatten(), name)
         return values.reshape(len(column), int(lengths[0]) if len(lengths) else 0, *values.shape[1:])
-    if pa.types.is_struct(kind):  # an image: its file's bytes, or the path of the file
+    if pa.types.is_struct(kind):  # an image: the bytes of a file, or its path
         return np.fromiter(column.to_pylist(), object, len(column))
     values = column.to_numpy(zero_copy_only=False)
     return values.astype(object) if values.dtype.kind == "U" else values
@@ -167,5 +167,5 @@ def _nbytes(values: np.ndarray) -> int:
 
 
 def _object_bytes(value: Any) -> int:
-    parts: Sequence[Any] = list(value.values()) if isinstance(value, dict) else [value]
-    return sum(len(part) for part in parts if part is not None)
+    items: Sequence[Any] = list(value.values()) if isinstance(value, dict) else [value]
+    return sum(len(item) for item in items if item is not None)

@@ -1,4 +1,4 @@
-"""The files of a LeRobot dataset of v3.0 as they are written: tables, videos, episodes and tasks."""
+"""Writing the files of a v3.0 LeRobot dataset: tables, videos, episodes and tasks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ._lerobot_meta import CHUNK_SIZE, V3_VIDEO
 
 _EPISODES = "meta/episodes/chunk-000/file-000.parquet"
 _EPISODES_AT_A_TIME = 500
-_GOP = 2  # as LeRobot has it: any frame is at most one frame from a key frame
+_GOP = 2  # as in LeRobot: a frame is at most one frame behind a key frame
 
-# Codec, FFmpeg's encoder, its options.
+# By codec, the encoder of FFmpeg and its options.
 _ENCODERS = {
     "h264": ("libx264", {"crf": "23", "g": str(_GOP)}),
     "av1": ("libsvtav1", {"crf": "30", "g": str(_GOP), "preset": "12"}),
 }
 
 
-class Place(NamedTuple):
-    """Which file an episode is in, and at which second of it if it is a video."""
+class FilePosition(NamedTuple):
+    """The file of an episode, and for a video the second at which the episode starts."""
 
     chunk: int
     file: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class Cursor:
-    """Counts files up, a thousand to a folder."""
+    """Numbers the files of a dataset, a thousand per folder."""
 
     DATA_BYTES, VIDEO_BYTES = 100 * 2**20, 200 * 2**20
 
@@ -43,26 +43,26 @@ class Cursor:
         self._number = -1
 
     def advance(self) -> Path:
-        """The path of the next file, in a folder that is there."""
+        """Return the path of the next file, and create its folder."""
         self._number += 1
-        place = self.place()
-        path = self._root / self._template.format(chunk_index=place.chunk, file_index=place.file, **self._names)
+        position = self.position()
+        path = self._root / self._template.format(chunk_index=position.chunk, file_index=position.file, **self._names)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def place(self, start: float = 0.0) -> Place:
-        return Place(*divmod(self._number, CHUNK_SIZE), start)
+    def position(self, start: float = 0.0) -> FilePosition:
+        return FilePosition(*divmod(self._number, CHUNK_SIZE), start)
 
 
 class TableWriter:
-    """Writes the tables of episodes, one row group to an episode and several episodes to a file."""
+    """Writes the samples of episodes, one row group per episode and several episodes per file."""
 
     def __init__(self, root: Path, template: str) -> None:
         self._cursor = Cursor(root, template)
         self._writer: Any = None
         self._written = 0
 
-    def add(self, columns: dict[str, np.ndarray]) -> Place:
+    def add(self, columns: dict[str, np.ndarray]) -> FilePosition:
         table = as_arrow_table(columns)
         if self._writer is not None and self._written + table.nbytes > Cursor.DATA_BYTES:
             self.close()
@@ -70,7 +70,7 @@ class TableWriter:
             self._writer, self._written = _table_writer(self._cursor.advance(), table.schema), 0
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._written += table.nbytes
-        return self._cursor.place()
+        return self._cursor.position()
 
     def close(self) -> None:
         if self._writer is not None:
@@ -81,12 +81,12 @@ class TableWriter:
 
 
 def _table_writer(path: Path, schema: Any) -> Any:
-    """A writer of a table whose pages have checksums."""
+    """Open a table for writing, with checksums of pages."""
     return need("pyarrow.parquet", extra="lerobot").ParquetWriter(path, schema, write_page_checksum=True)
 
 
 class EpisodeTable:
-    """Writes the table of episodes, some hundred at a time."""
+    """Writes the table of episodes, some hundred rows at a time."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _EPISODES
@@ -121,22 +121,22 @@ class EpisodeTable:
 
 
 class VideoWriter:
-    """Encodes the frames of one camera, several episodes to a file one after the other."""
+    """Encodes the frames of one camera, several consecutive episodes per file."""
 
     def __init__(self, root: Path, key: str, shape: tuple[int, ...], fps: float, codec: str) -> None:
         if codec not in _ENCODERS:
-            raise ValueError(f"codec is {codec!r}, videos are encoded as one of {list(_ENCODERS)}")
+            raise ValueError(f"codec is {codec!r}, it must be one of {list(_ENCODERS)}")
         self._cursor = Cursor(root, V3_VIDEO, video_key=key)
         self._key, self._shape, self._fps, self._codec = key, shape, fps, codec
         self._rate = Fraction(fps).limit_denominator(1001)
         has_odd_side = bool(shape[0] % 2 or shape[1] % 2)
         if has_odd_side and codec == "av1":
-            raise ValueError(f"feature {key!r}: frames of shape {shape}, AV1 wants even sides: give codec='h264'")
+            raise ValueError(f"feature {key!r}: frames of shape {shape}, AV1 needs even sides: give codec='h264'")
         self._pixel_format = "yuv444p" if has_odd_side else "yuv420p"
         self._container: Any = None
         self._stream: Any = None
         self._path = root
-        self._frames = self._begun = self._bytes = 0  # in the open file: frames, those before this episode, bytes
+        self._frames = self._begun = self._bytes = 0  # of the open file; `_begun`: frames before this episode
 
     def add(self, frames: np.ndarray) -> None:
         av = need("av", extra="lerobot")
@@ -146,7 +146,7 @@ class VideoWriter:
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
             frame.pts, frame.time_base = self._frames, 1 / self._rate
             if self._frames == self._begun:
-                frame.pict_type = av.video.frame.PictureType.I  # an episode can be cut off without encoding
+                frame.pict_type = av.video.frame.PictureType.I  # episodes can be split without encoding
             self._mux(self._stream.encode(frame))
             self._frames += 1
 
@@ -163,26 +163,26 @@ class VideoWriter:
         self._stream.pix_fmt = self._pixel_format
         self._frames = self._begun = self._bytes = 0
 
-    def end_episode(self, count: int) -> Place:
-        place = self._cursor.place(float(self._begun / self._rate))
+    def end_episode(self, count: int) -> FilePosition:
+        position = self._cursor.position(float(self._begun / self._rate))
         if self._frames - self._begun != count:
             raise RuntimeError(f"feature {self._key!r}: {self._frames - self._begun} frames for {count} samples")
         self._begun = self._frames
         if self._bytes >= Cursor.VIDEO_BYTES:
             self.close()
-        return place
+        return position
 
     def close(self) -> None:
-        """Finish the file, and see that all of its frames are there."""
+        """Finish the file, and check the number of its frames."""
         if self._container is None:
             return
         self._mux(self._stream.encode())
         self.abandon()
         av = need("av", extra="lerobot")
         with av.open(os.fspath(self._path)) as written:
-            there = sum(packet.pts is not None for packet in written.demux(video=0))
-        if there != self._frames:
-            raise RuntimeError(f"{self._path}: {there} frames are in it, {self._frames} were written")
+            count = sum(packet.pts is not None for packet in written.demux(video=0))
+        if count != self._frames:
+            raise RuntimeError(f"{self._path}: the file has {count} frames, {self._frames} were written")
 
     def abandon(self) -> None:
         if self._container is not None:
@@ -194,7 +194,7 @@ class VideoWriter:
 
 
 def video_info(shape: tuple[int, ...], fps: float, codec: str, pixel_format: str) -> dict[str, Any]:
-    """What `info.json` says of a camera."""
+    """Return the entries of a camera in `info.json`."""
     return {
         "video.height": shape[0],
         "video.width": shape[1],
@@ -208,7 +208,7 @@ def video_info(shape: tuple[int, ...], fps: float, codec: str, pixel_format: str
 
 
 def write_tasks(path: Path, tasks: dict[str, int]) -> None:
-    """Write the table of tasks, whose text is the index of a pandas frame."""
+    """Write the table of tasks, with the texts as the index of a pandas frame."""
     pa, pq = need("pyarrow", extra="lerobot"), need("pyarrow.parquet", extra="lerobot")
     text = "__index_level_0__"
     table = pa.table({"task_index": pa.array(list(tasks.values()), pa.int64()), text: pa.array(list(tasks))})
@@ -225,15 +225,15 @@ def write_tasks(path: Path, tasks: dict[str, int]) -> None:
 
 
 def as_arrow_table(columns: dict[str, np.ndarray]) -> Any:
-    """Columns as LeRobot keeps them."""
+    """Convert columns to a table in LeRobot's form."""
     pa = need("pyarrow", extra="lerobot")
     return pa.table({name: _as_arrow(values) for name, values in columns.items()})
 
 
 def _as_arrow(values: np.ndarray) -> Any:
-    """A column as LeRobot keeps it: numbers of shape (1,) without an axis, vectors as lists of fixed size.
+    """Convert a column to LeRobot's form: numbers of shape (1,) without an axis, vectors as lists of fixed size.
 
-    Of objects they are texts, or images: dicts of `bytes` and `path`.
+    Objects are texts, or images: dicts of `bytes` and `path`.
     """
     pa = need("pyarrow", extra="lerobot")
     if values.dtype == object:

@@ -37,14 +37,14 @@ TOLERANCE = 1e-4
 
 
 class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A LeRobot dataset as a read-only batch of dicts, one entry a feature, and `task`, the task in words.
+    """A LeRobot dataset as a read-only batch of dicts, with an entry per feature, and `task`, the task in words.
 
-    Entries are named as in the dataset, such as `observation.state`. Their values are LeRobot's own: a feature of
-    shape (1,) is a number without axes. Images are uint8 with the channels last, as in the files. The samples of an
-    episode follow one another, so that windows (`SliceStackedBatch`, `windows`) never cross an episode.
+    Entries have the names of the dataset, such as `observation.state`, and LeRobot's values: a feature of shape (1,) is
+    a number without axes. Images are uint8 with the channels last, as in the files. The samples of an episode are
+    consecutive, so that windows (`SliceStackedBatch`, `windows`) never cross an episode.
 
-    Reading a column reads only that. Of videos, the frames that a call wants are grouped by file and group of pictures,
-    and each is decoded once.
+    Single columns can be read without the others. The video frames of a call are grouped by file and group of pictures,
+    so that each frame is decoded once.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         dataset_dir
             The folder that `meta/info.json` lies in.
         backend, device
-            Where the arrays of samples are to be.
+            The backend and device of the samples.
         include_features, exclude_features
             The names of the features that samples have; by default all of them, and `task`.
         decode_video
@@ -98,7 +98,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
             What decodes videos: "pyav", which "auto" stands for, or "torchcodec", where that and its FFmpeg are
             installed; their pixels differ by up to two levels.
         tolerance_s
-            How many seconds a video frame may be apart from the timestamp of its sample.
+            The largest difference in seconds between a video frame and the timestamp of its sample.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         )
         return LeRobotAsUniEnvDataset.from_local(folder, backend, device, **kwargs)
 
-    # -- what is known of it ---------------------------------------------------------------------------------
+    # -- metadata of the dataset -----------------------------------------------------------------------------
 
     @property
     def num_episodes(self) -> int:
@@ -174,7 +174,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     @property
     def schema(self) -> dict[str, dict[str, Any]]:
-        """The features as `info.json` has them: `dtype`, `shape`, `names`."""
+        """The features as in `info.json`: `dtype`, `shape`, `names`."""
         return self.meta.features
 
     @property
@@ -184,12 +184,12 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     @property
     def stats(self) -> dict[str, dict[str, np.ndarray]]:
-        """The statistics that the dataset comes with, by feature: `min`, `max`, `mean`, `std`, `count`, quantiles."""
+        """The statistics in the dataset, by feature: `min`, `max`, `mean`, `std`, `count`, quantiles."""
         return load_stats(self.meta.root)
 
     @property
     def episode_metadata(self) -> list[dict[str, Any]]:
-        """What the dataset says of each episode, such as `episode_index`, `length` and `tasks`."""
+        """The metadata of each episode, such as `episode_index`, `length` and `tasks`."""
         return self.meta.episodes.metadata
 
     @property
@@ -211,8 +211,8 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
 
     def get_episode(self, episode_index: int) -> Any:
         """All samples of the episode of that place, counted from 0; a negative one counts from the end."""
-        place = resolve_index(NumpyComputeBackend, int(episode_index), self.num_episodes)
-        start, stop = self.meta.episodes.starts[place : place + 2].tolist()
+        number = resolve_index(NumpyComputeBackend, int(episode_index), self.num_episodes)
+        start, stop = self.meta.episodes.starts[number : number + 2].tolist()
         return self.get_at(slice(start, stop))
 
     def windows(
@@ -271,7 +271,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         return STRING if name == TASK and TASK not in self.schema else self.schema[name]["dtype"]
 
     def _frame_request(self, name: str, positions: np.ndarray) -> FrameRequest:
-        """Where the frames of a camera are: the timestamps are LeRobot's, whose videos hold several episodes."""
+        """Find the frames of a camera by LeRobot's timestamps; a video may contain several episodes."""
         episodes = self.meta.episodes
         number = np.searchsorted(episodes.starts, positions, side="right") - 1
         if "timestamp" in self.schema:
@@ -287,7 +287,7 @@ class LeRobotAsUniEnvDataset(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeTy
         )
 
     def _values(self, name: str, positions: np.ndarray) -> np.ndarray:
-        """A column as it is stored."""
+        """Read a column with its stored values."""
         if not len(positions):
             return np.empty(0)
         if name == TASK and TASK not in self.schema:
@@ -409,10 +409,10 @@ class LeRobotWindows(BatchBase):
         wanted, pads = dict.fromkeys(names, positions), {}
         for name, offsets in self._offsets.items():
             frames = positions[:, None] + offsets
-            there = np.clip(frames, start[:, None], stop[:, None] - 1)
-            pads[f"{name}_is_pad"] = self.backend.from_numpy(there != frames, device=self.device)
+            filled = np.clip(frames, start[:, None], stop[:, None] - 1)
+            pads[f"{name}_is_pad"] = self.backend.from_numpy(filled != frames, device=self.device)
             if name in wanted:
-                wanted[name] = there.reshape(-1)
+                wanted[name] = filled.reshape(-1)
         data = self.batch.read_columns(wanted)
         for name in names:
             if name in self._offsets:
@@ -424,13 +424,13 @@ class LeRobotWindows(BatchBase):
 
 
 def _names_under(keys: Sequence[Any]) -> list[str]:
-    """The features that keys, which may be `Columns`, lead to."""
+    """Return the features that contain the fields under these keys, which may end in `Columns`."""
     above, columns = columns_under(keys)
     return [above[0]] if above or columns is None else [key for key, _ in columns.fields]
 
 
 def _offsets(batch: LeRobotAsUniEnvDataset, name: str, seconds: Sequence[float], tolerance_s: float) -> np.ndarray:
-    """Seconds from a sample as numbers of samples."""
+    """Convert seconds from a sample to numbers of samples."""
     spaces = batch.single_space.spaces
     if name not in spaces or isinstance(spaces[name], TextSpace):
         known = [key for key, space in spaces.items() if not isinstance(space, TextSpace)]
@@ -439,9 +439,9 @@ def _offsets(batch: LeRobotAsUniEnvDataset, name: str, seconds: Sequence[float],
     if exact.ndim != 1 or not exact.size:
         raise ValueError(f"delta_timestamps: {name!r} has {seconds!r}, wanted a list of seconds")
     offsets = np.rint(exact)
-    apart = np.abs(exact - offsets) / batch.fps
-    if (apart > tolerance_s).any():
-        worst = int(apart.argmax())
+    error = np.abs(exact - offsets) / batch.fps
+    if (error > tolerance_s).any():
+        worst = int(error.argmax())
         raise ValueError(
             f"delta_timestamps: {name!r} has {seconds[worst]} s, which is no multiple of 1/{batch.fps} s: the nearest "
             f"is {offsets[worst] / batch.fps:g} s, and the tolerance {tolerance_s} s"
@@ -492,7 +492,7 @@ def _feature_space(meta: DatasetMeta, name: str) -> Space:
 
 
 def _image_shape(shape: tuple[int, ...], names: Any, name: str) -> tuple[int, ...]:
-    """Height, width and channels of frames, which some datasets give with the channels first."""
+    """Return height, width and channels of frames; some datasets have the channels first."""
     if len(shape) != 3:
         raise ValueError(f"feature {name!r} has shape {shape}, an image has height, width and channels")
     named = [str(axis).startswith("channel") for axis in names] if isinstance(names, (list, tuple)) else []
@@ -501,7 +501,7 @@ def _image_shape(shape: tuple[int, ...], names: Any, name: str) -> tuple[int, ..
 
 
 def _image(value: Mapping[str, Any], root: Path, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """An image that lies in a table, or in a file beside it."""
+    """Decode an image in a table, or in a file beside it."""
     image = need("PIL.Image", extra="lerobot")
     if value.get("bytes") is not None:
         source: Any = io.BytesIO(value["bytes"])

@@ -1,4 +1,4 @@
-"""What is wrong with a LeRobot dataset, found without decoding its videos."""
+"""The check of a LeRobot dataset, without decoding its videos."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def dataset_problems(root: Path, progress: Callable[[int, int], object]) -> tupl
 
 
 def broken_tables(root: Path) -> Iterator[str]:
-    """The tables that have no end, or are damaged, one sentence each."""
+    """Yield one sentence for each table without a footer."""
     pq = need("pyarrow.parquet", extra="lerobot")
     for path in sorted([*root.glob("data/**/*.parquet"), *root.glob("meta/**/*.parquet")]):
         try:
@@ -106,7 +106,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def _few_of_each(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems, of each kind a few and how many more."""
+    """Keep a few problems of each kind, and the number of the others."""
     shown: list[Problem] = []
     for kind in dict.fromkeys(problem.kind for problem in problems):
         same = [problem for problem in problems if problem.kind == kind]
@@ -117,42 +117,42 @@ def _few_of_each(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _wrong_totals(meta: DatasetMeta) -> Iterator[Problem]:
-    there = {
+    counts = {
         "total_episodes": len(meta.episodes.numbers),
         "total_frames": int(meta.episodes.starts[-1]),
         "total_tasks": len(meta.tasks),
     }
-    for name, count in there.items():
+    for name, count in counts.items():
         if meta.info.get(name, count) != count:
-            yield Problem("episodes", f"{meta.root / INFO}: {name} is {meta.info[name]}, and there are {count}")
+            yield Problem("episodes", f"{meta.root / INFO}: {name} is {meta.info[name]}, the dataset has {count}")
     if not meta.episodes.starts[-1]:
-        yield Problem("empty", f"{meta.root}: there are no samples")
+        yield Problem("empty", f"{meta.root}: the dataset has no samples")
 
 
 # -- samples ---------------------------------------------------------------------------------------------------
 
 
 class _Seen:
-    """The statistics of the episodes that were read, by feature."""
+    """Collects the statistics of episodes, by feature."""
 
     def __init__(self, meta: DatasetMeta) -> None:
         self.names = [
             name for name, feature in meta.features.items() if feature["dtype"] not in (VIDEO, STRING, "image")
         ]
-        self.parts: dict[str, list[dict[str, np.ndarray]]] = {}
+        self.stats: dict[str, list[dict[str, np.ndarray]]] = {}
 
     def add(self, name: str, values: np.ndarray) -> None:
         flat = values.reshape(len(values), -1)
         stats = summarize(flat)
         figures = {key: getattr(stats, key).astype(np.float64) for key in _FIGURES}
-        self.parts.setdefault(name, []).append({**figures, "count": np.array([len(values)])})
+        self.stats.setdefault(name, []).append({**figures, "count": np.array([len(values)])})
 
 
 def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen | None = None) -> list[Problem]:
-    """What is wrong with the rows of one episode."""
+    """Find the problems of the rows of one episode."""
     episodes = meta.episodes
     start, stop = episodes.starts[number : number + 2].tolist()
-    who, count = f"episode {episodes.numbers[number]}", stop - start
+    episode, count = f"episode {episodes.numbers[number]}", stop - start
     names = _Seen(meta).names if seen is None else seen.names
     columns: dict[str, np.ndarray] = {}
     for name, feature in meta.features.items():
@@ -163,10 +163,10 @@ def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen
             if name in names:
                 columns[name] = values
         except (ValueError, OSError, KeyError) as error:
-            return [Problem("unreadable-samples", f"{who}: {_in_words(error)}")]
+            return [Problem("unreadable-samples", f"{episode}: {_in_words(error)}")]
     if rows_are_mixed(columns):
-        found = sorted(set(columns["episode_index"].reshape(-1).tolist()))
-        text = f"{who}: its rows are of the episodes {found}: the column 'index' is not that of the table of episodes"
+        numbers = sorted(set(columns["episode_index"].reshape(-1).tolist()))
+        text = f"{episode}: its rows are of the episodes {numbers}: the column 'index' and the table of episodes differ"
         return [Problem("unreadable-samples", text)]
     problems = []
     steps = np.arange(count)
@@ -179,18 +179,18 @@ def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen
             first = int(np.argmax(columns[name].reshape(-1) != expected))
             value = columns[name].reshape(-1)[first]
             problems.append(
-                Problem("episodes", f"{who}, frame {first}: {name} is {value}, it should be {expected[first]}")
+                Problem("episodes", f"{episode}, frame {first}: {name} is {value}, it must be {expected[first]}")
             )
     if "timestamp" in columns:
         stamps = columns["timestamp"].reshape(-1).astype(np.float64)
-        apart = np.abs(stamps - steps / meta.info["fps"])
-        wrong = ~(apart <= TOLERANCE + np.spacing(np.abs(stamps).astype(np.float32)))
+        errors = np.abs(stamps - steps / meta.info["fps"])
+        wrong = ~(errors <= TOLERANCE + np.spacing(np.abs(stamps).astype(np.float32)))
         if wrong.any():
             first = int(np.argmax(wrong))
             problems.append(
                 Problem(
                     "timestamps",
-                    f"{who}: {int(wrong.sum())} timestamps are off the grid of {meta.info['fps']} fps by more than "
+                    f"{episode}: {int(wrong.sum())} timestamps are off the grid of {meta.info['fps']} fps by more than "
                     f"{TOLERANCE} s, the first is {stamps[first]:.6f} at frame {first}",
                 )
             )
@@ -198,45 +198,45 @@ def episode_problems(meta: DatasetMeta, tables: Tables, number: int, seen: _Seen
         unknown = sorted(set(columns["task_index"].reshape(-1).tolist()) - set(meta.tasks))
         if unknown:
             problems.append(
-                Problem("tasks", f"{who}: task_index {unknown[0]} is not among the tasks {sorted(meta.tasks)}")
+                Problem("tasks", f"{episode}: task_index {unknown[0]} is not among the tasks {sorted(meta.tasks)}")
             )
     for name, values in columns.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             first = int(np.argmax(~np.isfinite(values.reshape(count, -1)).all(axis=1)))
-            problems.append(Problem("not-finite", f"{who}: {name} has NaN or infinite values, the first at {first}"))
+            text = f"{episode}: {name} has NaN or infinite values, the first at {first}"
+            problems.append(Problem("not-finite", text))
         if seen is not None:
             seen.add(name, values)
     return problems
 
 
 def rows_are_mixed(columns: Mapping[str, np.ndarray]) -> bool:
-    """Whether rows that should be of one episode say that they are of several."""
+    """Whether the rows of one episode have different episode numbers."""
     numbers = columns.get("episode_index", np.zeros(0))
     return bool((numbers != numbers[:1]).any())
 
 
 def _wrong_statistics(meta: DatasetMeta, seen: _Seen) -> Iterator[Problem]:
-    """The features whose statistics are not those of the data."""
+    """Find the features whose statistics differ from their data."""
     try:
         known = load_stats(meta.root)
     except (ValueError, OSError, KeyError) as error:
         yield Problem("statistics", f"{meta.root}: the statistics cannot be read: {_in_words(error)}")
         return
-    for name, parts in seen.parts.items():
+    for name, stats in seen.stats.items():
         if name in _COUNTERS:
             continue
-        merged = merge_stats(parts)
+        merged = merge_stats(stats)
         if name not in known:
             yield Problem("statistics", f"there are no statistics of {name!r}")
             continue
         spread = float(np.max(merged["max"] - merged["min"], initial=0.0)) or 1.0
         for figure in _FIGURES:
-            said = np.asarray(known[name].get(figure, np.nan), np.float64).reshape(-1)
-            own = merged[figure].reshape(-1)
-            if said.shape != own.shape or not (np.abs(said - own) <= 2e-3 * spread).all():
+            stored = np.asarray(known[name].get(figure, np.nan), np.float64).reshape(-1)
+            actual = merged[figure].reshape(-1)
+            if stored.shape != actual.shape or not (np.abs(stored - actual) <= 2e-3 * spread).all():
                 yield Problem(
-                    "statistics",
-                    f"the {figure} of {name!r} is said to be {_short(said)}, and that of the data is {_short(own)}",
+                    "statistics", f"the {figure} of {name!r} is {_short(stored)}, and {_short(actual)} in the data"
                 )
                 break
 
@@ -249,7 +249,7 @@ def _short(values: np.ndarray) -> str:
 
 
 def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[int, str]:
-    """The episodes of which a camera does not have all frames, and why; with `spare` also frames of no episode."""
+    """Find the episodes whose frames a camera lacks, with the reasons; with `spare` also frames of no episode."""
     episodes, fps = meta.episodes, float(meta.info["fps"])
     spans = episodes.videos[key]
     faults: dict[int, str] = {}
@@ -259,26 +259,26 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
     for path, numbers in by_path.items():
         times: np.ndarray | None = None
         is_key = np.zeros(0, bool)
-        why = f"{path}: there is no such file" if not path.exists() else ""
-        if not why:
+        reason = f"{path}: there is no such file" if not path.exists() else ""
+        if not reason:
             try:
                 times, is_key = frame_times(path)
-            except Exception as error:  # whatever a decoder makes of a damaged file
-                why = f"{path}: the video cannot be opened: {error}"
+            except Exception as error:  # decoders raise many kinds of errors
+                reason = f"{path}: the video cannot be opened: {error}"
         for number in numbers:
-            who = f"episode {episodes.numbers[number]}, {key!r}"
+            episode = f"episode {episodes.numbers[number]}, {key!r}"
             if times is None:
-                faults[number] = f"{who}: {why}"
+                faults[number] = f"{episode}: {reason}"
                 continue
             start, count = float(spans.starts[number]), int(episodes.lengths[number])
             inside = (times > start - 0.5 / fps) & (times < start + (count - 0.5) / fps)
             if int(inside.sum()) != count:
-                faults[number] = f"{who}: {path} has {int(inside.sum())} frames of it, and there are {count} samples"
+                faults[number] = f"{episode}: {path} has {int(inside.sum())} frames for {count} samples"
         if spare and times is not None and not faults:
             is_unused = np.ones(len(times), bool)
             for number in numbers:
                 first = int(np.searchsorted(times, spans.starts[number] - 0.5 / fps))
-                keys = np.flatnonzero(is_key[: first + 1])  # an episode is decoded from the last of them on
+                keys = np.flatnonzero(is_key[: first + 1])  # decoding an episode starts at the last key frame
                 is_unused[keys[-1] if len(keys) else 0 : first + int(episodes.lengths[number])] = False
             if is_unused.any():
                 faults[numbers[-1]] = f"{path}: {int(is_unused.sum())} frames belong to no episode"
@@ -286,7 +286,7 @@ def video_problems(meta: DatasetMeta, key: str, *, spare: bool = True) -> dict[i
 
 
 def misplaced_episodes(meta: DatasetMeta, key: str) -> Iterator[str]:
-    """The episodes of which the table says a span of video that is not as long as they are, one sentence each."""
+    """Yield one sentence for each episode whose span of video in the table has another length."""
     episodes, fps = meta.episodes, float(meta.info["fps"])
     for number, row in enumerate(episodes.metadata):
         start, stop = (row.get(f"videos/{key}/{end}_timestamp") for end in ("from", "to"))
@@ -295,13 +295,13 @@ def misplaced_episodes(meta: DatasetMeta, key: str) -> Iterator[str]:
         count = int(episodes.lengths[number])
         if abs((stop - start) * fps - count) > 0.5:
             yield (
-                f"episode {episodes.numbers[number]}, {key!r}: from {start:.6f} s to {stop:.6f} s there is no room for "
-                f"exactly {count} frames at {fps:g} fps"
+                f"episode {episodes.numbers[number]}, {key!r}: {start:.6f} s to {stop:.6f} s is not the length of "
+                f"{count} frames at {fps:g} fps"
             )
 
 
 def frame_times(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The seconds at which the frames of a video are shown, in order, and which are key frames; nothing is decoded."""
+    """Return the sorted display times of a video's frames in seconds, and which are key frames, without decoding."""
     av = need("av", extra="lerobot")
     with av.open(os.fspath(path)) as container:
         stream = container.streams.video[0]

@@ -1,4 +1,4 @@
-"""What can be saved of a damaged LeRobot dataset, written as a new one."""
+"""The repair of a LeRobot dataset: a new dataset with all sound episodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .lerobot_check import (
 
 __all__ = ["SavedDataset", "repair_dataset"]
 
-#: What is written anew, so that it is no reason to leave an episode out.
+#: The kinds of problems that the new dataset does not have, so that they are no reason to leave an episode out.
 _MENDED = ("timestamps", "episodes", "not-finite")
 _DECODED_AT_ONCE = 16
 
@@ -102,8 +102,8 @@ def repair_dataset(
         sound, left_out = _sound_episodes(meta, notes)
         sound = _decodable_episodes(meta, sound, left_out)
         if not sound:
-            why = [*left_out, *notes, "it has none"]
-            raise ValueError(f"{root}: no episode can be kept, {why[0]}")
+            reasons = [*left_out, *notes, "it has none"]
+            raise ValueError(f"{root}: no episode can be kept, {reasons[0]}")
         kept = LeRobotAsUniEnvDataset.from_meta(_only(meta, sound))
         try:
             export = export_lerobot(kept, target, robot_type=meta.info.get("robot_type"), progress=progress)
@@ -114,7 +114,7 @@ def repair_dataset(
 
 
 def _load(root: Path, restored: Path, notes: list[str]) -> DatasetMeta:
-    """The metadata of a dataset, with what is missing found out from the rows and videos."""
+    """Load the metadata of a dataset; missing metadata is derived from the rows and videos."""
     broken = list(broken_tables(root))
     if not broken:
         try:
@@ -123,7 +123,7 @@ def _load(root: Path, restored: Path, notes: list[str]) -> DatasetMeta:
             notes.append(f"{error}; the episodes are taken from the rows")
     info = read_json_of(root, INFO)
     if not str(info.get("codebase_version", "")).startswith("v3."):
-        return load_meta(root)  # each episode has a file of its own
+        return load_meta(root)  # each episode has its own file
     notes += broken
     files = _readable_tables(root, info, restored, notes)
     tasks = load_tasks(root)
@@ -131,7 +131,7 @@ def _load(root: Path, restored: Path, notes: list[str]) -> DatasetMeta:
 
 
 def _checked_places(meta: DatasetMeta, notes: list[str]) -> DatasetMeta:
-    """The metadata, with the places of rows and frames found anew where the table of episodes has wrong ones."""
+    """Correct the positions of rows and frames if the table of episodes has wrong ones."""
     if not str(meta.info["codebase_version"]).startswith("v3."):
         return meta
     episodes, tables = meta.episodes, Tables(meta.episodes)
@@ -139,22 +139,21 @@ def _checked_places(meta: DatasetMeta, notes: list[str]) -> DatasetMeta:
         try:
             is_mixed = rows_are_mixed({"episode_index": tables.read("episode_index", np.arange(start, stop))})
         except (ValueError, OSError, KeyError):
-            continue  # said of the episode
+            continue  # `_sound_episodes` reports the error
         if is_mixed:
-            notes.append(f"{meta.root}: rows are of other episodes than the table says; the rows are believed")
-            found = _episodes_of_rows(meta.root, meta.info, episodes.files, notes)
-            return replace(meta, episodes=found)
+            notes.append(f"{meta.root}: rows and the table of episodes contradict each other; the rows are used")
+            return replace(meta, episodes=_episodes_of_rows(meta.root, meta.info, episodes.files, notes))
     spans = dict(episodes.videos)
     for key in spans:
         wrong = list(misplaced_episodes(meta, key))
         if wrong:
-            notes.append(f"{wrong[0]}; its episodes are taken to lie one after the other")
+            notes.append(f"{wrong[0]}; the episodes of this camera are assumed to be consecutive")
             spans[key] = _spans(meta.root, key, episodes.lengths.tolist(), float(meta.info["fps"]), notes)
     return replace(meta, episodes=replace(episodes, videos=spans))
 
 
 def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
-    """The tasks as far as the table of episodes has them: those of episodes with one task."""
+    """Collect the tasks from the table of episodes, where an episode has one task."""
     tables = Tables(meta.episodes)
     tasks: dict[int, str] = {}
     for (start, stop), row in zip(
@@ -169,7 +168,7 @@ def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
 
 
 def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: list[str]) -> list[Path]:
-    """The tables of samples, those without a footer with one."""
+    """Return the tables of samples; tables without a footer are copied and get one."""
     pq = need("pyarrow.parquet", extra="lerobot")
     files = []
     for number, path in enumerate(sorted(root.glob("data/**/*.parquet"))):
@@ -179,7 +178,7 @@ def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: li
             copy = restored / f"{number}.parquet"
             rows = restore_footer(path, copy, as_arrow_table(one_row_of(info["features"])))
             if not rows:
-                notes.append(f"{path}: there is no whole group of rows in it")
+                notes.append(f"{path}: the file has no complete row group")
                 continue
             notes.append(f"{path}: {rows} rows were read without a footer")
             path = copy
@@ -188,17 +187,17 @@ def _readable_tables(root: Path, info: dict[str, Any], restored: Path, notes: li
 
 
 def _episodes_of_rows(root: Path, info: Mapping[str, Any], files: Sequence[Path], notes: list[str]) -> Episodes:
-    """The episodes that the rows say they are of, and where their frames then are in the videos."""
+    """Derive the episodes from the episode numbers of the rows, with their positions in the videos."""
     pq = need("pyarrow.parquet", extra="lerobot")
     numbers, lengths, file_of, first = [], [], [], []
-    for place, path in enumerate(files):
+    for file_index, path in enumerate(files):
         table = pq.read_table(path, columns=["episode_index", "index"])
         of_row, index = (table[name].to_numpy() for name in ("episode_index", "index"))
         starts = np.flatnonzero(np.diff(of_row, prepend=of_row[:1] - 1))
         for start, stop in zip(starts, [*starts[1:], len(of_row)], strict=True):
             numbers.append(int(of_row[start]))
             lengths.append(int(stop - start))
-            file_of.append(place)
+            file_of.append(file_index)
             first.append(int(index[start]))
     spans = {}
     for key, feature in info["features"].items():
@@ -211,7 +210,7 @@ def _episodes_of_rows(root: Path, info: Mapping[str, Any], files: Sequence[Path]
 
 
 def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list[str]) -> VideoSpans:
-    """Where episodes lie in the videos of a camera, which were filled one after the other."""
+    """Compute the positions of consecutive episodes in the videos of a camera."""
     paths, starts = [], []
     videos = iter(sorted((root / "videos" / key).glob("**/*.mp4")))
     path, left, start = root / "videos" / key / "missing.mp4", 0, 0.0
@@ -219,7 +218,7 @@ def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list
         while left == 0 and (following := next(videos, None)) is not None:
             try:
                 left, path, start = len(frame_times(following)[0]), following, 0.0
-            except Exception as error:  # whatever a decoder makes of a damaged file
+            except Exception as error:  # decoders raise many kinds of errors
                 notes.append(f"{following}: the video cannot be opened: {error}")
         paths.append(path)
         starts.append(start)
@@ -229,7 +228,7 @@ def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list
 
 
 def _sound_episodes(meta: DatasetMeta, notes: list[str]) -> tuple[list[int], list[str]]:
-    """The episodes that can be kept, and why others cannot."""
+    """Return the sound episodes, and the reasons against the others."""
     without_frames: dict[int, str] = {}
     for key in meta.episodes.videos:
         without_frames |= video_problems(meta, key, spare=False)
@@ -238,17 +237,17 @@ def _sound_episodes(meta: DatasetMeta, notes: list[str]) -> tuple[list[int], lis
     for number in range(len(meta.episodes.numbers)):
         problems = episode_problems(meta, tables, number)
         notes += [problem.text for problem in problems if problem.kind in _MENDED]
-        why = [problem.text for problem in problems if problem.kind not in _MENDED]
-        why += [without_frames[number]] if number in without_frames else []
-        if why:
-            left_out.append(f"{int(meta.episodes.lengths[number])} samples: {why[0]}")
+        reasons = [problem.text for problem in problems if problem.kind not in _MENDED]
+        reasons += [without_frames[number]] if number in without_frames else []
+        if reasons:
+            left_out.append(f"{int(meta.episodes.lengths[number])} samples: {reasons[0]}")
         elif meta.episodes.lengths[number]:
             sound.append(number)
     return sound, left_out
 
 
 def _decodable_episodes(meta: DatasetMeta, sound: Sequence[int], left_out: list[str]) -> list[int]:
-    """Those of the episodes whose frames can all be decoded; `left_out` says why others cannot be kept."""
+    """Return the episodes whose frames can all be decoded; append the reasons against the others to `left_out`."""
     kept = []
     with LeRobotAsUniEnvDataset.from_meta(_only(meta, sound)) as dataset:
         for number, (first, end) in zip(sound, dataset.get_segments(), strict=True):
@@ -264,7 +263,7 @@ def _decodable_episodes(meta: DatasetMeta, sound: Sequence[int], left_out: list[
 
 
 def _only(meta: DatasetMeta, sound: Sequence[int]) -> DatasetMeta:
-    """The dataset with some of its episodes, whose frames are on the grid whatever the timestamps say."""
+    """Select some episodes of a dataset, with frames by index instead of the stored timestamps."""
     old = meta.episodes
     lengths = old.lengths[list(sound)]
     episodes = Episodes(
