@@ -336,7 +336,7 @@ def test_keywords_that_are_none(tmp_path: Path, run: Any, text: str, words: str)
     ("options", "words"),
     [
         (("--env-kwargs", '{"colour": 1}'), "unexpected keyword argument 'colour'"),
-        (("--context",), "there is none to record"),
+        (("--context",), "it must be a dict of 'context' and 'observation'"),
         (("--info", "speed"), "info 'speed': missing in some environments or steps (present: none)"),
         (("--info", "speed", "--info", "_speed"), "info 'speed': missing in 500 random steps, which have none"),
     ],

@@ -248,9 +248,9 @@ def test_add_and_extend_check_what_they_get() -> None:
         replay.add({"x": 1})
     with pytest.raises(ValueError, match=r"samples with inner axes \(3,\), the present samples have \(\)"):
         replay.add(numbers(3))
-    with pytest.raises(ValueError, match=r"samples with axes \(1,\)"):
+    with pytest.raises(ValueError, match=r"samples with inner axes \(1,\)"):
         replay.extend(numbers(2).unsqueeze(1))
-    with pytest.raises(ValueError, match=r"samples with axes \(1,\)"):
+    with pytest.raises(ValueError, match=r"samples with inner axes \(1,\)"):
         replay.extend([numbers(1)])
     for data in (7, None, [], [7], numbers(1)[0]):
         with pytest.raises(TypeError, match="extend wants a TensorDict with a leading axis"):
@@ -294,7 +294,7 @@ def test_entries_set_for_samples_that_move_are_an_error(tmp_path: Path) -> None:
 def test_where_samples_lie_cannot_be_set() -> None:
     replay = ExperienceReplay(storage=4)
     replay.extend(TensorDict({"a": torch.arange(3)}, [3]))
-    with pytest.raises(ValueError, match="index is where a sample lies"):
+    with pytest.raises(ValueError, match="index cannot be set"):
         replay.set_("index", torch.zeros(3))
     replay.write_all(replay.sample(3))  # which has it
     assert replay[:].get("index", None) is None
@@ -310,7 +310,7 @@ def test_parts_of_samples_with_axes_of_their_own() -> None:
     replay[:, 0] = replay[:, 1]
     assert replay["a"].tolist() == [[1, 1, 2, 3, 4], [6, 6, 7, 70, 80], [11, 11, 12, 13, 14]]
     assert replay["in", "b"].sum() == 4
-    with pytest.raises(TypeError, match="samples want a number or a slice"):
+    with pytest.raises(TypeError, match="must be a number or a slice"):
         replay[[0, 1], 2]
     with pytest.raises(IndexError):
         replay[3, 0]

@@ -248,7 +248,7 @@ def test_a_pickled_replay_goes_on_by_itself(prefetch: int | None) -> None:
 def test_a_storage_on_disk_is_opened_again_or_has_one_writer(tmp_path: Path) -> None:
     with make(storage=TensorDictStorage(8, cache_path=tmp_path / "storage")) as replay:
         replay.extend(numbers(5))
-        with pytest.raises(TypeError, match="one writer"):
+        with pytest.raises(TypeError, match="only this process can write"):
             pickle.dumps(replay)
     with make(storage=TensorDictStorage.open(tmp_path / "storage")) as replay:
         content = pickle.dumps(replay)

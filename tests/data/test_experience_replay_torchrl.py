@@ -100,7 +100,7 @@ def test_a_storage_of_torchrl_is_saved_and_goes_on(kind: str, written: int, tmp_
         loaded.extend(numbers(3)).tolist() == restored.extend(numbers(3)).tolist() == replay.extend(numbers(3)).tolist()
     )
     assert (loaded[:] == replay[:]).all()
-    with pytest.raises(ValueError, match=rf"samples of a '{kind}', this replay has a TensorDictStorage"):
+    with pytest.raises(ValueError, match=rf"samples are of a '{kind}', this replay has a TensorDictStorage"):
         ExperienceReplay(storage=10, sampler=PrioritizedSampler()).loads(tmp_path / "saved")
 
 
@@ -112,7 +112,7 @@ def test_what_lies_in_a_storage_of_torchrl_is_there(tmp_path: Path) -> None:
     assert sorted(torch.cat([batch["x"] for batch in ours]).tolist()) == list(range(6))
     ours.extend(numbers(2, start=6))
     assert theirs[:]["x"].tolist() == list(range(8))
-    with pytest.raises(ValueError, match="of 2 axes"):
+    with pytest.raises(ValueError, match="has 2 axes"):
         ExperienceReplay(storage=torchrl.LazyTensorStorage(10, ndim=2))
 
 

@@ -235,7 +235,7 @@ def _borrowed(path: Path, like: Path | None, trouble: str, notes: list[str]) -> 
     if like is None:
         raise StorageCorruptedError(
             f"{path}: nothing can be read without a sound {METADATA_FILE}, which describes the samples ({trouble}); "
-            f"give another recording that was made in the same way with --like (in Python: like=)"
+            f"if you have another recording that was made in the same way, give it with --like (in Python: like=)"
         )
     notes[:] = [trouble, f"the description of the samples was taken from {like}"]
     try:
