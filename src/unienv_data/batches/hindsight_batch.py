@@ -1,4 +1,4 @@
-"""Transitions with goals that were reached later, as if these had been the goals all along."""
+"""A view for hindsight experience replay: transitions whose goals are replaced by goals that were reached."""
 
 from __future__ import annotations
 
@@ -30,43 +30,42 @@ RELABELLED = "relabelled"
 
 
 class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """A batch in which most samples get a goal that their episode reached, for hindsight experience replay.
+    """A view for hindsight experience replay, in which most samples get a goal that their episode has reached.
 
-    Of each `k + 1` samples `k` are relabelled on average: the goal in their `obs` and `next_obs` becomes what was
-    achieved in the `next_obs` of another sample of the episode, and their reward what the reward function makes of
-    what they achieved and this goal. All else, `terminated` too, stays as it was recorded. The view is read-only;
-    metadata says which samples are `relabelled`.
+    Of `k + 1` samples `k` are relabelled on average. Relabelling replaces the goal in `obs` and `next_obs` by the
+    achieved goal in the `next_obs` of another sample of the episode, and computes the reward again. Other columns,
+    `terminated` too, do not change. The view is read-only; the metadata `relabelled` marks the relabelled samples.
 
-    Which samples are relabelled, and with which goals, follows from the seed and from the indices that are read
-    together: a sampler draws other indices for each batch and so gets other goals, while the same seeds give the same
-    batches with any number of workers. Windows, and so those of an `NStepBatch` over this view, have one goal each.
+    The seed and the indices of a read determine the relabelled samples and their goals. A sampler draws other indices
+    for each batch and thus gets other goals, while the same seeds give the same batches with any number of workers. A
+    window, also of an `NStepBatch` over this view, has one goal.
 
     Parameters
     ----------
     batch
         The samples, with dicts of observations; it stays open when the view is closed. It must know its episodes, as a
-        replay buffer with `keep_episodes` or with lanes does. An episode that is open reaches to the newest sample.
+        replay buffer with `keep_episodes` or with lanes does. An open episode reaches to the newest sample.
     strategy
-        Which sample of the episode the goal is from: "future", one at random from the sample itself on; "final", the
-        last; "episode", any at random.
+        The sample of the episode that gives the goal: "future", a random one from the sample on; "final", the last;
+        "episode", any random one.
     k
-        How many samples are relabelled for one that is not.
+        The number of relabelled samples for each other sample.
     reward
-        From what was achieved and the goals, each a batch of as many, to the rewards, an array of as many.
+        A function of two batches, the achieved goals and the goals, that returns an array of rewards.
     goal, achieved
-        The keys of the goal and of what was achieved, in `obs` and `next_obs`.
+        The keys of the goal and of the achieved goal, in `obs` and `next_obs`.
     obs, next_obs, reward_key
         The keys of the observations and of the reward in a sample.
     seed
-        The same seed and the same indices give the same goals. Without one, the seed comes from the system.
+        The same seed and the same indices give the same goals. By default the seed comes from the system.
 
     Raises
     ------
     KeyError
         A column is missing.
     ValueError
-        The strategy is unknown, `k` is negative, goals and what is achieved have different spaces, or the batch does
-        not know its episodes. When reading: the rewards are not one for each sample.
+        The strategy is unknown, `k` is negative, goals and achieved goals have different spaces, or the batch does not
+        know its episodes. When reading: the reward function does not return one reward per sample.
 
     Examples
     --------
@@ -115,10 +114,10 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         flag = BinarySpace(backend, (), device=batch.device)
         super().__init__(batch, space, with_space(batch.single_metadata_space, space, RELABELLED, flag))
         self.strategy, self.k, self.reward = strategy, float(k), reward
-        self._device = batch.device  # asked once: a space asks all its children
+        self._device = batch.device  # cached: a composite space asks all its children
         self.seed = fresh_seed() if seed is None else int(seed)
         self._key = self.seed.to_bytes(32, "little", signed=True)
-        self._last_query: tuple[WindowQuery, WindowQuery] | None = None  # as asked, and as asked of the batch
+        self._last_query: tuple[WindowQuery, WindowQuery] | None = None  # of this view, and for the batch
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         )
         count = valid.shape[1]
         frames = merge_axes(self.backend, data, valid.shape)
-        windows = np.repeat(np.arange(len(positions)), count)  # which each frame is of
+        windows = np.repeat(np.arange(len(positions)), count)  # the window of each frame
         chosen = chosen[windows]
         frames = self._relabelled(frames, get_at(self._goal_space, goals, windows), chosen)
         if query.with_metadata:
@@ -165,10 +164,10 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
     # -- relabelling -----------------------------------------------------------------------------------------
 
     def _read_with_goals(self, positions: np.ndarray, read: Callable[[], Any]) -> tuple[Any, Any, np.ndarray]:
-        """What is read for these samples, a goal for each, and which of them are to have it."""
+        """Read samples; return the result, a goal for each sample, and a mask of the samples to relabel."""
         first = self.batch.sample_numbers.start
         start, stop, stride = self.batch.episode_bounds(positions)
-        behind = np.maximum((positions - start) // stride, 0)  # beside a writer, positions may not be there yet
+        behind = np.maximum((positions - start) // stride, 0)  # a concurrent writer may have moved positions
         ahead = np.maximum((stop - 1 - positions) // stride, 0)
         chance, fraction = self._random(positions)
         if self.strategy == "future":
@@ -182,12 +181,12 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         samples = read()
         goals = self.batch.get_column_at(self._achieved, sources)
         moved = self.batch.sample_numbers.start - first
-        if moved:  # a ring was written to meanwhile: what may be of two episodes by now stays as it is
+        if moved:  # a ring was written meanwhile: samples that may now be of two episodes are not relabelled
             chosen &= np.maximum(positions, sources) + moved < stop
         return samples, goals, chosen
 
     def _random(self, positions: np.ndarray) -> np.ndarray:
-        """Two numbers from 0 to 1 for each of these samples, which these samples together decide upon."""
+        """Return two numbers from 0 to 1 for each sample, determined by the seed and all positions."""
         digest = hashlib.blake2b(positions.tobytes(), digest_size=8, key=self._key).digest()
         numbers = np.arange(2 * len(positions), dtype=np.uint64) * _GOLDEN + np.frombuffer(digest, np.uint64)
         numbers = scattered(numbers) >> np.uint64(11)
@@ -195,7 +194,7 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         return floats
 
     def _relabelled(self, data: Any, goals: Any, chosen: np.ndarray) -> Any:
-        """A batch with new goals, and the rewards for these, where it is chosen."""
+        """Replace the goals and rewards of the chosen samples."""
         backend = self.backend
         mask = self._as_flags(chosen)
         rewards = self.reward(nested_item(data, self._achieved), goals)
@@ -206,8 +205,8 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
             rewards = backend.from_numpy(np.asarray(rewards), device=self._device)
         if tuple(rewards.shape) not in (tuple(old.shape), (len(chosen),)):
             raise ValueError(
-                f"the reward function gave an array of shape {tuple(rewards.shape)}, wanted {tuple(old.shape)}: one "
-                f"reward for each of the {len(chosen)} samples it got"
+                f"the reward function returned an array of shape {tuple(rewards.shape)}, wanted {tuple(old.shape)}: "
+                f"one reward for each of the {len(chosen)} samples"
             )
         rewards = backend.reshape(backend.astype(rewards, old.dtype), tuple(old.shape))
         return with_nested_item(data, self._reward_key, merge_slots(self._reward_space, old, mask, rewards))
@@ -216,18 +215,18 @@ class HindsightBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNG
         return self.backend.from_numpy(flags, device=self._device)
 
 
-#: An odd number without a pattern in its bits, so that its multiples are spread evenly.
+#: An odd number with irregular bits, whose multiples are spread evenly.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _keys_in(space: Space, above: Keys, keys: Keys) -> tuple[Any, ...]:
-    """The keys that lead to a field of the dict under `above`."""
+    """Return the keys that lead to a field of the dict under `above`."""
     outer = path_keys(space, above)
     return (*outer, *path_keys(nested_item(space, outer), keys))
 
 
-def _is_alike(one: Any, other: Any) -> bool:
-    """Whether values of one space have the form of those of the other, whatever their bounds."""
-    if isinstance(one, ArraySpace) and isinstance(other, ArraySpace):
-        return tuple(one.shape) == tuple(other.shape) and one.dtype == other.dtype
-    return bool(one == other)
+def _is_alike(first: Any, second: Any) -> bool:
+    """Whether two spaces have the same shape and dtype, with any bounds."""
+    if isinstance(first, ArraySpace) and isinstance(second, ArraySpace):
+        return tuple(first.shape) == tuple(second.shape) and first.dtype == second.dtype
+    return bool(first == second)

@@ -1,4 +1,4 @@
-"""Transitions of several steps."""
+"""A view of n-step transitions."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ..base.nested import Columns, Keys, column_paths, nested_item, overlap, pat
 from ..base.windows import WindowQuery, frames_at
 from ._view import BatchView, check_knows_episodes, positions_below
 
-# Of windows (B, n), the first frames and the last.
+# The first and the last frames of windows (B, n).
 _FIRST: tuple[Any, Any] = (slice(None), 0)
 _LAST: tuple[Any, Any] = (slice(None), -1)
 
 
 class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Each sample as a transition of up to `n` steps, which begins at that sample.
+    """A view in which each sample is the transition of up to `n` steps from this sample on.
 
-    It ends at the end of the episode, at a step that was terminated or truncated, and at the newest sample. Its columns
-    are those of its first step, except
+    A transition ends at the end of the episode, at a terminated or truncated step, and at the newest sample. Its
+    columns are the columns of its first step, except
 
     - `reward`: the discounted sum of the rewards;
-    - `next_obs`, `terminated`, `truncated`, `done`: those of its last step;
-    - `discount`: what the value of `next_obs` counts: `gamma` to the power of the number of steps, or 0 where the
-      episode was terminated. A target is `reward + discount * value(next_obs)`, at a truncation as anywhere else.
+    - `next_obs`, `terminated`, `truncated`, `done`: the values of the last step;
+    - `discount`: the factor of the value of `next_obs`: `gamma` to the power of the number of steps, or 0 if the
+      episode was terminated. A target is `reward + discount * value(next_obs)`, also at a truncation.
 
-    All of it is one read of the batch. The view is read-only, and goes under any sampler; sample i is sample i of the
-    batch, so priorities stay with the samples. Metadata is that of the first step.
+    A batch of transitions is one read. The view is read-only, and works with any sampler. Sample i belongs to sample i
+    of the batch, so priorities stay with the samples. Metadata are those of the first step.
 
     Parameters
     ----------
@@ -46,22 +46,22 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         The steps, of a `DictSpace`; it stays open when the view is closed. It must know its episodes, as a replay
         buffer with `keep_episodes` or with lanes does.
     n
-        How many steps at most.
+        The largest number of steps.
     gamma
         The discount of a step, from 0 to 1.
     reward, next_obs, terminated, truncated, done
-        The keys of these columns, each one key or a sequence of keys where it is nested. `truncated` and `done` need
-        not be there.
+        The keys of these columns: one key, or a sequence of keys for a nested column. `truncated` and `done` are
+        optional.
     discount
-        The name of the new column, which lies beside `reward`.
+        The name of the new column, which is added beside `reward`.
 
     Raises
     ------
     KeyError
         A column is missing.
     ValueError
-        A number is out of range, the batch does not know its episodes, a flag is not one per sample, or there is a
-        column by the name of the new one.
+        A number is out of range, the batch does not know its episodes, a flag is not one per sample, or the batch has a
+        column with the name of the new one.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
             _check_flag(space, keys)
         self._of_last = [path_keys(space, next_obs), *self._flags]
         for keys in self._of_last:
-            nested_item(space, keys)  # a KeyError where it is missing
+            nested_item(space, keys)  # raises a KeyError for a missing column
         self._discount = (*self._reward[:-1], discount)
         if _present(space, [self._discount]):
             raise ValueError(f"the samples have a column {discount!r}: name the new one by discount=")
@@ -117,24 +117,24 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         self._replaced = {keys[0] for keys in (self._reward, *self._of_last) if len(keys) == 1}
         self._ones = np.ones(self.n)
         self._to_numpy, self._device = backend.to_numpy, batch.device
-        # For what NumPy has, too, the quicker ones.
+        # NumPy's own conversions are faster, for dtypes that NumPy has.
         name = backend.dtype_name(self._dtype)
         self._host_dtype = np.dtype(name) if name in ("float32", "float64") else None
         self._to_host = backend.to_host if self._host_dtype is None else backend.to_numpy
         self._powers = self.gamma ** np.arange(self.n + 1)
-        #: The weights of rewards, by how many steps count.
+        #: The weights of rewards, by the number of steps in the transition.
         self._weights = np.tri(self.n + 1, self.n, -1, np.float64) * self._powers[:-1]
         self._whole = self._powers[:-1], self._powers[-1]
         self._query = WindowQuery(np.arange(self.n))
         self._query_with_metadata = replace(self._query, with_metadata=True)
-        # Of samples with images, those of the steps between are not read.
+        # If samples have images, reading by column leaves out the images of the steps in between.
         is_on_host = _is_on_host(backend, backend.zeros((0,), device=batch.device))
         self._by_column = is_on_host and batch.has_column_access and bool(RowLayout(batch.single_space).block_leaves)
         self._column_queries = self._make_column_queries(with_metadata=False)
         self._column_queries_with_metadata = self._make_column_queries(with_metadata=True)
 
     def _make_column_queries(self, *, with_metadata: bool) -> Sequence[WindowQuery]:
-        """Rewards and flags of all steps, what stays of the first, and `next_obs` of the last."""
+        """Make the queries for rewards and flags of all steps, other columns of the first, `next_obs` of the last."""
         next_obs, *flags = self._of_last
         summed, offsets = [self._reward, *flags], np.arange(self.n)
         paths = column_paths(self.batch.single_space)
@@ -161,12 +161,12 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
     def _read(self, idx: Any, *, with_metadata: bool) -> tuple[Any, dict[str, Any] | None]:
         index = positions_below(self.batch, idx)
         positions = np.array([index]) if isinstance(index, int) else index
-        found = self._read_by_column(positions, with_metadata=with_metadata) if self._by_column else None
-        if found is None:
+        both = self._read_by_column(positions, with_metadata=with_metadata) if self._by_column else None
+        if both is None:
             query = self._query_with_metadata if with_metadata else self._query
             windows, valid, metadata, _ = self.batch.read_windows(positions, query)
-            found = self._folded(windows, valid), metadata
-        data, metadata = found
+            both = self._folded(windows, valid), metadata
+        data, metadata = both
         space = self.single_metadata_space
         if metadata is not None and space is not None:
             metadata = frames_at(metadata, _FIRST)
@@ -176,7 +176,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         return data, metadata
 
     def _read_by_column(self, positions: np.ndarray, *, with_metadata: bool) -> tuple[Any, Any] | None:
-        """The transitions and their metadata; None where flags end episodes that the batch does not know of."""
+        """Read transitions and metadata by column; None if a flag ends an episode inside of a window."""
         queries = self._column_queries_with_metadata if with_metadata else self._column_queries
         steps, first, following = self.batch.read_column_windows(positions, queries)
         next_obs, *flag_keys = self._of_last
@@ -191,7 +191,7 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         return with_nested_item(data, self._discount, discounts), first.metadata
 
     def _folded(self, windows: Any, valid: np.ndarray) -> Any:
-        """The transitions of windows (B, n)."""
+        """Make the transitions of windows (B, n)."""
         flags, rewards = [_item(windows, keys) for keys in self._flags], _item(windows, self._reward)
         sum_up = self._summed_on_host if _is_on_host(self.batch.backend, rewards) else self._summed_on_device
         sums, discounts, last = sum_up(flags, rewards, valid)
@@ -204,34 +204,34 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
         return transitions
 
     def _summed_on_host(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
-        """Sums of rewards, discounts, and the index of the last frames; `flags` are `terminated` and others."""
+        """Return the sums of rewards, the discounts, and the index of the last frames; `flags[0]` is `terminated`."""
         terminated, *others = map(self._to_numpy, flags)
         if self._flag_shape:
             terminated, *others = (flag[..., 0] for flag in (terminated, *others))
         ended = terminated
         for other in others:
             ended = ended | other
-        goes_on, last = valid, _LAST  # which frames are part of the transition, and which is the last one
-        if np.count_nonzero(ended[:, :-1]) and (ended[:, :-1] & valid[:, 1:]).any():  # rarely: segments end there, too
-            goes_on = valid.copy()
-            goes_on[:, 1:] &= ~ended[:, :-1]
-            np.logical_and.accumulate(goes_on, axis=1, out=goes_on)
-        weights, reach = self._whole  # of as many steps as there may be
-        if np.count_nonzero(goes_on) != goes_on.size:
-            steps = (goes_on.astype(np.float64) @ self._ones).astype(np.intp)
-            weights, reach = self._weights.take(steps, 0), self._powers.take(steps)
-            if goes_on is not valid:
+        included, last = valid, _LAST  # the frames in the transition, and the index of its last frame
+        if np.count_nonzero(ended[:, :-1]) and (ended[:, :-1] & valid[:, 1:]).any():  # rare: the flag ends no segment
+            included = valid.copy()
+            included[:, 1:] &= ~ended[:, :-1]
+            np.logical_and.accumulate(included, axis=1, out=included)
+        weights, factors = self._whole  # for n steps
+        if np.count_nonzero(included) != included.size:
+            steps = (included.astype(np.float64) @ self._ones).astype(np.intp)
+            weights, factors = self._weights.take(steps, 0), self._powers.take(steps)
+            if included is not valid:
                 last = (np.arange(len(steps)), steps - 1)
         rewards = self._to_host(rewards)
         if rewards.ndim > 2:
             rewards = np.moveaxis(rewards, 1, -1)
             weights = weights.reshape(*weights.shape[:-1], *(1,) * (rewards.ndim - 2), self.n)
-        sums = (rewards.astype(np.float64) * weights) @ self._ones  # quicker than a sum along so short an axis
-        discounts = reach * ~terminated[last]
+        sums = (rewards.astype(np.float64) * weights) @ self._ones  # faster than `sum` along a short axis
+        discounts = factors * ~terminated[last]
         return self._as_floats(sums), self._as_floats(discounts.reshape(-1, *self._flag_shape)), last
 
     def _summed_on_device(self, flags: Sequence[Any], rewards: Any, valid: np.ndarray) -> tuple[Any, Any, Any]:
-        """The same without a word from the device to the host, which would wait for all that the device has to do."""
+        """Compute the same on the device, without a copy to the host, which would block until the device is idle."""
         backend = self.batch.backend
         device = backend.device(rewards)
         if self._flag_shape:
@@ -241,11 +241,11 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
             ended = ended | other
         ends = backend.astype(ended, backend.default_integer_dtype)
         ends_before = backend.cumulative_sum(ends, axis=1) - ends
-        goes_on = backend.from_numpy(valid, device=device) & (ends_before == 0)
-        steps = backend.sum(backend.astype(goes_on, backend.default_index_dtype), axis=1)
+        included = backend.from_numpy(valid, device=device) & (ends_before == 0)
+        steps = backend.sum(backend.astype(included, backend.default_index_dtype), axis=1)
         last = (backend.arange(len(valid), device=device), steps - 1)
         powers = backend.from_host(self._powers, self._dtype, device=device)
-        weights = backend.where(goes_on, powers[: self.n], backend.zeros_like(powers[:1]))
+        weights = backend.where(included, powers[: self.n], backend.zeros_like(powers[:1]))
         weights = backend.reshape(weights, (*weights.shape, *(1,) * (len(rewards.shape) - 2)))
         sums = backend.sum(backend.astype(rewards, self._dtype) * weights, axis=1)
         discounts = backend.where(flags[0][last], backend.zeros_like(powers[:1]), powers[steps])
@@ -259,20 +259,20 @@ class NStepBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType
 
 
 def _is_on_host(backend: ComputeBackend, array: Any) -> bool:
-    """Whether an array lies where NumPy can read it without a copy."""
+    """Whether NumPy can read an array without a copy."""
     device = backend.device(array)
     return getattr(device, "type", getattr(device, "platform", "cpu")) == "cpu"
 
 
 def _item(data: Any, keys: tuple[Any, ...]) -> Any:
-    """`nested_item` of keys that are known to be there."""
+    """`nested_item` without checks of the keys."""
     for key in keys:
         data = data[key]
     return data
 
 
 def _present(space: Space, fields: Iterable[Keys]) -> list[tuple[Any, ...]]:
-    """The keys of those of the fields that the space has."""
+    """Return the keys of the fields that the space has."""
     paths = []
     for field in fields:
         with contextlib.suppress(KeyError):

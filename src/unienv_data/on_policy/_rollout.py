@@ -21,15 +21,15 @@ class Rollout(NamedTuple):
     Attributes
     ----------
     obs, action, reward, terminated, truncated
-        What each step was given and returned.
+        The inputs and results of each step.
     next_obs
-        What each step led to: at the end of an episode its last observation, not the first of the next.
+        The observation after each step: at the end of an episode its last one, not the first of the next episode.
     extras
-        What the policy returned besides actions, by name.
+        The extras of the policy, by name.
     context
         The context of each step; None without a `context_space`.
     last_obs, last_context
-        Where the environment stands now, after the reset of what has ended: the next rollout begins there.
+        The current observation and context, after the reset of ended episodes: the next rollout begins with them.
 
     Examples
     --------
@@ -64,25 +64,25 @@ def rollout(
     Parameters
     ----------
     env
-        A single environment or a batch, which does not reset itself. The slots of a batch that end are reset with a
-        mask; the others go on.
+        A single environment or a batch, which does not reset itself. Ended slots of a batch are reset with a mask; the
+        others continue.
     policy
-        `policy(observation)`, or `policy(observation, context)` if the environment has a `context_space`, gives the
-        action and a dict of extras, such as {"logp": ..., "value": ...}. Both are kept until the rollout is done: a
-        policy must not write into them at a later step.
+        `policy(observation)`, or `policy(observation, context)` if the environment has a `context_space`, returns the
+        action and a dict of extras, such as {"logp": ..., "value": ...}. The rollout keeps both until its end: a policy
+        must not write into them at a later step.
     steps
-        How many steps T to take, in every slot.
+        The number of steps T, in every slot.
     after
-        An earlier rollout of the environment: this one goes on from its end. Without it the environment is reset.
+        An earlier rollout of the environment, which this rollout continues. Without it the environment is reset.
     seed
-        For that reset.
+        The seed of the reset.
     record_extras
-        Pass the policy's extras to each step, for an environment that is a recorder with columns for these.
+        Whether the policy's extras are passed to each step, for a recorder with columns for extras.
 
     Returns
     -------
     Rollout
-        What was seen, on the environment's backend; extras are stacked on the backend that they came on.
+        The steps, on the environment's backend; extras stay on the backend of the policy.
 
     Raises
     ------
@@ -99,10 +99,10 @@ def rollout(
     if steps < 1:
         raise ValueError(f"steps is {steps}, it must be at least 1")
     if after is not None and seed is not None:
-        raise ValueError("seed is given with after: a rollout that goes on resets nothing that a seed could fix")
+        raise ValueError("seed is given with after: a rollout that continues another one does not reset")
     if (mode := autoreset_mode(env)) != "disabled":
         raise ValueError(
-            f"{env} restarts in the mode {mode!r}, and a rollout begins ended episodes anew by itself: give it the "
+            f"{env} restarts in the mode {mode!r}, and a rollout resets ended episodes itself: give it the "
             f"environment under the AutoresetWrapper"
         )
     if after is None:
